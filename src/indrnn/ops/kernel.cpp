@@ -1,0 +1,444 @@
+// h_t = act(x_t + u * h_{t-1}) on the CPU, and its backward pass.
+//
+// Shapes: x, h and their gradients are (T, B, R) with free strides over T and B; a row of R numbers is contiguous.
+// R = M * N: u, of length N, repeats M times along a row. State, carry and sums are (B, R), contiguous, in the
+// accumulation type A (float, or double for double); tensors over time are in the storage type S.
+//
+// Every (batch, row) position is a chain of its own over time. Threads share out tiles of chains, never a chain, and each
+// chain adds up its own part of u's gradient, so no result depends on the number of threads. Nothing here may be
+// compiled with fused multiply-add: relu and identity then give the reference's bits on every CPU.
+//
+// Plain C interface, no torch and no Python headers: one binary serves every version of both.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#if defined(_MSC_VER)
+#define INDRNN_EXPORT extern "C" __declspec(dllexport)
+#define INDRNN_INLINE __forceinline
+#else
+#define INDRNN_EXPORT extern "C" __attribute__((visibility("default")))
+#define INDRNN_INLINE inline __attribute__((always_inline))
+#endif
+
+// One binary for every x86-64: the loops are compiled twice and the loader picks. CMake checks that the compiler can.
+#ifdef INDRNN_HAVE_TARGET_CLONES
+#define INDRNN_CLONES __attribute__((target_clones("avx2", "default")))
+#else
+#define INDRNN_CLONES
+#endif
+
+namespace {
+
+enum class Activation : int { relu, tanh, sigmoid, identity };
+enum class Dtype : int { float32, float64, bfloat16, float16 };
+
+template <class To, class From>
+INDRNN_INLINE To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From), "same size");
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+// ---- storage types: load to the accumulation type, store with round to nearest even
+
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+
+INDRNN_INLINE float load(float v) { return v; }
+INDRNN_INLINE double load(double v) { return v; }
+INDRNN_INLINE float load(BFloat16 v) { return bits_as<float>(uint32_t(v.bits) << 16); }
+INDRNN_INLINE float load(Float16 v) {
+  const uint32_t sign = uint32_t(v.bits & 0x8000u) << 16;
+  const uint32_t magnitude = uint32_t(v.bits & 0x7fffu) << 13;
+  // The exponent is 112 too small; multiplying puts it right for subnormal numbers too.
+  const float scaled = bits_as<float>(magnitude) * bits_as<float>(uint32_t(127 + 112) << 23);
+  const uint32_t special = magnitude | 0x7f800000u;  // Inf and NaN
+  return bits_as<float>(sign | (magnitude >= 0x0f800000u ? special : bits_as<uint32_t>(scaled)));
+}
+
+INDRNN_INLINE void store(float& to, float v) { to = v; }
+INDRNN_INLINE void store(double& to, double v) { to = v; }
+INDRNN_INLINE void store(BFloat16& to, float v) {
+  const uint32_t bits = bits_as<uint32_t>(v);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t nan = (bits >> 16) | 0x40u;
+  to.bits = uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+INDRNN_INLINE void store(Float16& to, float v) {
+  const uint32_t bits = bits_as<uint32_t>(v);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t normal = ((magnitude + 0xfffu + ((magnitude >> 13) & 1u)) >> 13) - (112u << 10);
+  // 0.5f has the spacing of Float16's subnormal numbers, so the addition rounds to them.
+  const uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - 0x3f000000u;
+  uint32_t half = magnitude < 0x38800000u ? subnormal : normal;    // below 2^-14
+  half = magnitude >= 0x477ff000u ? 0x7c00u : half;                // rounds past 65504
+  half = magnitude > 0x7f800000u ? 0x7e00u : half;                 // NaN
+  to.bits = uint16_t(sign | half);
+}
+
+// ---- activations
+
+template <class A>
+struct Exp;
+template <>
+struct Exp<float> {
+  using Int = uint32_t;
+  static constexpr int mantissa = 23, bias = 127, terms = 7;
+  static constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  static constexpr float ln2_high = 0.693359375f, ln2_low = -2.1219444005469057e-4f;
+  static constexpr float tanh_limit = 10.0f, exp_limit = 87.0f;
+};
+template <>
+struct Exp<double> {
+  using Int = uint64_t;
+  static constexpr int mantissa = 52, bias = 1023, terms = 13;
+  static constexpr double round = 6755399441055744.0;  // 1.5 * 2^52
+  static constexpr double ln2_high = 0.693145751953125, ln2_low = 1.4286068203094172e-6;
+  static constexpr double tanh_limit = 20.0, exp_limit = 708.0;
+};
+
+constexpr double inverse_factorial(int k) { return k == 0 ? 1.0 : inverse_factorial(k - 1) / k; }
+
+// 1/k! + r/(k+1)! + ...; a recursion and not a loop, so that it is unrolled before the loop around it is vectorised.
+template <class A, int k>
+INDRNN_INLINE A series(A r) {
+  if constexpr (k == Exp<A>::terms)
+    return A(inverse_factorial(k));
+  else
+    return A(inverse_factorial(k)) + r * series<A, k + 1>(r);
+}
+
+// exp(y) = scale * (1 + p): scale a power of two, p = expm1 of the remainder, |r| <= ln(2)/2, by its Taylor series.
+template <class A>
+INDRNN_INLINE void split_exp(A y, A& scale, A& p) {
+  using Int = typename Exp<A>::Int;
+  const A shifted = y * A(1.44269504088896340736) + Exp<A>::round;
+  const A n = shifted - Exp<A>::round;
+  const A r = (y - n * Exp<A>::ln2_high) - n * Exp<A>::ln2_low;
+  const Int integer = bits_as<Int>(shifted) - bits_as<Int>(Exp<A>::round);
+  scale = bits_as<A>(Int((integer + Exp<A>::bias) << Exp<A>::mantissa));
+  p = r * series<A, 1>(r);
+}
+
+template <class A>
+INDRNN_INLINE A tanh_of(A z) {
+  const A magnitude = z < A(0) ? -z : z;
+  const A limited = magnitude > Exp<A>::tanh_limit ? Exp<A>::tanh_limit : magnitude;  // NaN stays
+  A scale, p;
+  split_exp<A>(A(2) * limited, scale, p);
+  const A e = scale * p + (scale - A(1));  // expm1(2|z|)
+  const A value = e / (e + A(2));
+  return z < A(0) ? -value : value;
+}
+
+template <class A>
+INDRNN_INLINE A sigmoid_of(A z) {
+  const A magnitude = z < A(0) ? -z : z;
+  const A limited = magnitude > Exp<A>::exp_limit ? Exp<A>::exp_limit : magnitude;
+  A scale, p;
+  split_exp<A>(-limited, scale, p);
+  const A e = scale + scale * p;
+  return (z < A(0) ? e : A(1)) / (A(1) + e);
+}
+
+template <Activation activation, class A>
+INDRNN_INLINE A activate(A z) {
+  if constexpr (activation == Activation::relu) return A(0) > z ? A(0) : z;  // NaN stays
+  if constexpr (activation == Activation::tanh) return tanh_of<A>(z);
+  if constexpr (activation == Activation::sigmoid) return sigmoid_of<A>(z);
+  return z;
+}
+
+// gradient * act'(z), from h = act(z) alone
+template <Activation activation, class A>
+INDRNN_INLINE A through_activation(A gradient, A h) {
+  if constexpr (activation == Activation::relu) return h <= A(0) ? A(0) : gradient;
+  if constexpr (activation == Activation::tanh) return gradient * (A(1) - h * h);
+  if constexpr (activation == Activation::sigmoid) return gradient * (h * (A(1) - h));
+  return gradient;
+}
+
+// ---- one step of one row
+
+template <Activation activation, class S, class A>
+INDRNN_INLINE void forward_row(int64_t n, const S* __restrict x, const A* __restrict u, A* __restrict state,
+                               S* __restrict h) {
+  for (int64_t j = 0; j < n; ++j) {
+    const A value = activate<activation, A>(load(x[j]) + u[j] * state[j]);
+    state[j] = value;
+    store(h[j], value);
+  }
+}
+
+// `previous` is the state that entered the step: a row of h, or h_0 (in the accumulation type), or zeros.
+template <Activation activation, class S, class A, class P>
+INDRNN_INLINE void backward_row(int64_t n, const S* __restrict grad_h, const S* __restrict h,
+                                const P* __restrict previous, const A* __restrict u, A* __restrict carry,
+                                A* __restrict sum, S* __restrict grad_x) {
+  for (int64_t j = 0; j < n; ++j) {
+    const A incoming = (grad_h ? load(grad_h[j]) : A(0)) + carry[j];
+    const A delta = through_activation<activation, A>(incoming, load(h[j]));
+    carry[j] = u[j] * delta;
+    sum[j] += delta * load(previous[j]);
+    store(grad_x[j], delta);
+  }
+}
+
+// ---- a tile: rows [b0, b1) and columns [j0, j1), over all of time
+
+struct Shape {
+  int64_t T, B, M, N;
+  bool reverse;
+  const int64_t* lengths;  // (B,) or null
+  const uint8_t* resets;   // (T, B), contiguous, or null
+  int64_t R() const { return M * N; }
+  bool plain() const { return !lengths && !resets; }
+  int64_t length(int64_t b) const { return lengths ? lengths[b] : T; }
+  bool reset(int64_t t, int64_t b) const { return resets && resets[t * B + b]; }
+};
+
+struct Tile {
+  int64_t b0, b1, j0, j1;
+};
+
+template <class S>
+struct Series {  // a (T, B, R) tensor; null where there is none
+  S* data;
+  int64_t stride_t, stride_b;
+  S* row(int64_t t, int64_t b, int64_t j) const { return data ? data + t * stride_t + b * stride_b + j : nullptr; }
+  bool rows_touch(int64_t R) const { return !data || stride_b == R; }
+};
+
+template <class A>
+struct Scratch {  // freed on every way out; calloc, so that a tile's zeros come for free
+  A* data;
+  explicit Scratch(int64_t n) : data(static_cast<A*>(std::calloc(size_t(n), sizeof(A)))) {}
+  ~Scratch() { std::free(data); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+};
+
+// u repeated as often as a run of `n` numbers that starts at column j0 needs it
+template <class A>
+INDRNN_INLINE void repeat(const A* u, int64_t N, int64_t j0, int64_t n, A* to) {
+  for (int64_t j = 0; j < n; ++j) to[j] = u[(j0 + j) % N];
+}
+
+template <class S, class A>
+struct Forward {
+  Shape shape;
+  Activation activation;
+  Series<const S> x;
+  Series<S> h;
+  const A* u;
+  A* state;  // in: h_0; out: h_last
+
+  template <Activation act>
+  INDRNN_INLINE void run(Tile tile) const {
+    const int64_t R = shape.R();
+    // Where nothing differs between the rows of the tile and memory has no gap between them, they are one long row.
+    const bool merge = shape.plain() && x.rows_touch(R) && h.rows_touch(R) && tile.j1 - tile.j0 == R;
+    const int64_t group = merge ? tile.b1 - tile.b0 : 1;
+    const int64_t n = group * (tile.j1 - tile.j0);
+    const Scratch<A> u_row(n);
+    repeat(u, shape.N, tile.j0, n, u_row.data);
+    for (int64_t step = 0; step < shape.T; ++step) {
+      const int64_t t = shape.reverse ? shape.T - 1 - step : step;
+      for (int64_t b = tile.b0; b < tile.b1; b += group) {
+        S* const out = h.row(t, b, tile.j0);
+        A* const s = state + b * R + tile.j0;
+        if (t >= shape.length(b)) {
+          std::memset(static_cast<void*>(out), 0, size_t(n) * sizeof(S));
+          continue;
+        }
+        if (shape.reset(t, b)) std::memset(s, 0, size_t(n) * sizeof(A));
+        forward_row<act, S, A>(n, x.row(t, b, tile.j0), u_row.data, s, out);
+      }
+    }
+  }
+};
+
+template <class S, class A>
+struct Backward {
+  Shape shape;
+  Activation activation;
+  Series<const S> grad_h, h;
+  Series<S> grad_x;
+  const A* u;
+  const A* h_0;  // (B, R), or null for zeros
+  A* carry;      // in: grad_h_last; out: grad_h_0
+  A* sum;        // in: zeros; out: each chain's part of u's gradient, (B, R)
+
+  // A sum over very many steps is added up in stretches, or rounding would grow with its length.
+  static constexpr int64_t stretch = 512;
+
+  template <Activation act>
+  INDRNN_INLINE void run(Tile tile) const {
+    const int64_t R = shape.R();
+    const bool merge = shape.plain() && grad_h.rows_touch(R) && h.rows_touch(R) && grad_x.rows_touch(R) &&
+                       tile.j1 - tile.j0 == R;
+    const int64_t group = merge ? tile.b1 - tile.b0 : 1;
+    const int64_t n = group * (tile.j1 - tile.j0);
+    const int64_t rows = (tile.b1 - tile.b0) / group;
+    const Scratch<A> u_row(n), zeros(n), partial(rows * n);
+    repeat(u, shape.N, tile.j0, n, u_row.data);
+    for (int64_t step = shape.T - 1; step >= 0; --step) {
+      const int64_t t = shape.reverse ? shape.T - 1 - step : step;
+      const int64_t before = shape.reverse ? t + 1 : t - 1;
+      for (int64_t b = tile.b0; b < tile.b1; b += group) {
+        const int64_t at = b * R + tile.j0;
+        A* const part = partial.data + (b - tile.b0) / group * n;
+        S* const out = grad_x.row(t, b, tile.j0);
+        if (t < shape.length(b)) {
+          const S* const g = grad_h.row(t, b, tile.j0);
+          const S* const now = h.row(t, b, tile.j0);
+          const bool first = before < 0 || before >= shape.length(b);
+          const bool reset = shape.reset(t, b);
+          if (first || reset) {
+            const A* const previous = h_0 && !reset ? h_0 + at : zeros.data;
+            backward_row<act, S, A, A>(n, g, now, previous, u_row.data, carry + at, part, out);
+          } else {
+            backward_row<act, S, A, S>(n, g, now, h.row(before, b, tile.j0), u_row.data, carry + at, part, out);
+          }
+          if (reset) std::memset(carry + at, 0, size_t(n) * sizeof(A));
+        } else {
+          std::memset(static_cast<void*>(out), 0, size_t(n) * sizeof(S));
+        }
+        if (step % stretch == 0) {
+          for (int64_t j = 0; j < n; ++j) {
+            sum[at + j] += part[j];
+            part[j] = A(0);
+          }
+        }
+      }
+    }
+  }
+};
+
+template <class Pass>
+INDRNN_INLINE void run_tile(const Pass& pass, Tile tile) {
+  switch (pass.activation) {
+    case Activation::relu: return pass.template run<Activation::relu>(tile);
+    case Activation::tanh: return pass.template run<Activation::tanh>(tile);
+    case Activation::sigmoid: return pass.template run<Activation::sigmoid>(tile);
+    case Activation::identity: return pass.template run<Activation::identity>(tile);
+  }
+}
+
+// Not templates, and apart from the parallel region: neither goes together with target_clones.
+#define INDRNN_TILE(S, A)                                                                   \
+  INDRNN_CLONES void tile_of(const Forward<S, A>& pass, Tile tile) { run_tile(pass, tile); } \
+  INDRNN_CLONES void tile_of(const Backward<S, A>& pass, Tile tile) { run_tile(pass, tile); }
+INDRNN_TILE(float, float)
+INDRNN_TILE(double, double)
+INDRNN_TILE(BFloat16, float)
+INDRNN_TILE(Float16, float)
+
+// ---- threads
+
+constexpr int64_t smallest_tile = 256, largest_tile = 4096;  // chains: a few cache lines to half of L2
+constexpr int64_t worth_a_thread = 1 << 15;                  // steps of chains
+
+template <class Pass>
+void run_all(const Pass& pass, int threads) {
+  const Shape& s = pass.shape;
+  const int64_t R = s.R(), chains = s.B * R;
+  if (chains == 0) return;
+  threads = int(std::max<int64_t>(1, std::min<int64_t>(threads, s.T * chains / worth_a_thread)));
+  const int64_t share = (chains + threads - 1) / threads;
+  const int64_t size = std::min(largest_tile, std::max(smallest_tile, share));
+  const int64_t rows = std::max<int64_t>(1, std::min(s.B, (size + R / 2) / R)), columns = std::min(R, size);
+  const int64_t down = (s.B + rows - 1) / rows, across = (R + columns - 1) / columns, tiles = down * across;
+  threads = int(std::min<int64_t>(threads, tiles));
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+#endif
+  for (int64_t i = 0; i < tiles; ++i) {
+    const int64_t b = i / across * rows, j = i % across * columns;
+    tile_of(pass, Tile{b, std::min(b + rows, s.B), j, std::min(j + columns, R)});
+  }
+}
+
+// grad_u[n] = sum over the chains of neuron n, in the order of memory whatever the number of threads
+template <class A>
+void add_up(const Shape& s, const A* sum, A* grad_u) {
+  const Scratch<double> total(s.N);
+  for (int64_t i = 0; i < s.B * s.M; ++i)
+    for (int64_t n = 0; n < s.N; ++n) total.data[n] += double(sum[i * s.N + n]);
+  for (int64_t n = 0; n < s.N; ++n) grad_u[n] = A(total.data[n]);
+}
+
+template <class S, class A>
+void forward(const Shape& shape, int activation, int threads, const void* x, int64_t x_t, int64_t x_b, const void* u,
+             void* h, void* state) {
+  const Forward<S, A> pass{shape,
+                           Activation(activation),
+                           {static_cast<const S*>(x), x_t, x_b},
+                           {static_cast<S*>(h), shape.B * shape.R(), shape.R()},
+                           static_cast<const A*>(u),
+                           static_cast<A*>(state)};
+  run_all(pass, threads);
+}
+
+template <class S, class A>
+void backward(const Shape& shape, int activation, int threads, const void* grad_h, int64_t g_t, int64_t g_b,
+              const void* h, const void* u, const void* h_0, void* grad_x, void* carry, void* sum, void* grad_u) {
+  const int64_t R = shape.R();
+  const Backward<S, A> pass{shape,
+                            Activation(activation),
+                            {static_cast<const S*>(grad_h), g_t, g_b},
+                            {static_cast<const S*>(h), shape.B * R, R},
+                            {static_cast<S*>(grad_x), shape.B * R, R},
+                            static_cast<const A*>(u),
+                            static_cast<const A*>(h_0),
+                            static_cast<A*>(carry),
+                            static_cast<A*>(sum)};
+  run_all(pass, threads);
+  add_up(shape, static_cast<const A*>(sum), static_cast<A*>(grad_u));
+}
+
+}  // namespace
+
+// x is strided over T and B; h is contiguous; u and state are in the accumulation type. state: in h_0, out h_last.
+INDRNN_EXPORT void indrnn_forward(int dtype, int activation, int reverse, int threads, int64_t T, int64_t B, int64_t M,
+                                  int64_t N, const void* x, int64_t x_t, int64_t x_b, const void* u,
+                                  const int64_t* lengths, const uint8_t* resets, void* h, void* state) {
+  const Shape shape{T, B, M, N, reverse != 0, lengths, resets};
+  switch (Dtype(dtype)) {
+    case Dtype::float32: return forward<float, float>(shape, activation, threads, x, x_t, x_b, u, h, state);
+    case Dtype::float64: return forward<double, double>(shape, activation, threads, x, x_t, x_b, u, h, state);
+    case Dtype::bfloat16: return forward<BFloat16, float>(shape, activation, threads, x, x_t, x_b, u, h, state);
+    case Dtype::float16: return forward<Float16, float>(shape, activation, threads, x, x_t, x_b, u, h, state);
+  }
+}
+
+// grad_h (or null) is strided over T and B; h and grad_x are contiguous. carry: in grad_h_last, out grad_h_0.
+// sum, of carry's size, comes in as zeros and is room to work in.
+INDRNN_EXPORT void indrnn_backward(int dtype, int activation, int reverse, int threads, int64_t T, int64_t B,
+                                   int64_t M, int64_t N, const void* grad_h, int64_t g_t, int64_t g_b, const void* h,
+                                   const void* u, const void* h_0, const int64_t* lengths, const uint8_t* resets,
+                                   void* grad_x, void* carry, void* sum, void* grad_u) {
+  const Shape shape{T, B, M, N, reverse != 0, lengths, resets};
+  const auto run = [&](auto pass) {
+    pass(shape, activation, threads, grad_h, g_t, g_b, h, u, h_0, grad_x, carry, sum, grad_u);
+  };
+  switch (Dtype(dtype)) {
+    case Dtype::float32: return run(backward<float, float>);
+    case Dtype::float64: return run(backward<double, double>);
+    case Dtype::bfloat16: return run(backward<BFloat16, float>);
+    case Dtype::float16: return run(backward<Float16, float>);
+  }
+}

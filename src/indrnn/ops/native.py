@@ -1,0 +1,162 @@
+"""The C++ kernel (kernel.cpp), loaded with ctypes. Inputs are prepared here; the arithmetic is all there."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .reference import accumulation_dtype
+
+# The order of the enumerations in kernel.cpp
+_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+_ACTIVATIONS = {"relu": 0, "tanh": 1, "sigmoid": 2, "identity": 3}
+
+MISSING = (
+    "the C++ kernel was not built when indrnn was installed; to have it, install a C++ compiler (Debian and Ubuntu: "
+    "`apt install g++`; macOS: `xcode-select --install`; Windows: Visual Studio Build Tools) and run "
+    "`pip install --force-reinstall --no-deps --no-cache-dir --no-binary indrnn indrnn`"
+)
+
+
+@functools.cache
+def library() -> ctypes.CDLL | str:
+    """The loaded kernel, or why there is none."""
+    name = "_kernel.dll" if sys.platform == "win32" else "_kernel.so"
+    # An editable install keeps built files apart from sources, so the package has more than one folder.
+    folders: Iterable[str] = sys.modules[__package__].__path__
+    path = next((p for p in (Path(folder) / name for folder in folders) if p.is_file()), None)
+    if path is None:
+        return MISSING
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        return f"the C++ kernel is there but did not load: {error}"
+    integer, size, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+    common = [integer] * 4 + [size] * 4
+    loaded.indrnn_forward.argtypes = [*common, pointer, size, size, *[pointer] * 5]
+    loaded.indrnn_backward.argtypes = [*common, pointer, size, size, *[pointer] * 9]
+    loaded.indrnn_forward.restype = loaded.indrnn_backward.restype = None
+    return loaded
+
+
+def why_not(x: Tensor, activation: str) -> str | None:
+    """Why the kernel cannot serve this tensor, or None if it can."""
+    if x.device.type != "cpu":
+        return f"it serves CPU tensors only, not {x.device.type}"
+    loaded = library()
+    return loaded if isinstance(loaded, str) else None
+
+
+def forward(
+    x: Tensor,
+    u: Tensor,
+    h_0: Tensor | None,
+    lengths: Tensor | None,
+    resets: Tensor | None,
+    activation: str,
+    reverse: bool,
+) -> tuple[Tensor, Tensor]:
+    """As `reference.forward`."""
+    loaded = library()
+    assert not isinstance(loaded, str), loaded
+    x = _with_contiguous_rows(x)
+    dtype = accumulation_dtype(x.dtype)
+    u = u.to(dtype).contiguous()
+    state = _start(h_0, x.shape[1:], dtype)
+    lengths, resets = _flags(lengths, resets)
+    h = torch.empty(x.shape, dtype=x.dtype)
+    loaded.indrnn_forward(
+        *_common(x, activation, reverse),
+        *_strided(x),
+        u.data_ptr(),
+        _pointer(lengths),
+        _pointer(resets),
+        h.data_ptr(),
+        state.data_ptr(),
+    )
+    return h, state.to(x.dtype)
+
+
+def backward(
+    grad_h: Tensor | None,
+    grad_h_last: Tensor | None,
+    h: Tensor,
+    u: Tensor,
+    h_0: Tensor | None,
+    lengths: Tensor | None,
+    resets: Tensor | None,
+    activation: str,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `reference.backward`."""
+    loaded = library()
+    assert not isinstance(loaded, str), loaded
+    h = h.contiguous()
+    grad_h = None if grad_h is None else _with_contiguous_rows(grad_h)
+    dtype = accumulation_dtype(h.dtype)
+    u_ = u.to(dtype).contiguous()
+    start = None if h_0 is None else h_0.to(dtype).contiguous()
+    carry = _start(grad_h_last, h.shape[1:], dtype)
+    lengths, resets = _flags(lengths, resets)
+    grad_x = torch.empty(h.shape, dtype=h.dtype)
+    grad_u = torch.empty(u.shape, dtype=dtype)
+    chain_sums = torch.zeros_like(carry)
+    loaded.indrnn_backward(
+        *_common(h, activation, reverse),
+        *((None, 0, 0) if grad_h is None else _strided(grad_h)),
+        h.data_ptr(),
+        u_.data_ptr(),
+        _pointer(start),
+        _pointer(lengths),
+        _pointer(resets),
+        grad_x.data_ptr(),
+        carry.data_ptr(),
+        chain_sums.data_ptr(),
+        grad_u.data_ptr(),
+    )
+    return grad_x, grad_u.to(u.dtype), carry.to(h.dtype if h_0 is None else h_0.dtype)
+
+
+def _common(x: Tensor, activation: str, reverse: bool) -> tuple[int, ...]:
+    T, B, *between, N = x.shape
+    threads = torch.get_num_threads()
+    return _DTYPES[x.dtype], _ACTIVATIONS[activation], int(reverse), threads, T, B, math.prod(between), N
+
+
+def _strided(x: Tensor) -> tuple[int, int, int]:
+    return x.data_ptr(), x.stride(0), x.stride(1)
+
+
+def _with_contiguous_rows(x: Tensor) -> Tensor:
+    """x itself where all but its first two dimensions are contiguous, else a copy."""
+    expected = 1
+    for size, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
+        if size != 1 and stride != expected:
+            return x.contiguous()
+        expected *= size
+    return x
+
+
+def _start(value: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """A buffer of our own that the kernel starts from and leaves its last state in."""
+    if value is None:
+        return torch.zeros(shape, dtype=dtype)
+    return value.to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+def _flags(lengths: Tensor | None, resets: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    return (
+        None if lengths is None else lengths.to(torch.int64).contiguous(),
+        None if resets is None else resets.contiguous(),
+    )
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
