@@ -2,7 +2,18 @@
 
 from importlib.metadata import version as _version
 
+from .layers import IndRNN, IndRNNCell, RecurrentBound, attach_constraint, constrain_, parameter_groups
 from .ops import Backend, backends, recurrence
 
-__all__ = ["Backend", "backends", "recurrence"]
+__all__ = [
+    "Backend",
+    "IndRNN",
+    "IndRNNCell",
+    "RecurrentBound",
+    "attach_constraint",
+    "backends",
+    "constrain_",
+    "parameter_groups",
+    "recurrence",
+]
 __version__ = _version("indrnn")

@@ -135,7 +135,7 @@ def _strided(x: Tensor) -> tuple[int, int, int]:
 
 
 def _with_contiguous_rows(x: Tensor) -> Tensor:
-    """x itself where all but its first two dimensions are contiguous, else a copy."""
+    """Return x itself where all but its first two dimensions are contiguous, else a copy."""
     expected = 1
     for size, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
         if size != 1 and stride != expected:

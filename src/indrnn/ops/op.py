@@ -1,7 +1,7 @@
 """`recurrence`: the checks, the two torch.library ops, and the autograd function around them.
 
-The ops carry no autograd of their own; `_Recurrence` and `_RecurrenceBackward` give first and second derivatives and the
-vmap rules. The backend is chosen inside the ops when they run, so a graph that holds them runs wherever indrnn does.
+The ops carry no autograd of their own; `_Recurrence` and `_RecurrenceBackward` give first and second derivatives and
+the vmap rules. The backend is chosen inside the ops as they run, so a graph that holds them runs wherever indrnn does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import choice, reference
 
@@ -31,17 +30,17 @@ def recurrence(
 ) -> tuple[Tensor, Tensor]:
     """Compute h_t = σ(x_t + u ⊙ h_{t−1}) over all time steps.
 
-    Differentiable twice in x, u and h_0. Only h is kept for the backward pass. Results and gradients are the same to the
-    bit from run to run and for any number of threads.
+    Differentiable twice in x, u and h_0. Only h is kept for the backward pass. Results and gradients are the same to
+    the bit from run to run and for any number of threads.
 
     Args:
         x: (T, B, N), or (T, B, ..., N) with any dimensions between; any strides; float32, float64, bfloat16 or float16.
-        u: (N,), the recurrent weight; of x's type, or float32 beside a half type. The state is carried in float32 there.
+        u: (N,), the recurrent weight; of x's type, or float32 beside a half type; there the state is carried in float32.
         h_0: (B, ..., N), the state before the first step; zeros if None. Same types as u.
         activation: "relu", "tanh", "sigmoid" or "identity".
         reverse: go from the last step to the first.
-        lengths: (B,), integers in 0..T: the steps of each sequence. Later steps are padding: they give zeros in h and in
-            x's gradient, and nothing that stands there matters. With `reverse` a sequence starts at its true end.
+        lengths: (B,), integers in 0..T: the steps of each sequence. Later steps are padding: they give zeros in h and
+            in x's gradient, and nothing that stands there matters. With `reverse` a sequence starts at its true end.
         resets: (T, B), bool: zero the state before this step, in the order of processing.
         backend: "native" or "reference"; None leaves the choice to INDRNN_BACKEND, else to what `backends()` shows.
 
@@ -51,7 +50,17 @@ def recurrence(
     """
     _check(x, u, h_0, activation, lengths, resets)
     choice.check_name(backend)
-    h, h_last = _Recurrence.apply(x, u, h_0, lengths, resets, activation, reverse, backend)
+    arguments = (x, u, h_0, lengths, resets, activation, reverse, backend)
+    if torch.compiler.is_compiling():
+        h, h_last = _Recurrence.apply(*arguments)
+        return h, h_last
+    try:
+        h, h_last = _Recurrence.apply(*arguments)
+    except NotImplementedError as error:  # Dynamo does not trace an autograd function with a jvp of its own
+        raise NotImplementedError(
+            "indrnn.recurrence has no forward-mode derivative (jvp, jacfwd, hessian); "
+            "use reverse mode (grad, vjp, jacrev), which it supports twice over"
+        ) from error
     return h, h_last
 
 
@@ -162,6 +171,7 @@ torch.library.register_fake("indrnn::recurrence_backward", _backward_shapes, lib
 
 # ---- derivatives and vmap
 
+
 class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, Tensor]:
@@ -176,9 +186,9 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
         h, u, h_0, lengths, resets = ctx.saved_tensors
-        grad_x, grad_u, grad_h_0 = _RecurrenceBackward.apply(
-            grad_h, grad_h_last, h, u, h_0, lengths, resets, *ctx.options
-        )
+        # A compiled graph has no second derivative, and Dynamo does not trace one autograd function inside another.
+        function = torch.ops.indrnn.recurrence_backward if torch.compiler.is_compiling() else _RecurrenceBackward.apply
+        grad_x, grad_u, grad_h_0 = function(grad_h, grad_h_last, h, u, h_0, lengths, resets, *ctx.options)
         return grad_x, grad_u, None if h_0 is None else grad_h_0, None, None, None, None, None
 
     @staticmethod
@@ -192,8 +202,8 @@ class _Recurrence(torch.autograd.Function):
             x = _batch_at(x, x_dim, size, 2)
             h_0 = _batch_at(h_0, h_0_dim, size, 1)
             return _Recurrence.apply(x, u, h_0, lengths, resets, *options), (2, 1)
-        x, u, h_0 = (_into_neurons(t, dim, size) for t, dim in ((x, x_dim), (u, u_dim), (h_0, h_0_dim)))
-        out = _Recurrence.apply(x, u, h_0, lengths, resets, *options)
+        wide = [_into_neurons(t, dim, size) for t, dim in ((x, x_dim), (u, u_dim), (h_0, h_0_dim))]
+        out = _Recurrence.apply(*wide, lengths, resets, *options)
         return _out_of_neurons(out, size)
 
 
@@ -209,22 +219,11 @@ class _RecurrenceBackward(torch.autograd.Function):
         ctx.options = (activation, reverse)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, lengths, resets = ctx.saved_tensors
-        present = [i for i, tensor in enumerate(inputs) if tensor is not None]
-
-        def run(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            full: list[Any] = [None] * len(inputs)
-            for i, tensor in zip(present, tensors, strict=True):
-                full[i] = tensor
-            return reference.backward(*full, lengths, resets, *ctx.options)
-
-        _, pull_back = torch.func.vjp(run, *(inputs[i] for i in present))
-        result: list[Tensor | None] = [None] * 10
-        for i, gradient in zip(present, pull_back(grads), strict=True):
-            result[i] = gradient
-        return tuple(result)
+        inputs = ctx.saved_tensors
+        gradients = iter(_RecurrenceDoubleBackward.apply(*grads, *inputs, *ctx.options))
+        differentiable = (*inputs[:5], *[None] * 5)  # all but lengths, resets and the options
+        return tuple(None if tensor is None else next(gradients) for tensor in differentiable)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
@@ -237,6 +236,33 @@ class _RecurrenceBackward(torch.autograd.Function):
         ]
         out = _RecurrenceBackward.apply(*tensors, lengths, resets, activation, reverse, backend)
         return _out_of_neurons(out, info.batch_size)
+
+
+class _RecurrenceDoubleBackward(torch.autograd.Function):
+    """The derivative of the reference's backward pass, for those of its five inputs that are there."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        grads, inputs, options = args[:3], args[3:8], args[8:]
+        present = [i for i, tensor in enumerate(inputs) if tensor is not None]
+
+        def backward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            by_place = dict(zip(present, tensors, strict=True))
+            full: list[Any] = [by_place.get(i) for i in range(5)]
+            return reference.backward(*full, *options)
+
+        pull_back = torch.func.vjp(backward, *(inputs[i] for i in present))[1]
+        return pull_back(grads)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeError("indrnn.recurrence can be differentiated twice, and a third derivative was asked for")
 
 
 def _batch_at(tensor: Tensor | None, dim: int | None, size: int, at: int) -> Tensor | None:

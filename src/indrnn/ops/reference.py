@@ -1,7 +1,7 @@
 """The recurrence and its backward pass in plain PyTorch: the specification that every other backend is tested against.
 
 Shapes: x, h and their gradients (T, B, ..., N); u (N,); h_0 and h_last (B, ..., N); lengths (B,); resets (T, B).
-Both functions are made of differentiable PyTorch operations only, so autograd can check the first and derive the second.
+Both functions are made of differentiable PyTorch operations, so autograd can check the first and derive the second.
 """
 
 from __future__ import annotations

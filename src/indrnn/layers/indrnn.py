@@ -1,0 +1,406 @@
+"""The IndRNN layer, and its cell."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from ..ops import recurrence, reference
+from .bound import EPSILON, RecurrentBound
+from .functional import check_probability, project, shared_dropout
+
+
+class IndRNN(nn.Module):
+    """h_t = σ(W x_t + u ⊙ h_{t−1} + b), in one or more layers: can stand where `torch.nn.RNN` stands.
+
+    Input and output are as for `torch.nn.RNN`: (T, B, input_size), or (B, T, input_size) with `batch_first`, or
+    (T, input_size) unbatched, or a `PackedSequence`. Parameters of layer k are `weight_ih_lk` (hidden_size, inputs),
+    `weight_hh_lk` (hidden_size,), which is u, and `bias_lk` (hidden_size,); with the suffix `_reverse` for the reverse
+    direction. Weights start from U(±0.304/√inputs), biases from 0, u from U(0, γ^(1/T)).
+
+    `indrnn.constrain_(module)` holds |u| <= γ^(1/T); `indrnn.attach_constraint(optimizer, module)` does so after each
+    step. The bound is kept in the child module `bound`, and `bound.upper = math.inf` turns it off.
+
+    Args:
+        input_size: features of the input at each step.
+        hidden_size: neurons.
+        num_layers: layers, each reading the one before.
+        nonlinearity: "relu", "tanh", "sigmoid" or "identity".
+        bias: whether there is a b.
+        batch_first: whether input, output, and `resets` have the batch before time (not the states, as in torch).
+        dropout: probability of dropout after each layer but the last, with one mask for all time steps.
+        bidirectional: also run over the sequence from its end; features of both directions are concatenated.
+        gamma: the bound on u is γ^(1/T), so that no gradient grows by more than γ; None for no bound.
+        sequence_length: T; needed where γ is not 1, and for `long_memory` and `lower_bound`.
+        long_memory: for a network of which the last step's output alone is used: u of the last layer starts in
+            U(ε^(1/T), γ^(1/T)).
+        epsilon: ε, the least factor that a long memory passes on over T steps.
+        lower_bound: the constraint also keeps at least one neuron in each layer at |u| >= ε^(1/T).
+        backend: as for `indrnn.recurrence`.
+        device: where the parameters are made.
+        dtype: their type.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "relu",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        gamma: float | None = 1.0,
+        sequence_length: int | None = None,
+        long_memory: bool = False,
+        epsilon: float = EPSILON,
+        lower_bound: bool = False,
+        backend: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+            _check_size(name, value)
+        _check_nonlinearity(nonlinearity)
+        check_probability("dropout", dropout)
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                f"dropout = {dropout} acts after each layer but the last, so with num_layers = 1 it does nothing",
+                stacklevel=2,
+            )
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.nonlinearity = nonlinearity
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = float(dropout)
+        self.bidirectional = bidirectional
+        self.long_memory = long_memory
+        self.backend = backend
+        self.bound = RecurrentBound(gamma, sequence_length, epsilon, lower_bound)
+        for layer in range(num_layers):
+            inputs = input_size if layer == 0 else hidden_size * self._directions
+            for direction in range(self._directions):
+                _add_parameters(self, _suffix(layer, direction), inputs, hidden_size, bias, device, dtype)
+        self.reset_parameters()
+
+    @property
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        for layer in range(self.num_layers):
+            for direction in range(self._directions):
+                last = layer == self.num_layers - 1
+                _init_parameters(self, _suffix(layer, direction), self.long_memory and last)
+
+    def flatten_parameters(self) -> None:
+        """Do nothing: here so that code written for `torch.nn.RNN` runs."""
+
+    @overload
+    def forward(
+        self, input: Tensor, hx: Tensor | None = None, *, lengths: Tensor | None = None, resets: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def forward(
+        self,
+        input: PackedSequence,
+        hx: Tensor | None = None,
+        *,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+    ) -> tuple[PackedSequence, Tensor]: ...
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | None = None,
+        *,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+    ) -> tuple[Tensor | PackedSequence, Tensor]:
+        """Run over a sequence.
+
+        Args:
+            input: (T, B, input_size), (B, T, input_size) with `batch_first`, (T, input_size), or a `PackedSequence`.
+            hx: h_0, (num_layers · directions, B, hidden_size), without B for unbatched input; zeros if None.
+            lengths: (B,), the steps of each sequence in a padded batch (no dimension for unbatched input); output
+                beyond them is zero, and h_n is the state at each sequence's end.
+            resets: bool, (T, B) or (B, T) as the input: the first step of a document. No state crosses it, in either
+                direction.
+
+        Returns:
+            output, (T, B, directions · hidden_size) in the input's layout, and h_n, in h_0's shape.
+        """
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx, lengths, resets)
+        if not isinstance(input, Tensor):
+            raise TypeError(f"input must be a tensor or a PackedSequence, got {type(input).__name__}")
+        if input.dim() not in (2, 3):
+            raise ValueError(f"input must have two dimensions (unbatched) or three, got the shape {tuple(input.shape)}")
+        batched = input.dim() == 3
+        batch_dim, time_dim = (0, 1) if self.batch_first and batched else (1, 0)
+        self._check(input, input.shape[time_dim], input.shape[batch_dim] if batched else None, hx, lengths, resets)
+        if not batched:
+            input = input.unsqueeze(1)
+            hx = None if hx is None else hx.unsqueeze(1)
+            resets = None if resets is None else resets.unsqueeze(1)
+            lengths = None if lengths is None else lengths.view(1)
+        elif self.batch_first:
+            # The input is copied here, where it is narrow, rather than each layer's gradient later.
+            input = input.transpose(0, 1).contiguous()
+            resets = None if resets is None else resets.transpose(0, 1)
+        output, h_n = self._run(input, hx, lengths, resets)
+        if not batched:
+            return output.squeeze(1), h_n.squeeze(1)
+        return (output.transpose(0, 1) if self.batch_first else output), h_n
+
+    def _run(
+        self, x: Tensor, h_0: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
+        resets_of = [resets, None if resets is None or not self.bidirectional else _last_steps(resets, lengths)]
+        h_n = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in range(self._directions):
+                weight_ih, weight_hh, bias = _parameters(self, _suffix(layer, direction))
+                h, h_last = recurrence(
+                    project(x, weight_ih, bias),
+                    weight_hh,
+                    None if h_0 is None else h_0[layer * self._directions + direction],
+                    activation=self.nonlinearity,
+                    reverse=direction == 1,
+                    lengths=lengths,
+                    resets=resets_of[direction],
+                    backend=self.backend,
+                )
+                outputs.append(h)
+                h_n.append(h_last)
+            x = torch.cat(outputs, dim=-1) if self.bidirectional else outputs[0]
+            if layer < self.num_layers - 1:
+                x = shared_dropout(x, self.dropout, self.training)
+        return x, torch.stack(h_n)
+
+    def _forward_packed(
+        self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[PackedSequence, Tensor]:
+        data, batch_sizes, order, back = input
+        if lengths is not None:
+            raise ValueError("lengths must be None with a PackedSequence, which has its own")
+        T, B = len(batch_sizes), int(batch_sizes[0])
+        self._check(data, T, B, hx, None, resets)
+        # Step t of the packed data is the first batch_sizes[t] sequences, longest first.
+        valid = torch.arange(B) < batch_sizes.unsqueeze(1)
+        lengths, valid = valid.sum(0).to(data.device), valid.to(data.device)
+        if resets is not None and self.batch_first:
+            resets = resets.transpose(0, 1)
+        if order is not None:
+            hx = None if hx is None else hx.index_select(1, order)
+            resets = None if resets is None else resets.index_select(1, order)
+        padded = data.new_zeros(T, B, data.shape[-1]).masked_scatter(valid.unsqueeze(-1), data)
+        output, h_n = self._run(padded, hx, lengths, resets)
+        if back is not None:
+            h_n = h_n.index_select(1, back)
+        return PackedSequence(output[valid], batch_sizes, order, back), h_n
+
+    def _check(
+        self,
+        input: Tensor,
+        time: int,
+        batch: int | None,
+        hx: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+    ) -> None:
+        if input.shape[-1] != self.input_size:
+            raise ValueError(f"input's last dimension must be input_size = {self.input_size}, got {input.shape[-1]}")
+        _check_like_parameters("input", input, self)
+        batches = () if batch is None else (batch,)
+        expected: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
+            "hx": (hx, (self.num_layers * self._directions, *batches, self.hidden_size)),
+            "lengths": (lengths, batches),
+            "resets": (resets, (*batches, time) if self.batch_first else (time, *batches)),
+        }
+        for name, (value, shape) in expected.items():
+            if value is not None and not isinstance(value, Tensor):
+                raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}")
+            if value is not None and tuple(value.shape) != shape:
+                raise ValueError(f"{name} must have the shape {shape} for this input, got {tuple(value.shape)}")
+
+    def extra_repr(self) -> str:
+        """The arguments that are not at their defaults."""
+        return _describe(
+            f"{self.input_size}, {self.hidden_size}",
+            (
+                ("num_layers", self.num_layers, 1),
+                ("nonlinearity", self.nonlinearity, "relu"),
+                ("bias", self.bias, True),
+                ("batch_first", self.batch_first, False),
+                ("dropout", self.dropout, 0.0),
+                ("bidirectional", self.bidirectional, False),
+                ("long_memory", self.long_memory, False),
+                ("backend", self.backend, None),
+            ),
+        )
+
+
+class IndRNNCell(nn.Module):
+    """One step, h' = σ(W x + u ⊙ h + b): can stand where `torch.nn.RNNCell` stands.
+
+    Parameters: `weight_ih` (hidden_size, input_size), `weight_hh` (hidden_size,), which is u, `bias` (hidden_size,).
+
+    Args:
+        input_size: features of the input.
+        hidden_size: neurons.
+        bias: whether there is a b.
+        nonlinearity: "relu", "tanh", "sigmoid" or "identity".
+        gamma: as for `IndRNN`.
+        sequence_length: as for `IndRNN`.
+        long_memory: as for `IndRNN`.
+        epsilon: as for `IndRNN`.
+        lower_bound: as for `IndRNN`.
+        device: where the parameters are made.
+        dtype: their type.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "relu",
+        *,
+        gamma: float | None = 1.0,
+        sequence_length: int | None = None,
+        long_memory: bool = False,
+        epsilon: float = EPSILON,
+        lower_bound: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        _check_size("input_size", input_size)
+        _check_size("hidden_size", hidden_size)
+        _check_nonlinearity(nonlinearity)
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.nonlinearity = nonlinearity
+        self.long_memory = long_memory
+        self.bound = RecurrentBound(gamma, sequence_length, epsilon, lower_bound)
+        _add_parameters(self, "", input_size, hidden_size, bias, device, dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        _init_parameters(self, "", self.long_memory)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """Return h' (B, hidden_size) from the input (B, input_size) and h (B, hidden_size; zeros if None), or each without B."""
+        if input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
+            expected = f"(B, {self.input_size}) or ({self.input_size},)"
+            raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
+        _check_like_parameters("input", input, self)
+        state = (*input.shape[:-1], self.hidden_size)
+        if hx is not None and tuple(hx.shape) != state:
+            raise ValueError(f"hx must have the shape {state} for this input, got {tuple(hx.shape)}")
+        weight_ih, weight_hh, bias = _parameters(self, "")
+        x = F.linear(input, weight_ih, bias)
+        dtype = reference.accumulation_dtype(x.dtype)
+        h = x.new_zeros(state, dtype=dtype) if hx is None else hx.to(dtype)
+        return reference.step(x.to(dtype), weight_hh.to(dtype), h, self.nonlinearity).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """The arguments that are not at their defaults."""
+        return _describe(
+            f"{self.input_size}, {self.hidden_size}",
+            (
+                ("bias", self.bias is not None, True),
+                ("nonlinearity", self.nonlinearity, "relu"),
+                ("long_memory", self.long_memory, False),
+            ),
+        )
+
+
+# ---- parameters, under the names that torch.nn.RNN gives them
+
+
+def _suffix(layer: int, direction: int) -> str:
+    return f"_l{layer}" + ("_reverse" if direction == 1 else "")
+
+
+def _add_parameters(
+    module: nn.Module,
+    suffix: str,
+    inputs: int,
+    hidden: int,
+    bias: bool,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> None:
+    def parameter(*shape: int) -> nn.Parameter:
+        return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+
+    module.register_parameter(f"weight_ih{suffix}", parameter(hidden, inputs))
+    module.register_parameter(f"weight_hh{suffix}", parameter(hidden))
+    module.register_parameter(f"bias{suffix}", parameter(hidden) if bias else None)
+
+
+def _parameters(module: nn.Module, suffix: str) -> tuple[Tensor, Tensor, Tensor | None]:
+    return (
+        getattr(module, f"weight_ih{suffix}"),
+        getattr(module, f"weight_hh{suffix}"),
+        getattr(module, f"bias{suffix}"),
+    )
+
+
+def _init_parameters(module: IndRNN | IndRNNCell, suffix: str, long_memory: bool) -> None:
+    weight_ih, weight_hh, bias = _parameters(module, suffix)
+    nn.init.kaiming_uniform_(weight_ih, a=8)
+    module.bound.init_(weight_hh, long_memory)
+    if bias is not None:
+        nn.init.zeros_(bias)
+
+
+def _last_steps(starts: Tensor, lengths: Tensor | None) -> Tensor:
+    """From the first steps of documents, (T, B), the last steps: where the reverse direction enters a document."""
+    last = torch.cat([starts[1:], torch.zeros_like(starts[:1])])
+    if lengths is not None:  # a mark in the padding is no document
+        step = torch.arange(1, starts.shape[0] + 1, device=starts.device)
+        last = last & (step.unsqueeze(1) < lengths)
+    return last
+
+
+def _check_size(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _check_nonlinearity(nonlinearity: str) -> None:
+    if nonlinearity not in reference.ACTIVATIONS:
+        raise ValueError(f"nonlinearity must be one of {', '.join(reference.ACTIVATIONS)}, got {nonlinearity!r}")
+
+
+def _check_like_parameters(name: str, value: Tensor, module: nn.Module) -> None:
+    weight = next(module.parameters())
+    if value.device != weight.device:
+        raise ValueError(f"{name} must be on the layer's device, {weight.device}, got one on {value.device}")
+    if value.dtype != weight.dtype and not torch.is_autocast_enabled(value.device.type):
+        raise TypeError(f"{name} must be of the layer's type, {weight.dtype}, got {value.dtype}")
+
+
+def _describe(sizes: str, options: tuple[tuple[str, Any, Any], ...]) -> str:
+    return sizes + "".join(f", {name}={value!r}" for name, value, default in options if value != default)
