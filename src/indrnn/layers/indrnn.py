@@ -307,7 +307,7 @@ class IndRNNCell(nn.Module):
         _init_parameters(self, "", self.long_memory)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """Return h' (B, hidden_size) from the input (B, input_size) and h (B, hidden_size; zeros if None), or each without B."""
+        """Return h' (B, hidden_size) from the input (B, input_size) and h (B, hidden_size), each with or without B."""
         if input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
             expected = f"(B, {self.input_size}) or ({self.input_size},)"
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")

@@ -13,7 +13,7 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     """Split a module's parameters for an optimiser: decay on input weights, none on anything else.
 
     Input weights are the parameters of two and more dimensions (matrices, convolution kernels, embeddings) that are
-    not recurrent weights. Those, biases and the scales of norms are not decayed. Each parameter is in exactly one group.
+    not recurrent weights. Those, biases and the scales of norms are not decayed. Every parameter is in one group.
 
     Example:
         optimizer = torch.optim.Adam(indrnn.parameter_groups(model, 1e-4), lr=2e-4)

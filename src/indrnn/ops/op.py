@@ -35,7 +35,7 @@ def recurrence(
 
     Args:
         x: (T, B, N), or (T, B, ..., N) with any dimensions between; any strides; float32, float64, bfloat16 or float16.
-        u: (N,), the recurrent weight; of x's type, or float32 beside a half type; there the state is carried in float32.
+        u: (N,), the recurrent weight; of x's type, or float32 beside a half type, whose state is kept in float32.
         h_0: (B, ..., N), the state before the first step; zeros if None. Same types as u.
         activation: "relu", "tanh", "sigmoid" or "identity".
         reverse: go from the last step to the first.

@@ -1,0 +1,45 @@
+"""For all tests: new memory is poisoned, and backends are named once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import indrnn
+
+BACKENDS = [name for name, backend in indrnn.backends().items() if backend.available]
+ACTIVATIONS = ["relu", "tanh", "sigmoid", "identity"]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=ACTIVATIONS)
+def activation(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fill what torch.empty and its like return with NaN, so that a number that was never written fails a test."""
+
+    def poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def make_poisoned(*args: Any, **kwargs: Any) -> Tensor:
+            tensor = make(*args, **kwargs)
+            if tensor.is_floating_point() and not torch.compiler.is_compiling():
+                with torch.no_grad():
+                    tensor.fill_(torch.nan)
+            return tensor
+
+        return make_poisoned
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, poison(getattr(torch, name)))
+    torch.manual_seed(0)
+    yield
