@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ def activation(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill what torch.empty and its like return with NaN, so that a number that was never written fails a test."""
 
     def poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -42,4 +42,3 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("empty", "empty_like"):
         monkeypatch.setattr(torch, name, poison(getattr(torch, name)))
     torch.manual_seed(0)
-    yield

@@ -150,7 +150,7 @@ INDRNN_INLINE A sigmoid_of(A z) {
   const A limited = magnitude > Exp<A>::exp_limit ? Exp<A>::exp_limit : magnitude;
   A scale, p;
   split_exp<A>(-limited, scale, p);
-  const A e = scale + scale * p;
+  const A e = magnitude > Exp<A>::exp_limit ? A(0) : scale + scale * p;  // subnormal results are rounded to 0
   return (z < A(0) ? e : A(1)) / (A(1) + e);
 }
 

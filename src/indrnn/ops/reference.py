@@ -96,7 +96,11 @@ def backward(
             entering = torch.where(_per_row(before < lengths, h_t), entering, start)
         if resets is not None:
             entering = torch.where(_per_row(resets[t], h_t), 0.0, entering)
-        delta = THROUGH_ACTIVATION[activation](carry if grad_h is None else grad_h[t].to(dtype) + carry, h_t)
+        incoming = carry
+        if grad_h is not None:
+            grad_t = grad_h[t].to(dtype)
+            incoming = carry + (grad_t if lengths is None else torch.where(_per_row(t < lengths, h_t), grad_t, 0.0))
+        delta = THROUGH_ACTIVATION[activation](incoming, h_t)
         to_u, to_previous = delta * entering, u_ * delta
         if resets is not None:
             to_previous = torch.where(_per_row(resets[t], h_t), 0.0, to_previous)

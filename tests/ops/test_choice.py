@@ -1,0 +1,71 @@
+"""Which backend serves, and what is said when the one asked for cannot."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import indrnn
+from indrnn.ops import choice, native
+
+X, U = torch.ones(2, 1, 3), torch.full((3,), 0.5)
+
+
+@pytest.fixture
+def no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where indrnn was installed without a compiler."""
+    monkeypatch.setattr(native, "library", lambda: native.MISSING)
+    choice._say_once.cache_clear()
+
+
+def test_native_is_the_choice_on_a_cpu_and_the_reference_elsewhere() -> None:
+    on_cpu, elsewhere = indrnn.backends(X), indrnn.backends(X.to("meta"))
+    assert {name for name, backend in on_cpu.items() if backend.chosen} == {"native"}
+    assert on_cpu["native"].why_not is None
+    assert {name for name, backend in elsewhere.items() if backend.chosen} == {"reference"}
+    assert elsewhere["native"].why_not == "it serves CPU tensors only, not meta"
+    assert indrnn.backends() == on_cpu
+
+
+def test_the_variable_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDRNN_BACKEND", "reference")
+    assert indrnn.backends()["reference"].chosen
+    assert not indrnn.backends()["native"].chosen
+    monkeypatch.setattr(native, "forward", None)  # would fail if it were called
+    h, _ = indrnn.recurrence(X, U)
+    assert h.view(-1).tolist() == [1.0] * 3 + [1.5] * 3
+
+
+def test_the_argument_comes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDRNN_BACKEND", "native")
+    monkeypatch.setattr(native, "forward", None)
+    h, _ = indrnn.recurrence(X, U, backend="reference")
+    assert h.shape == X.shape
+
+
+def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDRNN_BACKEND", "nativ")
+    with pytest.raises(ValueError, match=r"INDRNN_BACKEND must be unset or one of native, reference, got 'nativ'"):
+        indrnn.recurrence(X, U)
+
+
+@pytest.mark.usefixtures("no_kernel")
+def test_without_the_kernel_the_reference_serves_and_says_so_once() -> None:
+    with pytest.warns(RuntimeWarning, match=r"plain PyTorch.*install a C\+\+ compiler"):
+        h, _ = indrnn.recurrence(X, U)
+    assert h.view(-1).tolist() == [1.0] * 3 + [1.5] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        indrnn.recurrence(X, U)
+    assert indrnn.backends()["native"] == indrnn.Backend(False, False, native.MISSING)
+
+
+@pytest.mark.usefixtures("no_kernel")
+@pytest.mark.parametrize("by", ["argument", "variable"])
+def test_one_asked_for_by_name_that_cannot_serve_raises(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    if by == "variable":
+        monkeypatch.setenv("INDRNN_BACKEND", "native")
+    with pytest.raises(RuntimeError, match=rf"'native', asked for by the .*{by}.*, cannot serve: the C\+\+ kernel"):
+        indrnn.recurrence(X, U, backend="native" if by == "argument" else None)
