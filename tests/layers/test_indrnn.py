@@ -21,6 +21,10 @@ from indrnn import IndRNN
 from indrnn.layers.functional import project
 
 T, B, M, N = 7, 4, 5, 13
+# `with torch.device(...)` notes torch.empty when first used: that has to be torch's own, not the one of the tests.
+with torch.device("cpu"):
+    torch.zeros(())
+
 LENGTHS = {"sorted": [7, 4, 4, 1], "unsorted": [4, 7, 1, 4]}
 
 Call = Callable[[nn.Module, Tensor, Tensor | None], tuple[Tensor | PackedSequence, Tensor]]

@@ -1,0 +1,165 @@
+"""How long one training step of a layer takes, beside LSTM, beside no recurrence at all, and beside the reference.
+
+Forward and backward with a loss over all steps, float32. Run `python benchmarks/layer.py`; `--json FILE` keeps what
+it measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from measure import Timing, interleaved, machine, peak_bytes, quantiles
+from torch import Tensor, nn
+
+from indrnn import IndRNN, recurrence
+
+HIDDEN = 128
+
+
+class LinearReLU(nn.Module):
+    """The layer without its recurrence."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(input_size, hidden_size)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        """Every step's output, and no state."""
+        return torch.relu(self.linear(x)), None
+
+
+def training_step(model: nn.Module, x: Tensor, weights: Tensor) -> Callable[[], None]:
+    """Forward, a loss to which every step's output adds, backward."""
+
+    def run() -> None:
+        x.grad = None
+        model.zero_grad(set_to_none=True)
+        output = model(x)[0]
+        torch.dot(output.flatten(), weights).backward()
+
+    return run
+
+
+def check_agreement() -> None:
+    """The layer equals torch's RNN with a diagonal recurrent matrix, forward and backward, at a benchmark's size."""
+    ours, theirs = IndRNN(2, HIDDEN), nn.RNN(2, HIDDEN, nonlinearity="relu")
+    w, u, b = (p.detach() for p in ours.parameters())
+    theirs.load_state_dict(
+        {"weight_ih_l0": w, "weight_hh_l0": torch.diag(u), "bias_ih_l0": b, "bias_hh_l0": torch.zeros(HIDDEN)}
+    )
+    x, weights = torch.rand(256, 50, 2), torch.rand(256 * 50 * HIDDEN)
+    for model in (ours, theirs):
+        training_step(model, x, weights)()
+    torch.testing.assert_close(ours(x)[0], theirs(x)[0])
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=False):
+        assert other.grad is not None
+        expected = other.grad.diagonal() if mine is ours.weight_hh_l0 else other.grad
+        torch.testing.assert_close(mine.grad, expected, rtol=1e-4, atol=0.0)
+
+
+class Report:
+    """Prints ratios as they are measured, and keeps them."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self.rows: list[dict[str, object]] = []
+
+    def compare(self, title: str, base: str, candidates: dict[str, Callable[[], object]], slower: bool = False) -> None:
+        """Measure all, and give `base`'s time over each other's (with `slower`, each other's over `base`'s)."""
+        timings, raw = interleaved(candidates, self.rounds)
+        print(f"\n{title}")
+        for name, timing in timings.items():
+            pairs = list(zip(raw[base], raw[name], strict=True))
+            ratio = quantiles([b / a if slower else a / b for a, b in pairs])
+            shown = "" if name == base else f"   {self._ratio(ratio)} {'its time' if slower else 'faster'}"
+            print(f"  {name:34} {timing.median:8.2f} ms  [{timing.low:.2f}, {timing.high:.2f}]{shown}")
+            self.rows.append({"title": title, "name": name, "base": base, "ms": asdict(timing), "ratio": asdict(ratio)})
+
+    @staticmethod
+    def _ratio(ratio: Timing) -> str:
+        return f"{ratio.median:6.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def measure(report: Report) -> None:
+    for T in (256, 512, 1024):
+        x, weights = torch.rand(T, 50, 2), torch.rand(T * 50 * HIDDEN)
+        models = {
+            "torch.nn.LSTM, 1 layer": nn.LSTM(2, HIDDEN),
+            "IndRNN, 1 layer": IndRNN(2, HIDDEN),
+            "IndRNN, 2 layers": IndRNN(2, HIDDEN, num_layers=2),
+        }
+        report.compare(
+            f"2 → 128, batch 50, T = {T}: training step against a one-layer LSTM",
+            "torch.nn.LSTM, 1 layer",
+            {name: training_step(model, x, weights) for name, model in models.items()},
+        )
+    weights = torch.rand(784 * 32 * HIDDEN)
+    for input_gradient in (True, False):
+        x = torch.rand(784, 32, HIDDEN, requires_grad=input_gradient)
+        kind = "with the input's gradient, as inside a network" if input_gradient else "without the input's gradient"
+        report.compare(
+            f"128 → 128, batch 32, T = 784, {kind}: against no recurrence",
+            "Linear + ReLU",
+            {
+                "Linear + ReLU": training_step(LinearReLU(HIDDEN, HIDDEN), x, weights),
+                "IndRNN": training_step(IndRNN(HIDDEN, HIDDEN), x, weights),
+            },
+            slower=True,
+        )
+    x, u = torch.rand(784, 32, HIDDEN, requires_grad=True), torch.rand(HIDDEN, requires_grad=True)
+
+    def op(backend: str) -> Callable[[], object]:
+        def run() -> object:
+            h, _ = recurrence(x, u, backend=backend)
+            return torch.autograd.grad(torch.dot(h.flatten(), weights), (x, u))
+
+        return run
+
+    for a, b in zip(op("native")(), op("reference")(), strict=True):  # type: ignore[call-overload]
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=0.0)
+    report.compare(
+        "the op alone, 128 neurons, batch 32, T = 784: native against reference",
+        "reference",
+        {"reference": op("reference"), "native": op("native")},
+    )
+
+
+def measure_memory() -> None:
+    """In units of one (T, B, N) tensor; the gradient that comes back to the output is one of them."""
+    T, B = 512, 32
+    unit = T * B * HIDDEN * 4
+    gradient = torch.rand(T, B, HIDDEN)
+    print(f"\nmemory of a training step beyond input and parameters, in (T, B, N) tensors (T = {T}, batch {B})")
+    for layers in (1, 2, 4):
+        model, x = IndRNN(2, HIDDEN, num_layers=layers), torch.rand(T, B, 2)
+
+        def run(model: nn.Module = model, x: Tensor = x) -> None:
+            torch.autograd.grad(model(x)[0], list(model.parameters()), gradient)
+
+        print(f"  IndRNN, {layers} layer{'s' if layers > 1 else ' '}  peak {peak_bytes(run) / unit:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=25, help="rounds of interleaved timing (default 25)")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    print(", ".join(f"{key} {value}" for key, value in machine().items()))
+    check_agreement()
+    report = Report(options.rounds)
+    measure(report)
+    measure_memory()
+    if options.json is not None:
+        partial = options.json.with_suffix(".partial")
+        partial.write_text(json.dumps({"machine": machine(), "rounds": options.rounds, "rows": report.rows}, indent=1))
+        partial.replace(options.json)
+
+
+if __name__ == "__main__":
+    main()
