@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,12 @@ import torch
 from torch import Tensor
 
 import indrnn
+
+with warnings.catch_warnings():  # without the kernel this says so, once; and the suite passes there too
+    warnings.simplefilter("ignore", RuntimeWarning)
+    indrnn.recurrence(torch.zeros(1, 1, 1), torch.zeros(1))
+with torch.device("cpu"):  # torch remembers its constructors on first use: they must not be the poisoned ones
+    torch.zeros(0)
 
 BACKENDS = [name for name, backend in indrnn.backends().items() if backend.available]
 ACTIVATIONS = ["relu", "tanh", "sigmoid", "identity"]

@@ -21,11 +21,11 @@ from indrnn import IndRNN
 from indrnn.layers.functional import project
 
 T, B, M, N = 7, 4, 5, 13
+LENGTHS = {"sorted": [7, 4, 4, 1], "unsorted": [4, 7, 1, 4]}
+
 # `with torch.device(...)` notes torch.empty when first used: that has to be torch's own, not the one of the tests.
 with torch.device("cpu"):
     torch.zeros(())
-
-LENGTHS = {"sorted": [7, 4, 4, 1], "unsorted": [4, 7, 1, 4]}
 
 Call = Callable[[nn.Module, Tensor, Tensor | None], tuple[Tensor | PackedSequence, Tensor]]
 
@@ -745,8 +745,8 @@ BAD_ARGUMENTS: list[tuple[Any, ...]] = [
     ({"gamma": 0.0}, ValueError, "gamma must be a positive number or None, got 0.0"),
     ({"gamma": float("inf")}, ValueError, "gamma must be a positive number or None, got inf"),
     ({"sequence_length": 0}, ValueError, "sequence_length must be at least 1, got 0"),
-    ({"epsilon": 0.0}, ValueError, "epsilon must lie in"),
-    ({"epsilon": 1.5}, ValueError, "epsilon must lie in"),
+    ({"epsilon": 0.0}, ValueError, "epsilon must be a number in"),
+    ({"epsilon": 1.5}, ValueError, "epsilon must be a number in"),
 ]
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from .checks import check_size
+
 EPSILON = 0.2
 """Default of `epsilon`: a long-memory neuron passes at least a fifth of a gradient over T steps (the value that the
 paper's authors used for pixel-by-pixel MNIST)."""
@@ -39,12 +41,12 @@ class RecurrentBound(nn.Module):
         lower_bound: bool = False,
     ) -> None:
         super().__init__()
-        if gamma is not None and not (gamma > 0 and math.isfinite(gamma)):
-            raise ValueError(f"gamma must be a positive number or None, got {gamma}")
-        if sequence_length is not None and sequence_length < 1:
-            raise ValueError(f"sequence_length must be at least 1, got {sequence_length}")
-        if not 0 < epsilon <= 1:
-            raise ValueError(f"epsilon must lie in (0, 1], got {epsilon}")
+        if gamma is not None and not (isinstance(gamma, (int, float)) and 0 < gamma < math.inf):
+            raise ValueError(f"gamma must be a positive number or None, got {gamma!r}")
+        if sequence_length is not None:
+            check_size("sequence_length", sequence_length)
+        if not (isinstance(epsilon, (int, float)) and 0 < epsilon <= 1):
+            raise ValueError(f"epsilon must be a number in (0, 1], got {epsilon!r}")
         if sequence_length is None:
             if gamma not in (None, 1):
                 raise ValueError(f"sequence_length is needed to turn gamma = {gamma} into a bound, gamma^(1/T)")
@@ -67,6 +69,8 @@ class RecurrentBound(nn.Module):
                 raise ValueError(f"epsilon^(1/T) = {lower} must not lie above the bound, {upper}")
         with torch.no_grad():
             u.uniform_(lower, upper)
+            if long_memory:
+                u.clamp_(min=_away_from_zero(lower, u.dtype))
         self.constrain_(u)
 
     def constrain_(self, u: Tensor) -> None:
@@ -77,10 +81,14 @@ class RecurrentBound(nn.Module):
                 u.clamp_(-upper, upper)
             if self.lower > 0 and u.numel() > 0:
                 # Without asking for the value, so that a GPU does not wait: the largest is moved up if it is too small.
-                largest = u.abs().argmax()
-                value = u.view(-1)[largest]
-                lower = torch.full_like(value, min(self.lower, self.upper)).copysign(value)
-                u.view(-1)[largest] = torch.where(value.abs() < lower.abs(), lower, value)
+                flat = u.view(-1)
+                largest = flat.abs().argmax(keepdim=True)
+                value = flat[largest]
+                least = _away_from_zero(self.lower, u.dtype)
+                if math.isfinite(self.upper):
+                    least = min(least, _toward_zero(self.upper, u.dtype))
+                lower = torch.full_like(value, least).copysign(value)
+                flat[largest] = torch.where(value.abs() < lower.abs(), lower, value)
 
     def get_extra_state(self) -> Tensor:
         """(upper, lower), for `state_dict`."""
@@ -128,7 +136,16 @@ def _bounded(module: nn.Module) -> Iterator[tuple[RecurrentBound, nn.Parameter]]
 
 def _toward_zero(value: float, dtype: torch.dtype) -> float:
     """The largest number of this type that is not above `value` (which is positive)."""
-    rounded = torch.tensor(value, dtype=dtype)
-    if rounded.double() > value:
-        rounded = (rounded.view(_BITS[dtype.itemsize]) - 1).view(dtype)
-    return rounded.item()
+    rounded = torch.tensor(value, dtype=dtype, device="cpu")
+    return _neighbour(rounded, -1) if rounded.double() > value else rounded.item()
+
+
+def _away_from_zero(value: float, dtype: torch.dtype) -> float:
+    """The smallest number of this type that is not below `value` (which is positive)."""
+    rounded = torch.tensor(value, dtype=dtype, device="cpu")
+    return _neighbour(rounded, 1) if rounded.double() < value else rounded.item()
+
+
+def _neighbour(number: Tensor, by: int) -> float:
+    """The next positive number of this type: their bits, as integers, are in the order of their values."""
+    return (number.view(_BITS[number.dtype.itemsize]) + by).view(number.dtype).item()

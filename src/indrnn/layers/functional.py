@@ -24,9 +24,3 @@ def shared_dropout(x: Tensor, p: float, training: bool) -> Tensor:
     if not training or p == 0.0:
         return x
     return x * F.dropout(torch.ones_like(x[:1]), p)
-
-
-def check_probability(name: str, p: float) -> None:
-    """Raise unless p is a number in [0, 1]."""
-    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
-        raise ValueError(f"{name} must be a number in [0, 1], got {p!r}")

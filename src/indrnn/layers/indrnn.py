@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..ops import recurrence, reference
+from ..ops import choice, recurrence, reference
 from .bound import EPSILON, RecurrentBound
-from .functional import check_probability, project, shared_dropout
+from .checks import check_like_parameters, check_nonlinearity, check_probability, check_size, check_tensor
+from .functional import project, shared_dropout
 
 
 class IndRNN(nn.Module):
@@ -46,6 +47,10 @@ class IndRNN(nn.Module):
         dtype: their type.
     """
 
+    weight_ih_l0: nn.Parameter
+    weight_hh_l0: nn.Parameter
+    bias_l0: nn.Parameter | None
+
     def __init__(
         self,
         input_size: int,
@@ -68,8 +73,8 @@ class IndRNN(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
-            _check_size(name, value)
-        _check_nonlinearity(nonlinearity)
+            check_size(name, value)
+        check_nonlinearity(nonlinearity)
         check_probability("dropout", dropout)
         if dropout > 0 and num_layers == 1:
             warnings.warn(
@@ -86,6 +91,7 @@ class IndRNN(nn.Module):
         self.bidirectional = bidirectional
         self.long_memory = long_memory
         self.backend = backend
+        choice.check_name(backend)
         self.bound = RecurrentBound(gamma, sequence_length, epsilon, lower_bound)
         for layer in range(num_layers):
             inputs = input_size if layer == 0 else hidden_size * self._directions
@@ -161,6 +167,9 @@ class IndRNN(nn.Module):
             # The input is copied here, where it is narrow, rather than each layer's gradient later.
             input = input.transpose(0, 1).contiguous()
             resets = None if resets is None else resets.transpose(0, 1)
+        if lengths is not None:  # a NaN in the padding must not reach the weight's gradient
+            padding = torch.arange(input.shape[0], device=input.device).unsqueeze(1) >= lengths
+            input = input.masked_fill(padding.unsqueeze(-1), 0.0)
         output, h_n = self._run(input, hx, lengths, resets)
         if not batched:
             return output.squeeze(1), h_n.squeeze(1)
@@ -199,10 +208,12 @@ class IndRNN(nn.Module):
         data, batch_sizes, order, back = input
         if lengths is not None:
             raise ValueError("lengths must be None with a PackedSequence, which has its own")
+        if data.dim() != 2:
+            raise ValueError(f"input's data must have two dimensions in a PackedSequence, got {tuple(data.shape)}")
         T, B = len(batch_sizes), int(batch_sizes[0])
         self._check(data, T, B, hx, None, resets)
         # Step t of the packed data is the first batch_sizes[t] sequences, longest first.
-        valid = torch.arange(B) < batch_sizes.unsqueeze(1)
+        valid = torch.arange(B, device=batch_sizes.device) < batch_sizes.unsqueeze(1)
         lengths, valid = valid.sum(0).to(data.device), valid.to(data.device)
         if resets is not None and self.batch_first:
             resets = resets.transpose(0, 1)
@@ -226,18 +237,12 @@ class IndRNN(nn.Module):
     ) -> None:
         if input.shape[-1] != self.input_size:
             raise ValueError(f"input's last dimension must be input_size = {self.input_size}, got {input.shape[-1]}")
-        _check_like_parameters("input", input, self)
+        check_like_parameters("input", input, self)
         batches = () if batch is None else (batch,)
-        expected: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
-            "hx": (hx, (self.num_layers * self._directions, *batches, self.hidden_size)),
-            "lengths": (lengths, batches),
-            "resets": (resets, (*batches, time) if self.batch_first else (time, *batches)),
-        }
-        for name, (value, shape) in expected.items():
-            if value is not None and not isinstance(value, Tensor):
-                raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}")
-            if value is not None and tuple(value.shape) != shape:
-                raise ValueError(f"{name} must have the shape {shape} for this input, got {tuple(value.shape)}")
+        check_tensor("hx", hx, (self.num_layers * self._directions, *batches, self.hidden_size))
+        check_like_parameters("hx", hx, self)
+        check_tensor("lengths", lengths, batches)
+        check_tensor("resets", resets, (*batches, time) if self.batch_first else (time, *batches))
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""
@@ -275,6 +280,10 @@ class IndRNNCell(nn.Module):
         dtype: their type.
     """
 
+    weight_ih: nn.Parameter
+    weight_hh: nn.Parameter
+    bias: nn.Parameter | None
+
     def __init__(
         self,
         input_size: int,
@@ -291,9 +300,9 @@ class IndRNNCell(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _check_size("input_size", input_size)
-        _check_size("hidden_size", hidden_size)
-        _check_nonlinearity(nonlinearity)
+        check_size("input_size", input_size)
+        check_size("hidden_size", hidden_size)
+        check_nonlinearity(nonlinearity)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.nonlinearity = nonlinearity
@@ -308,13 +317,15 @@ class IndRNNCell(nn.Module):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return h' (B, hidden_size) from the input (B, input_size) and h (B, hidden_size), each with or without B."""
+        if not isinstance(input, Tensor):
+            raise TypeError(f"input must be a tensor, got {type(input).__name__}")
         if input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
             expected = f"(B, {self.input_size}) or ({self.input_size},)"
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
-        _check_like_parameters("input", input, self)
+        check_like_parameters("input", input, self)
         state = (*input.shape[:-1], self.hidden_size)
-        if hx is not None and tuple(hx.shape) != state:
-            raise ValueError(f"hx must have the shape {state} for this input, got {tuple(hx.shape)}")
+        check_tensor("hx", hx, state)
+        check_like_parameters("hx", hx, self)
         weight_ih, weight_hh, bias = _parameters(self, "")
         x = F.linear(input, weight_ih, bias)
         dtype = reference.accumulation_dtype(x.dtype)
@@ -380,26 +391,6 @@ def _last_steps(starts: Tensor, lengths: Tensor | None) -> Tensor:
         step = torch.arange(1, starts.shape[0] + 1, device=starts.device)
         last = last & (step.unsqueeze(1) < lengths)
     return last
-
-
-def _check_size(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-
-
-def _check_nonlinearity(nonlinearity: str) -> None:
-    if nonlinearity not in reference.ACTIVATIONS:
-        raise ValueError(f"nonlinearity must be one of {', '.join(reference.ACTIVATIONS)}, got {nonlinearity!r}")
-
-
-def _check_like_parameters(name: str, value: Tensor, module: nn.Module) -> None:
-    weight = next(module.parameters())
-    if value.device != weight.device:
-        raise ValueError(f"{name} must be on the layer's device, {weight.device}, got one on {value.device}")
-    if value.dtype != weight.dtype and not torch.is_autocast_enabled(value.device.type):
-        raise TypeError(f"{name} must be of the layer's type, {weight.dtype}, got {value.dtype}")
 
 
 def _describe(sizes: str, options: tuple[tuple[str, Any, Any], ...]) -> str:

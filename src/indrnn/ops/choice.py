@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import warnings
 from dataclasses import dataclass
@@ -81,6 +80,10 @@ def _asked(backend: str | None) -> str | None:
     return backend
 
 
-@functools.cache
+_said: set[str] = set()
+
+
 def _say_once(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
+    if message not in _said:
+        _said.add(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=2)

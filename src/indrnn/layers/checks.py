@@ -1,0 +1,49 @@
+"""Checks of arguments that several layers share: each names the argument, what was given and what is expected."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..ops import reference
+
+
+def check_size(name: str, value: int) -> None:
+    """Raise unless `value` is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def check_probability(name: str, p: float) -> None:
+    """Raise unless p is a number in [0, 1]."""
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
+        raise ValueError(f"{name} must be a number in [0, 1], got {p!r}")
+
+
+def check_nonlinearity(nonlinearity: str) -> None:
+    """Raise unless it is one of the op's activations."""
+    if not isinstance(nonlinearity, str) or nonlinearity not in reference.ACTIVATIONS:
+        raise ValueError(f"nonlinearity must be one of {', '.join(reference.ACTIVATIONS)}, got {nonlinearity!r}")
+
+
+def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Raise unless `value` is None or a tensor of this shape."""
+    if value is None:
+        return
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}")
+    if tuple(value.shape) != shape:
+        raise ValueError(f"{name} must have the shape {shape} for this input, got {tuple(value.shape)}")
+
+
+def check_like_parameters(name: str, value: Tensor | None, module: nn.Module) -> None:
+    """Raise unless `value` is None or on the device, and (but under autocast) of the type, of the parameters."""
+    if value is None:
+        return
+    weight = next(module.parameters())
+    if value.device != weight.device:
+        raise ValueError(f"{name} must be on the layer's device, {weight.device}, got one on {value.device}")
+    if value.dtype != weight.dtype and not torch.is_autocast_enabled(value.device.type):
+        raise TypeError(f"{name} must be of the layer's type, {weight.dtype}, got {value.dtype}")
