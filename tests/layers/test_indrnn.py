@@ -23,10 +23,6 @@ from indrnn.layers.functional import project
 T, B, M, N = 7, 4, 5, 13
 LENGTHS = {"sorted": [7, 4, 4, 1], "unsorted": [4, 7, 1, 4]}
 
-# `with torch.device(...)` notes torch.empty when first used: that has to be torch's own, not the one of the tests.
-with torch.device("cpu"):
-    torch.zeros(())
-
 Call = Callable[[nn.Module, Tensor, Tensor | None], tuple[Tensor | PackedSequence, Tensor]]
 
 both_nonlinearities = pytest.mark.parametrize("nonlinearity", ["relu", "tanh"])
@@ -218,13 +214,14 @@ def test_lengths_equal_the_packed_form(batch_first: bool, bidirectional: bool, w
     assert_close(run(layer, x, hx, lengths=torch.tensor(LENGTHS["unsorted"])), expected)
 
 
+@pytest.mark.parametrize("filling", [1e3, float("nan"), float("inf")], ids=str)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
-def test_padding_changes_nothing(dtype: torch.dtype) -> None:
+def test_padding_changes_nothing(dtype: torch.dtype, filling: float) -> None:
     layer = make_layer(2, bidirectional=True)
     lengths = torch.tensor([4, 7, 0, 1], dtype=dtype)
     x = torch.randn(T, B, M, dtype=torch.float64)
     padding = torch.arange(T).unsqueeze(1) >= lengths
-    other = torch.where(padding.unsqueeze(-1), 1e3, x)
+    other = torch.where(padding.unsqueeze(-1), filling, x)
     results = [run(layer, value, states(layer, B) * 0, lengths=lengths) for value in (x, other)]
     assert_close(results[0], results[1], rtol=0, atol=0)
     assert not results[0]["output"][padding].any()
