@@ -439,6 +439,17 @@ def test_compiles_whole_with_dynamic_sizes(backend: str, kind: dict[str, Any]) -
         )
 
 
+@pytest.mark.parametrize("needs_gradient", [False, True], ids=["no gradient", "gradient"])
+@pytest.mark.parametrize("grad_mode", [False, True], ids=["no_grad", "grad"])
+def test_compiles_whole_with_and_without_gradients(backend: str, needs_gradient: bool, grad_mode: bool) -> None:
+    torch._dynamo.reset()
+    p = problem()
+    p = p.with_gradients() if needs_gradient else p
+    compiled = torch.compile(lambda: p.run(backend), fullgraph=True, backend="aot_eager")
+    with torch.set_grad_enabled(grad_mode):
+        assert_same(list(compiled()), list(p.run(backend)), rtol=0, atol=0)
+
+
 def test_exports_with_dynamic_time(backend: str) -> None:
     class Model(torch.nn.Module):
         def forward(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:

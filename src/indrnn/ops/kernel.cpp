@@ -15,15 +15,16 @@
 #include <cstdlib>
 #include <cstring>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
-#if defined(_MSC_VER)
+#ifdef _WIN32
 #define INDRNN_EXPORT extern "C" __declspec(dllexport)
-#define INDRNN_INLINE __forceinline
 #else
 #define INDRNN_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+
+#ifdef _MSC_VER
+#define INDRNN_INLINE __forceinline
+#pragma fp_contract(off)
+#else
 #define INDRNN_INLINE inline __attribute__((always_inline))
 #endif
 

@@ -21,7 +21,8 @@ _ACTIVATIONS = {"relu": 0, "tanh": 1, "sigmoid": 2, "identity": 3}
 MISSING = (
     "the C++ kernel was not built when indrnn was installed; to have it, install a C++ compiler (Debian and Ubuntu: "
     "`apt install g++`; macOS: `xcode-select --install`; Windows: Visual Studio Build Tools) and run "
-    "`pip install --force-reinstall --no-deps --no-cache-dir --no-binary indrnn indrnn`"
+    "`pip install --force-reinstall --no-deps --no-cache-dir --no-binary indrnn indrnn` (in a checkout, "
+    "`pip install --force-reinstall --no-deps .`); with `-v` it shows what the compiler says"
 )
 
 

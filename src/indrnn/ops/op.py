@@ -172,10 +172,24 @@ torch.library.register_fake("indrnn::recurrence_backward", _backward_shapes, lib
 # ---- derivatives and vmap
 
 
+# Dynamo tells a forward without ctx from one with it by counting parameters, so each is spelt out.
+
+
 class _Recurrence(torch.autograd.Function):
     @staticmethod
-    def forward(*args: Any) -> tuple[Tensor, Tensor]:
-        return torch.ops.indrnn.recurrence.default(*args)  # type: ignore[no-any-return]
+    def forward(
+        x: Tensor,
+        u: Tensor,
+        h_0: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        activation: str,
+        reverse: bool,
+        backend: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        return torch.ops.indrnn.recurrence(  # type: ignore[no-any-return]
+            x, u, h_0, lengths, resets, activation, reverse, backend
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -209,8 +223,21 @@ class _Recurrence(torch.autograd.Function):
 
 class _RecurrenceBackward(torch.autograd.Function):
     @staticmethod
-    def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return torch.ops.indrnn.recurrence_backward.default(*args)  # type: ignore[no-any-return]
+    def forward(
+        grad_h: Tensor | None,
+        grad_h_last: Tensor | None,
+        h: Tensor,
+        u: Tensor,
+        h_0: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        activation: str,
+        reverse: bool,
+        backend: str | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.ops.indrnn.recurrence_backward(  # type: ignore[no-any-return]
+            grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse, backend
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
