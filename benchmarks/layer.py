@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from measure import Timing, interleaved, machine, peak_bytes, quantiles
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from indrnn import IndRNN, recurrence
 
 HIDDEN = 128
+LENGTHS = (256, 512, 1024)
 
 
 class LinearReLU(nn.Module):
@@ -67,7 +69,7 @@ class Report:
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
-        self.rows: list[dict[str, object]] = []
+        self.rows: list[dict[str, Any]] = []
 
     def compare(self, title: str, base: str, candidates: dict[str, Callable[[], object]], slower: bool = False) -> None:
         """Measure all, and give `base`'s time over each other's (with `slower`, each other's over `base`'s)."""
@@ -86,7 +88,7 @@ class Report:
 
 
 def measure(report: Report) -> None:
-    for T in (256, 512, 1024):
+    for T in LENGTHS:
         x, weights = torch.rand(T, 50, 2), torch.rand(T * 50 * HIDDEN)
         models = {
             "torch.nn.LSTM, 1 layer": nn.LSTM(2, HIDDEN),
@@ -144,10 +146,37 @@ def measure_memory() -> None:
         print(f"  IndRNN, {layers} layer{'s' if layers > 1 else ' '}  peak {peak_bytes(run) / unit:.2f}")
 
 
+def draw(report: Report, path: Path) -> None:
+    """Draw the ratios to the LSTM, with their quantiles."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 3.0), layout="constrained")
+    for place, (name, colour) in enumerate({"IndRNN, 1 layer": "#1f6f8b", "IndRNN, 2 layers": "#99c1d0"}.items()):
+        ratios = [row["ratio"] for row in report.rows if row["name"] == name]
+        across = [i + 0.4 * place for i in range(len(ratios))]
+        heights = [r["median"] for r in ratios]
+        spread = [[r["median"] - r["low"] for r in ratios], [r["high"] - r["median"] for r in ratios]]
+        bars = axes.bar(across, heights, 0.36, yerr=spread, color=colour, ecolor="#444444", capsize=3, label=name)
+        axes.bar_label(bars, [f"{height:.0f}×" for height in heights], label_type="center", color="white")
+    axes.axhline(1, color="#444444", linewidth=0.8, linestyle="--", label="torch.nn.LSTM, 1 layer")
+    axes.set_xticks([i + 0.2 for i in range(3)], [f"T = {T}" for T in LENGTHS])
+    axes.set_ylabel("times faster than LSTM")
+    axes.set_title(f"Training step, 2 → 128, batch 50, float32, {machine()['threads']} CPU threads", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    partial = path.with_name(f".partial-{path.name}")
+    figure.savefig(partial, dpi=150)
+    partial.replace(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=25, help="rounds of interleaved timing (default 25)")
     parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--figure", type=Path, help="draw the comparison with LSTM here (.png or .svg)")
     options = parser.parse_args()
     torch.manual_seed(0)
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
@@ -155,6 +184,8 @@ def main() -> None:
     report = Report(options.rounds)
     measure(report)
     measure_memory()
+    if options.figure is not None:
+        draw(report, options.figure)
     if options.json is not None:
         partial = options.json.with_suffix(".partial")
         partial.write_text(json.dumps({"machine": machine(), "rounds": options.rounds, "rows": report.rows}, indent=1))

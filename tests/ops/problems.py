@@ -18,6 +18,7 @@ class Problem:
 
     x: Tensor
     u: Tensor
+    bias: Tensor | None
     h_0: Tensor | None
     lengths: Tensor | None
     resets: Tensor | None
@@ -28,7 +29,7 @@ class Problem:
 
     @property
     def leaves(self) -> list[Tensor]:
-        return [leaf for leaf in (self.x, self.u, self.h_0) if leaf is not None]
+        return [leaf for leaf in (self.x, self.u, self.bias, self.h_0) if leaf is not None]
 
     def with_gradients(self) -> Problem:
         """Itself with new leaves that ask for gradients; views keep their strides."""
@@ -39,19 +40,20 @@ class Problem:
         x, u = leaf(self.x), leaf(self.u)
         assert x is not None
         assert u is not None
-        return replace(self, x=x, u=u, h_0=leaf(self.h_0))
+        return replace(self, x=x, u=u, bias=leaf(self.bias), h_0=leaf(self.h_0))
 
     def to(self, dtype: torch.dtype) -> Problem:
         """Itself in another type."""
-        h_0 = None if self.h_0 is None else self.h_0.to(dtype)
+        bias, h_0 = (None if t is None else t.to(dtype) for t in (self.bias, self.h_0))
         x, u, grad_h, grad_h_last = (t.to(dtype) for t in (self.x, self.u, self.grad_h, self.grad_h_last))
-        return replace(self, x=x, u=u, h_0=h_0, grad_h=grad_h, grad_h_last=grad_h_last)
+        return replace(self, x=x, u=u, bias=bias, h_0=h_0, grad_h=grad_h, grad_h_last=grad_h_last)
 
     def run(self, backend: str | None) -> tuple[Tensor, Tensor]:
         return recurrence(
             self.x,
             self.u,
             self.h_0,
+            bias=self.bias,
             activation=self.activation,
             reverse=self.reverse,
             lengths=self.lengths,
@@ -60,7 +62,7 @@ class Problem:
         )
 
     def solve(self, backend: str | None) -> list[Tensor]:
-        """h, h_last, and the gradients of x, u and h_0."""
+        """h, h_last, and the gradients of x, u, bias and h_0."""
         problem = self.with_gradients()
         outputs = problem.run(backend)
         return [t.detach() for t in outputs] + problem._pull_back(outputs)
@@ -71,6 +73,7 @@ class Problem:
         outputs = reference.forward(
             problem.x,
             problem.u,
+            problem.bias,
             problem.h_0,
             problem.lengths,
             problem.resets,
@@ -97,6 +100,7 @@ def problem(
     *,
     activation: str = "relu",
     reverse: bool = False,
+    bias: bool = True,
     h_0: bool = True,
     lengths: bool = False,
     resets: bool = False,
@@ -112,6 +116,7 @@ def problem(
     return Problem(
         x=normal(T, B, *between, N),
         u=(torch.rand(N, generator=generator, dtype=torch.float64) * 2.2 - 1.1).to(dtype),
+        bias=normal(N) if bias else None,
         h_0=normal(B, *between, N) if h_0 else None,
         lengths=torch.randint(0, T + 1, (B,), generator=generator) if lengths else None,
         resets=torch.rand((T, B), generator=generator) < 0.3 if resets else None,
@@ -122,7 +127,7 @@ def problem(
     )
 
 
-NAMES = ("h", "h_last", "grad_x", "grad_u", "grad_h_0")
+NAMES = ("h", "h_last", "grad_x", "grad_u", "grad_bias", "grad_h_0")
 
 
 def assert_same(actual: list[Tensor], expected: list[Tensor], **tolerance: Any) -> None:

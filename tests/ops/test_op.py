@@ -19,8 +19,9 @@ from ..conftest import ACTIVATIONS, BACKENDS
 from .problems import NAMES, Problem, assert_same, problem
 
 KINDS: dict[str, dict[str, Any]] = {
-    "plain": {"h_0": False},
-    "h_0": {},
+    "plain": {"h_0": False, "bias": False},
+    "h_0": {"bias": False},
+    "bias": {},
     "reverse": {"reverse": True},
     "lengths": {"lengths": True},
     "resets": {"resets": True},
@@ -42,8 +43,10 @@ def test_agrees_with_autograd_through_the_reference(backend: str, activation: st
 def test_gradcheck(backend: str, activation: str, kind: dict[str, Any]) -> None:
     p = problem(4, 3, 2, activation=activation, **kind).with_gradients()
 
-    def f(x: Tensor, u: Tensor, h_0: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return replace(p, x=x, u=u, h_0=h_0).run(backend)
+    def f(x: Tensor, u: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        rest = iter(others)
+        bias, h_0 = (None if t is None else next(rest) for t in (p.bias, p.h_0))
+        return replace(p, x=x, u=u, bias=bias, h_0=h_0).run(backend)
 
     assert torch.autograd.gradcheck(f, p.leaves)
     assert torch.autograd.gradgradcheck(f, p.leaves)
@@ -98,6 +101,7 @@ def test_any_shape_strides_lengths_and_resets(backend: str, data: st.DataObject)
         between,
         activation=data.draw(st.sampled_from(ACTIVATIONS), "activation"),
         reverse=data.draw(st.booleans(), "reverse"),
+        bias=data.draw(st.booleans(), "bias"),
         h_0=data.draw(st.booleans(), "h_0"),
         lengths=data.draw(st.booleans(), "lengths"),
         resets=data.draw(st.booleans(), "resets"),
@@ -167,9 +171,10 @@ def test_results_have_storage_of_their_own(backend: str) -> None:
 def test_empty(backend: str, shape: tuple[int, ...]) -> None:
     T, B, *between, N = shape
     p = problem(T, B, N, tuple(between))
-    h, h_last, grad_x, grad_u, grad_h_0 = p.solve(backend)
+    h, h_last, grad_x, grad_u, grad_bias, grad_h_0 = p.solve(backend)
     assert h.shape == grad_x.shape == shape
     assert grad_u.equal(torch.zeros_like(p.u))
+    assert grad_bias.equal(torch.zeros_like(p.u))
     if T == 0:
         assert p.h_0 is not None
         assert h_last.equal(p.h_0)
@@ -183,9 +188,9 @@ def test_empty(backend: str, shape: tuple[int, ...]) -> None:
 def test_each_sequence_as_if_alone(backend: str, activation: str, reverse: bool) -> None:
     p = problem(9, 6, 5, activation=activation, reverse=reverse)
     p.lengths = torch.tensor([9, 0, 1, 4, 8, 0])
-    h, h_last, grad_x, grad_u, grad_h_0 = p.solve(backend)
+    h, h_last, grad_x, grad_u, grad_bias, grad_h_0 = p.solve(backend)
     assert p.h_0 is not None
-    alone_u = torch.zeros_like(grad_u)
+    alone_u, alone_bias = torch.zeros_like(grad_u), torch.zeros_like(grad_bias)
     for b, length in enumerate(p.lengths.tolist()):
         row = slice(b, b + 1)
         q = replace(
@@ -200,9 +205,10 @@ def test_each_sequence_as_if_alone(backend: str, activation: str, reverse: bool)
         assert_same([h[:length, row], h_last[row], grad_x[:length, row]], alone[:3], rtol=1e-12, atol=1e-12)
         assert h[length:, b].eq(0).all()
         assert grad_x[length:, b].eq(0).all()
-        torch.testing.assert_close(grad_h_0[row], alone[4], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(grad_h_0[row], alone[5], rtol=1e-12, atol=1e-12)
         alone_u += alone[3]
-    torch.testing.assert_close(grad_u, alone_u)
+        alone_bias += alone[4]
+    assert_same([grad_u, grad_bias], [alone_u, alone_bias])
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -249,7 +255,7 @@ def test_a_reset_clears_nan_and_stops_its_gradient(backend: str) -> None:
     p.resets = torch.zeros(6, 2, dtype=torch.bool)
     p.resets[3] = True
     p.x[1] = torch.nan
-    h, h_last, grad_x, _, _ = p.solve(backend)
+    h, h_last, grad_x, *_ = p.solve(backend)
     assert h[1:3].isnan().all()
     assert h[3:].isfinite().all()
     assert h_last.isfinite().all()
@@ -268,7 +274,7 @@ def test_lengths_out_of_range_are_refused_inside_the_op(backend: str, values: li
     with pytest.raises(ValueError, match=r"lengths must lie between 0 and T = 7"):
         p.run(backend)
     with pytest.raises(ValueError, match=r"lengths must lie between 0 and T = 7"):
-        torch.ops.indrnn.recurrence(p.x, p.u, p.h_0, p.lengths, None, "relu", False, backend)
+        torch.ops.indrnn.recurrence(p.x, p.u, None, p.h_0, p.lengths, None, "relu", False, backend)
 
 
 # ---- types
@@ -283,11 +289,11 @@ def test_half_types_are_float32_inside(backend: str, activation: str, dtype: tor
         p.u = (torch.rand(9) * 2.2 - 1.1).float()
     full = p.to(torch.float32).solve(backend)
     half = p.solve(backend)
-    assert [t.dtype for t in half] == [dtype, dtype, dtype, p.u.dtype, dtype]
+    assert [t.dtype for t in half] == [dtype, dtype, dtype, p.u.dtype, dtype, dtype]
     # One unit in the last place: the two libraries' tanh and sigmoid may round to either side of a tie.
     ulp = torch.finfo(dtype).eps
     assert_same(half[:2], [t.to(dtype) for t in full[:2]], rtol=ulp if activation in ("tanh", "sigmoid") else 0, atol=0)
-    for name, a, e in zip(("grad_x", "grad_u", "grad_h_0"), half[2:], full[2:], strict=True):
+    for name, a, e in zip(NAMES[2:], half[2:], full[2:], strict=True):
         error = (a.float() - e).abs().max() / e.abs().max()
         assert error < 8 * ulp, f"{name}: {error}"
 
@@ -319,7 +325,14 @@ def test_under_autocast_u_stays_float32(backend: str) -> None:
 def test_nan_and_inf_come_out_where_the_equation_puts_them(
     backend: str, activation: str, value: float, dtype: torch.dtype
 ) -> None:
-    for name, place in (("x", (2, 1, 4)), ("u", (4,)), ("h_0", (1, 4)), ("grad_h", (2, 1, 4)), ("grad_h_last", (1, 4))):
+    for name, place in (
+        ("x", (2, 1, 4)),
+        ("u", (4,)),
+        ("bias", (4,)),
+        ("h_0", (1, 4)),
+        ("grad_h", (2, 1, 4)),
+        ("grad_h_last", (1, 4)),
+    ):
         p = problem(6, 2, 9, activation=activation, dtype=dtype, resets=True)
         getattr(p, name)[place] = value
         for result, a, e in zip(NAMES, p.solve(backend), p.solve_by_autograd(), strict=True):
@@ -336,7 +349,14 @@ def test_nan_and_inf_come_out_where_the_equation_puts_them(
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=str)
 def test_nan_and_inf_are_the_same_on_all_backends(backend: str, activation: str, value: float) -> None:
-    for name, place in (("x", (2, 1, 4)), ("u", (4,)), ("h_0", (1, 4)), ("grad_h", (2, 1, 4)), ("grad_h_last", (1, 4))):
+    for name, place in (
+        ("x", (2, 1, 4)),
+        ("u", (4,)),
+        ("bias", (4,)),
+        ("h_0", (1, 4)),
+        ("grad_h", (2, 1, 4)),
+        ("grad_h_last", (1, 4)),
+    ):
         p = problem(6, 2, 9, activation=activation, resets=True, lengths=True)
         getattr(p, name)[place] = value
         assert_same(p.solve(backend), p.solve("reference"), rtol=1e-12, atol=1e-12)
@@ -410,7 +430,7 @@ def test_more_than_two_to_the_31_numbers() -> None:
 def test_opcheck(backend: str, kind: dict[str, Any]) -> None:
     p = problem(activation="tanh", **kind)
     options = (p.lengths, p.resets, p.activation, p.reverse, backend)
-    torch.library.opcheck(torch.ops.indrnn.recurrence.default, (p.x, p.u, p.h_0, *options))
+    torch.library.opcheck(torch.ops.indrnn.recurrence.default, (p.x, p.u, p.bias, p.h_0, *options))
     h, _ = p.run(backend)
     torch.library.opcheck(
         torch.ops.indrnn.recurrence_backward.default, (p.grad_h, p.grad_h_last, h, p.u, p.h_0, *options)
@@ -465,8 +485,8 @@ def test_exports_with_dynamic_time(backend: str) -> None:
 
 
 def _loss(backend: str, **options: Any) -> Callable[..., Tensor]:
-    def loss(x: Tensor, u: Tensor, h_0: Tensor, **more: Any) -> Tensor:
-        h, h_last = recurrence(x, u, h_0, activation="tanh", backend=backend, **options, **more)
+    def loss(x: Tensor, u: Tensor, bias: Tensor, h_0: Tensor, **more: Any) -> Tensor:
+        h, h_last = recurrence(x, u, h_0, bias=bias, activation="tanh", backend=backend, **options, **more)
         return h.square().sum() + h_last.sin().sum()
 
     return loss
@@ -476,12 +496,16 @@ def test_func_grad(backend: str) -> None:
     p = problem(5, 3, 4).with_gradients()
     assert p.h_0 is not None
     loss = _loss(backend)
-    actual = grad(loss, (0, 1, 2))(*p.leaves)
+    actual = grad(loss, (0, 1, 2, 3))(*p.leaves)
     expected = torch.autograd.grad(loss(*p.leaves), p.leaves)
     assert_same([t.detach() for t in actual], list(expected))
 
 
-@pytest.mark.parametrize("in_dims", [(0, None, None), (1, None, 0), (None, 0, None), (3, 1, 2), (0, 0, None)], ids=str)
+@pytest.mark.parametrize(
+    "in_dims",
+    [(0, None, None, None), (1, None, None, 0), (None, 0, None, None), (None, None, 1, None), (3, 1, 0, 2)],
+    ids=str,
+)
 def test_vmap_and_vmap_of_grad(backend: str, in_dims: tuple[int | None, ...]) -> None:
     """Over inputs (per-example gradients), over u (ensembles), and over all at once."""
     E = 4
@@ -496,7 +520,7 @@ def test_vmap_and_vmap_of_grad(backend: str, in_dims: tuple[int | None, ...]) ->
         return [a if dim is None else a.select(dim, i) for a, dim in zip(arguments, in_dims, strict=True)]
 
     torch.testing.assert_close(vmap(loss, in_dims)(*arguments), torch.stack([loss(*one(i)) for i in range(E)]))
-    gradient = grad(loss, (0, 1, 2))
+    gradient = grad(loss, (0, 1, 2, 3))
     expected = [torch.stack(parts) for parts in zip(*(gradient(*one(i)) for i in range(E)), strict=True)]
     assert_same(list(vmap(gradient, in_dims)(*arguments)), expected)
 
@@ -504,7 +528,7 @@ def test_vmap_and_vmap_of_grad(backend: str, in_dims: tuple[int | None, ...]) ->
 def test_vmap_over_lengths_and_resets(backend: str) -> None:
     p = problem(5, 3, 2)
     lengths, resets = torch.randint(0, 6, (4, 3)), torch.rand(4, 5, 3) < 0.3
-    gradient = grad(_loss(backend), (0, 1, 2))
+    gradient = grad(_loss(backend), (0, 1, 2, 3))
 
     def f(lengths: Tensor, resets: Tensor) -> tuple[Tensor, ...]:
         return tuple(gradient(*p.leaves, lengths=lengths, resets=resets))
@@ -534,8 +558,7 @@ def test_second_derivatives_through_func(backend: str) -> None:
     loss = _loss(backend)
 
     def of_u(u: Tensor) -> Tensor:
-        assert p.h_0 is not None
-        return loss(p.x, u, p.h_0)
+        return loss(p.x, u, *p.leaves[2:])
 
     by_autograd = torch.autograd.functional.hessian(of_u, p.u)
     torch.testing.assert_close(jacrev(jacrev(of_u))(p.u), by_autograd)
@@ -583,6 +606,8 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "u on meta": ({"u": torch.zeros(5, device="meta")}, ValueError, "u must be on x's device, cpu, got one on meta"),
     "h_0 shape": ({"h_0": torch.zeros(5)}, ValueError, r"h_0 must have x's shape without T, \(3, 5\), got \(5,\)"),
     "h_0 list": ({"h_0": [0.0]}, TypeError, "h_0 must be a tensor or None, got list"),
+    "bias shape": ({"bias": torch.zeros(4)}, ValueError, r"bias must have the shape \(N,\) = \(5,\).*\(4,\)"),
+    "bias double": ({"bias": torch.zeros(5).double()}, TypeError, "bias must be of x's type, torch.float32"),
     "activation": ({"activation": "gelu"}, ValueError, "activation must be one of relu, .*got 'gelu'"),
     "lengths float": ({"lengths": torch.ones(3)}, TypeError, "lengths must be int64 or int32, got torch.float32"),
     "lengths shape": ({"lengths": torch.ones(4).long()}, ValueError, r"lengths must have the shape \(B,\) = \(3,\)"),

@@ -23,6 +23,7 @@ SCALAR = {
 def test_forward_is_the_equation_written_out_for_each_number(activation: str, reverse: bool) -> None:
     p = problem(6, 5, 3, activation=activation, reverse=reverse, lengths=True, resets=True)
     assert p.h_0 is not None
+    assert p.bias is not None
     assert p.lengths is not None
     assert p.resets is not None
     h, h_last = p.run("reference")
@@ -35,7 +36,7 @@ def test_forward_is_the_equation_written_out_for_each_number(activation: str, re
             for t in reversed(range(length)) if reverse else range(length):
                 if p.resets[t, b]:
                     state = 0.0
-                state = SCALAR[activation](float(p.x[t, b, n]) + float(p.u[n]) * state)
+                state = SCALAR[activation](float(p.x[t, b, n]) + float(p.bias[n]) + float(p.u[n]) * state)
                 expected[t, b, n] = state
             torch.testing.assert_close(h_last[b, n].item(), state)
     torch.testing.assert_close(h, expected)
@@ -52,6 +53,6 @@ def test_backward_is_autograd_of_forward(activation: str, reverse: bool, ragged:
 def test_half_types_are_carried_in_float32() -> None:
     """1/256 is lost beside 1 in bfloat16, but not when the state between steps is float32."""
     x = torch.full((256, 1, 1), 1 / 256, dtype=torch.bfloat16)
-    h, h_last = reference.forward(x, torch.ones(1), torch.ones(1, 1), None, None, "identity", False)
+    h, h_last = reference.forward(x, torch.ones(1), None, torch.ones(1, 1), None, None, "identity", False)
     assert h.dtype == h_last.dtype == torch.bfloat16
     assert h_last.item() == 2.0

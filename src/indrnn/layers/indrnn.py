@@ -186,9 +186,10 @@ class IndRNN(nn.Module):
             for direction in range(self._directions):
                 weight_ih, weight_hh, bias = _parameters(self, _suffix(layer, direction))
                 h, h_last = recurrence(
-                    project(x, weight_ih, bias),
+                    project(x, weight_ih),
                     weight_hh,
                     None if h_0 is None else h_0[layer * self._directions + direction],
+                    bias=bias,
                     activation=self.nonlinearity,
                     reverse=direction == 1,
                     lengths=lengths,

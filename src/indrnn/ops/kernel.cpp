@@ -1,7 +1,7 @@
-// h_t = act(x_t + u * h_{t-1}) on the CPU, and its backward pass.
+// h_t = act(x_t + b + u * h_{t-1}) on the CPU, and its backward pass.
 //
 // Shapes: x, h and their gradients are (T, B, R) with free strides over T and B; a row of R numbers is contiguous.
-// R = M * N: u, of length N, repeats M times along a row. State, carry and sums are (B, R), contiguous, in the
+// R = M * N: u and b, of length N, repeat M times along a row. State, carry and sums are (B, R), contiguous, in the
 // accumulation type A (float, or double for double); tensors over time are in the storage type S.
 //
 // Every (batch, row) position is a chain of its own over time. Threads share out tiles of chains, never a chain, and each
@@ -14,6 +14,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #ifdef _WIN32
 #define INDRNN_EXPORT extern "C" __declspec(dllexport)
@@ -175,10 +179,11 @@ INDRNN_INLINE A through_activation(A gradient, A h) {
 // ---- one step of one row
 
 template <Activation activation, class S, class A>
-INDRNN_INLINE void forward_row(int64_t n, const S* __restrict x, const A* __restrict u, A* __restrict state,
-                               S* __restrict h) {
+INDRNN_INLINE void forward_row(int64_t n, const S* __restrict x, const A* __restrict u, const A* __restrict bias,
+                               A* __restrict state, S* __restrict h) {
   for (int64_t j = 0; j < n; ++j) {
-    const A value = activate<activation, A>(load(x[j]) + u[j] * state[j]);
+    const A input = bias ? load(x[j]) + bias[j] : load(x[j]);
+    const A value = activate<activation, A>(input + u[j] * state[j]);
     state[j] = value;
     store(h[j], value);
   }
@@ -188,12 +193,13 @@ INDRNN_INLINE void forward_row(int64_t n, const S* __restrict x, const A* __rest
 template <Activation activation, class S, class A, class P>
 INDRNN_INLINE void backward_row(int64_t n, const S* __restrict grad_h, const S* __restrict h,
                                 const P* __restrict previous, const A* __restrict u, A* __restrict carry,
-                                A* __restrict sum, S* __restrict grad_x) {
+                                A* __restrict sum_u, A* __restrict sum_bias, S* __restrict grad_x) {
   for (int64_t j = 0; j < n; ++j) {
     const A incoming = (grad_h ? load(grad_h[j]) : A(0)) + carry[j];
     const A delta = through_activation<activation, A>(incoming, load(h[j]));
     carry[j] = u[j] * delta;
-    sum[j] += delta * load(previous[j]);
+    sum_u[j] += delta * load(previous[j]);
+    sum_bias[j] += delta;
     store(grad_x[j], delta);
   }
 }
@@ -232,10 +238,10 @@ struct Scratch {  // freed on every way out; calloc, so that a tile's zeros come
   Scratch& operator=(const Scratch&) = delete;
 };
 
-// u repeated as often as a run of `n` numbers that starts at column j0 needs it
+// A vector of N repeated as often as a run of `n` numbers that starts at column j0 needs it
 template <class A>
-INDRNN_INLINE void repeat(const A* u, int64_t N, int64_t j0, int64_t n, A* to) {
-  for (int64_t j = 0; j < n; ++j) to[j] = u[(j0 + j) % N];
+INDRNN_INLINE void repeat(const A* vector, int64_t N, int64_t j0, int64_t n, A* to) {
+  for (int64_t j = 0; j < n; ++j) to[j] = vector[(j0 + j) % N];
 }
 
 template <class S, class A>
@@ -245,7 +251,8 @@ struct Forward {
   Series<const S> x;
   Series<S> h;
   const A* u;
-  A* state;  // in: h_0; out: h_last
+  const A* bias;  // (N,), or null
+  A* state;       // in: h_0; out: h_last
 
   template <Activation act>
   INDRNN_INLINE void run(Tile tile) const {
@@ -254,8 +261,10 @@ struct Forward {
     const bool merge = shape.plain() && x.rows_touch(R) && h.rows_touch(R) && tile.j1 - tile.j0 == R;
     const int64_t group = merge ? tile.b1 - tile.b0 : 1;
     const int64_t n = group * (tile.j1 - tile.j0);
-    const Scratch<A> u_row(n);
+    const Scratch<A> u_row(n), bias_row(n);
     repeat(u, shape.N, tile.j0, n, u_row.data);
+    if (bias) repeat(bias, shape.N, tile.j0, n, bias_row.data);
+    const A* const added = bias ? bias_row.data : nullptr;
     for (int64_t step = 0; step < shape.T; ++step) {
       const int64_t t = shape.reverse ? shape.T - 1 - step : step;
       for (int64_t b = tile.b0; b < tile.b1; b += group) {
@@ -266,7 +275,7 @@ struct Forward {
           continue;
         }
         if (shape.reset(t, b)) std::memset(s, 0, size_t(n) * sizeof(A));
-        forward_row<act, S, A>(n, x.row(t, b, tile.j0), u_row.data, s, out);
+        forward_row<act, S, A>(n, x.row(t, b, tile.j0), u_row.data, added, s, out);
       }
     }
   }
@@ -281,10 +290,18 @@ struct Backward {
   const A* u;
   const A* h_0;  // (B, R), or null for zeros
   A* carry;      // in: grad_h_last; out: grad_h_0
-  A* sum;        // in: zeros; out: each chain's part of u's gradient, (B, R)
+  A* sum_u;      // in: zeros; out: each chain's part of u's gradient, (B, R)
+  A* sum_bias;   // the same for a bias: the sum of x's gradient
 
   // A sum over very many steps is added up in stretches, or rounding would grow with its length.
   static constexpr int64_t stretch = 512;
+
+  static INDRNN_INLINE void move_into(int64_t n, A* __restrict part, A* __restrict sum) {
+    for (int64_t j = 0; j < n; ++j) {
+      sum[j] += part[j];
+      part[j] = A(0);
+    }
+  }
 
   template <Activation act>
   INDRNN_INLINE void run(Tile tile) const {
@@ -294,14 +311,15 @@ struct Backward {
     const int64_t group = merge ? tile.b1 - tile.b0 : 1;
     const int64_t n = group * (tile.j1 - tile.j0);
     const int64_t rows = (tile.b1 - tile.b0) / group;
-    const Scratch<A> u_row(n), zeros(n), partial(rows * n);
+    const Scratch<A> u_row(n), zeros(n), partial_u(rows * n), partial_bias(rows * n);
     repeat(u, shape.N, tile.j0, n, u_row.data);
     for (int64_t step = shape.T - 1; step >= 0; --step) {
       const int64_t t = shape.reverse ? shape.T - 1 - step : step;
       const int64_t before = shape.reverse ? t + 1 : t - 1;
       for (int64_t b = tile.b0; b < tile.b1; b += group) {
         const int64_t at = b * R + tile.j0;
-        A* const part = partial.data + (b - tile.b0) / group * n;
+        A* const part_u = partial_u.data + (b - tile.b0) / group * n;
+        A* const part_bias = partial_bias.data + (b - tile.b0) / group * n;
         S* const out = grad_x.row(t, b, tile.j0);
         if (t < shape.length(b)) {
           const S* const g = grad_h.row(t, b, tile.j0);
@@ -310,19 +328,18 @@ struct Backward {
           const bool reset = shape.reset(t, b);
           if (first || reset) {
             const A* const previous = h_0 && !reset ? h_0 + at : zeros.data;
-            backward_row<act, S, A, A>(n, g, now, previous, u_row.data, carry + at, part, out);
+            backward_row<act, S, A, A>(n, g, now, previous, u_row.data, carry + at, part_u, part_bias, out);
           } else {
-            backward_row<act, S, A, S>(n, g, now, h.row(before, b, tile.j0), u_row.data, carry + at, part, out);
+            const S* const previous = h.row(before, b, tile.j0);
+            backward_row<act, S, A, S>(n, g, now, previous, u_row.data, carry + at, part_u, part_bias, out);
           }
           if (reset) std::memset(carry + at, 0, size_t(n) * sizeof(A));
         } else {
           std::memset(static_cast<void*>(out), 0, size_t(n) * sizeof(S));
         }
         if (step % stretch == 0) {
-          for (int64_t j = 0; j < n; ++j) {
-            sum[at + j] += part[j];
-            part[j] = A(0);
-          }
+          move_into(n, part_u, sum_u + at);
+          move_into(n, part_bias, sum_bias + at);
         }
       }
     }
@@ -347,6 +364,22 @@ INDRNN_TILE(float, float)
 INDRNN_TILE(double, double)
 INDRNN_TILE(BFloat16, float)
 INDRNN_TILE(Float16, float)
+
+// ---- memory
+
+// A large result is memory that the kernel of the system has yet to give, page by page, as it is first written: at
+// T = 1024, B = 50, N = 128 that costs as much as the arithmetic. In large pages it costs next to nothing.
+inline void expect_writes(void* data, int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t page = 4096;
+  if (bytes < (int64_t(4) << 20)) return;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + uintptr_t(bytes)) / page * page;
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // advice: it may fail, and nothing is lost
+#else
+  (void)data, (void)bytes;
+#endif
+}
 
 // ---- threads
 
@@ -373,30 +406,33 @@ void run_all(const Pass& pass, int threads) {
   }
 }
 
-// grad_u[n] = sum over the chains of neuron n, in the order of memory whatever the number of threads
+// The sum over the chains of each neuron, in the order of memory whatever the number of threads
 template <class A>
-void add_up(const Shape& s, const A* sum, A* grad_u) {
+void add_up(const Shape& s, const A* sum, A* to) {
   const Scratch<double> total(s.N);
   for (int64_t i = 0; i < s.B * s.M; ++i)
     for (int64_t n = 0; n < s.N; ++n) total.data[n] += double(sum[i * s.N + n]);
-  for (int64_t n = 0; n < s.N; ++n) grad_u[n] = A(total.data[n]);
+  for (int64_t n = 0; n < s.N; ++n) to[n] = A(total.data[n]);
 }
 
 template <class S, class A>
 void forward(const Shape& shape, int activation, int threads, const void* x, int64_t x_t, int64_t x_b, const void* u,
-             void* h, void* state) {
+             const void* bias, void* h, void* state) {
   const Forward<S, A> pass{shape,
                            Activation(activation),
                            {static_cast<const S*>(x), x_t, x_b},
                            {static_cast<S*>(h), shape.B * shape.R(), shape.R()},
                            static_cast<const A*>(u),
+                           static_cast<const A*>(bias),
                            static_cast<A*>(state)};
+  expect_writes(h, shape.T * shape.B * shape.R() * int64_t(sizeof(S)));
   run_all(pass, threads);
 }
 
 template <class S, class A>
 void backward(const Shape& shape, int activation, int threads, const void* grad_h, int64_t g_t, int64_t g_b,
-              const void* h, const void* u, const void* h_0, void* grad_x, void* carry, void* sum, void* grad_u) {
+              const void* h, const void* u, const void* h_0, void* grad_x, void* carry, void* sum_u, void* grad_u,
+              void* sum_bias, void* grad_bias) {
   const int64_t R = shape.R();
   const Backward<S, A> pass{shape,
                             Activation(activation),
@@ -406,35 +442,40 @@ void backward(const Shape& shape, int activation, int threads, const void* grad_
                             static_cast<const A*>(u),
                             static_cast<const A*>(h_0),
                             static_cast<A*>(carry),
-                            static_cast<A*>(sum)};
+                            static_cast<A*>(sum_u),
+                            static_cast<A*>(sum_bias)};
+  expect_writes(grad_x, shape.T * shape.B * R * int64_t(sizeof(S)));
   run_all(pass, threads);
-  add_up(shape, static_cast<const A*>(sum), static_cast<A*>(grad_u));
+  add_up(shape, static_cast<const A*>(sum_u), static_cast<A*>(grad_u));
+  add_up(shape, static_cast<const A*>(sum_bias), static_cast<A*>(grad_bias));
 }
 
 }  // namespace
 
-// x is strided over T and B; h is contiguous; u and state are in the accumulation type. state: in h_0, out h_last.
+// x is strided over T and B; h is contiguous; u, bias (or null) and state are in the accumulation type.
+// state: in h_0, out h_last.
 INDRNN_EXPORT void indrnn_forward(int dtype, int activation, int reverse, int threads, int64_t T, int64_t B, int64_t M,
                                   int64_t N, const void* x, int64_t x_t, int64_t x_b, const void* u,
-                                  const int64_t* lengths, const uint8_t* resets, void* h, void* state) {
+                                  const void* bias, const int64_t* lengths, const uint8_t* resets, void* h, void* state) {
   const Shape shape{T, B, M, N, reverse != 0, lengths, resets};
   switch (Dtype(dtype)) {
-    case Dtype::float32: return forward<float, float>(shape, activation, threads, x, x_t, x_b, u, h, state);
-    case Dtype::float64: return forward<double, double>(shape, activation, threads, x, x_t, x_b, u, h, state);
-    case Dtype::bfloat16: return forward<BFloat16, float>(shape, activation, threads, x, x_t, x_b, u, h, state);
-    case Dtype::float16: return forward<Float16, float>(shape, activation, threads, x, x_t, x_b, u, h, state);
+    case Dtype::float32: return forward<float, float>(shape, activation, threads, x, x_t, x_b, u, bias, h, state);
+    case Dtype::float64: return forward<double, double>(shape, activation, threads, x, x_t, x_b, u, bias, h, state);
+    case Dtype::bfloat16: return forward<BFloat16, float>(shape, activation, threads, x, x_t, x_b, u, bias, h, state);
+    case Dtype::float16: return forward<Float16, float>(shape, activation, threads, x, x_t, x_b, u, bias, h, state);
   }
 }
 
 // grad_h (or null) is strided over T and B; h and grad_x are contiguous. carry: in grad_h_last, out grad_h_0.
-// sum, of carry's size, comes in as zeros and is room to work in.
+// sum_u and sum_bias, of carry's size, come in as zeros and are room to work in.
 INDRNN_EXPORT void indrnn_backward(int dtype, int activation, int reverse, int threads, int64_t T, int64_t B,
                                    int64_t M, int64_t N, const void* grad_h, int64_t g_t, int64_t g_b, const void* h,
                                    const void* u, const void* h_0, const int64_t* lengths, const uint8_t* resets,
-                                   void* grad_x, void* carry, void* sum, void* grad_u) {
+                                   void* grad_x, void* carry, void* sum_u, void* grad_u, void* sum_bias,
+                                   void* grad_bias) {
   const Shape shape{T, B, M, N, reverse != 0, lengths, resets};
   const auto run = [&](auto pass) {
-    pass(shape, activation, threads, grad_h, g_t, g_b, h, u, h_0, grad_x, carry, sum, grad_u);
+    pass(shape, activation, threads, grad_h, g_t, g_b, h, u, h_0, grad_x, carry, sum_u, grad_u, sum_bias, grad_bias);
   };
   switch (Dtype(dtype)) {
     case Dtype::float32: return run(backward<float, float>);

@@ -41,8 +41,8 @@ def library() -> ctypes.CDLL | str:
         return f"the C++ kernel is there but did not load: {error}"
     integer, size, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
     common = [integer] * 4 + [size] * 4
-    loaded.indrnn_forward.argtypes = [*common, pointer, size, size, *[pointer] * 5]
-    loaded.indrnn_backward.argtypes = [*common, pointer, size, size, *[pointer] * 9]
+    loaded.indrnn_forward.argtypes = [*common, pointer, size, size, *[pointer] * 6]
+    loaded.indrnn_backward.argtypes = [*common, pointer, size, size, *[pointer] * 11]
     loaded.indrnn_forward.restype = loaded.indrnn_backward.restype = None
     return loaded
 
@@ -58,6 +58,7 @@ def why_not(x: Tensor, activation: str) -> str | None:
 def forward(
     x: Tensor,
     u: Tensor,
+    bias: Tensor | None,
     h_0: Tensor | None,
     lengths: Tensor | None,
     resets: Tensor | None,
@@ -70,6 +71,7 @@ def forward(
     x = _with_contiguous_rows(x)
     dtype = accumulation_dtype(x.dtype)
     u = u.to(dtype).contiguous()
+    bias = None if bias is None else bias.to(dtype).contiguous()
     state = _start(h_0, x.shape[1:], dtype)
     lengths, resets = _flags(lengths, resets)
     h = torch.empty(x.shape, dtype=x.dtype)
@@ -77,6 +79,7 @@ def forward(
         *_common(x, activation, reverse),
         *_strided(x),
         u.data_ptr(),
+        _pointer(bias),
         _pointer(lengths),
         _pointer(resets),
         h.data_ptr(),
@@ -95,7 +98,7 @@ def backward(
     resets: Tensor | None,
     activation: str,
     reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.backward`."""
     loaded = library()
     assert not isinstance(loaded, str), loaded
@@ -107,8 +110,8 @@ def backward(
     carry = _start(grad_h_last, h.shape[1:], dtype)
     lengths, resets = _flags(lengths, resets)
     grad_x = torch.empty(h.shape, dtype=h.dtype)
-    grad_u = torch.empty(u.shape, dtype=dtype)
-    chain_sums = torch.zeros_like(carry)
+    grad_u, grad_bias = torch.empty(u.shape, dtype=dtype), torch.empty(u.shape, dtype=dtype)
+    sum_u, sum_bias = torch.zeros_like(carry), torch.zeros_like(carry)
     loaded.indrnn_backward(
         *_common(h, activation, reverse),
         *((None, 0, 0) if grad_h is None else _strided(grad_h)),
@@ -119,10 +122,12 @@ def backward(
         _pointer(resets),
         grad_x.data_ptr(),
         carry.data_ptr(),
-        chain_sums.data_ptr(),
+        sum_u.data_ptr(),
         grad_u.data_ptr(),
+        sum_bias.data_ptr(),
+        grad_bias.data_ptr(),
     )
-    return grad_x, grad_u.to(u.dtype), carry.to(h.dtype if h_0 is None else h_0.dtype)
+    return grad_x, grad_u.to(u.dtype), grad_bias.to(u.dtype), carry.to(h.dtype if h_0 is None else h_0.dtype)
 
 
 def _common(x: Tensor, activation: str, reverse: bool) -> tuple[int, ...]:

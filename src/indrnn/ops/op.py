@@ -22,21 +22,23 @@ def recurrence(
     u: Tensor,
     h_0: Tensor | None = None,
     *,
+    bias: Tensor | None = None,
     activation: str = "relu",
     reverse: bool = False,
     lengths: Tensor | None = None,
     resets: Tensor | None = None,
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute h_t = σ(x_t + u ⊙ h_{t−1}) over all time steps.
+    """Compute h_t = σ(x_t + u ⊙ h_{t−1}) over all time steps, or σ(x_t + b + u ⊙ h_{t−1}) with a bias.
 
-    Differentiable twice in x, u and h_0. Only h is kept for the backward pass. Results and gradients are the same to
-    the bit from run to run and for any number of threads.
+    Differentiable twice in x, u, h_0 and the bias. Only h is kept for the backward pass. Results and gradients are the
+    same to the bit from run to run and for any number of threads.
 
     Args:
         x: (T, B, N), or (T, B, ..., N) with any dimensions between; any strides; float32, float64, bfloat16 or float16.
         u: (N,), the recurrent weight; of x's type, or float32 beside a half type, whose state is kept in float32.
         h_0: (B, ..., N), the state before the first step; zeros if None. Same types as u.
+        bias: (N,), added to each step of x, at no cost of its own; none if None. Same types as u.
         activation: "relu", "tanh", "sigmoid" or "identity".
         reverse: go from the last step to the first.
         lengths: (B,), integers in 0..T: the steps of each sequence. Later steps are padding: they give zeros in h and
@@ -48,9 +50,9 @@ def recurrence(
         h (T, B, ..., N), the state after each step, and h_last (B, ..., N), the state after each sequence's last step
         (h_0 for a sequence of length 0). Both contiguous, in x's type.
     """
-    _check(x, u, h_0, activation, lengths, resets)
+    _check(x, u, h_0, bias, activation, lengths, resets)
     choice.check_name(backend)
-    arguments = (x, u, h_0, lengths, resets, activation, reverse, backend)
+    arguments = (x, u, bias, h_0, lengths, resets, activation, reverse, backend)
     if torch.compiler.is_compiling():
         h, h_last = _Recurrence.apply(*arguments)
         return h, h_last
@@ -65,9 +67,15 @@ def recurrence(
 
 
 def _check(
-    x: Tensor, u: Tensor, h_0: Tensor | None, activation: str, lengths: Tensor | None, resets: Tensor | None
+    x: Tensor,
+    u: Tensor,
+    h_0: Tensor | None,
+    bias: Tensor | None,
+    activation: str,
+    lengths: Tensor | None,
+    resets: Tensor | None,
 ) -> None:
-    given = {"x": x, "u": u, "h_0": h_0, "lengths": lengths, "resets": resets}
+    given = {"x": x, "u": u, "h_0": h_0, "bias": bias, "lengths": lengths, "resets": resets}
     for name, value in given.items():
         optional = name not in ("x", "u")
         if not (isinstance(value, Tensor) or (optional and value is None)):
@@ -80,11 +88,13 @@ def _check(
         raise TypeError(f"x must be float32, float64, bfloat16 or float16, got {x.dtype}")
     if x.dim() < 3:
         raise ValueError(f"x must have the shape (T, B, ..., N), at least three dimensions, got {tuple(x.shape)}")
-    if u.dim() != 1 or u.shape[0] != x.shape[-1]:
-        raise ValueError(f"u must have the shape (N,) = ({x.shape[-1]},), x's last dimension, got {tuple(u.shape)}")
+    for name, value in (("u", u), ("bias", bias)):
+        if value is not None and (value.dim() != 1 or value.shape[0] != x.shape[-1]):
+            expected = f"(N,) = ({x.shape[-1]},), x's last dimension"
+            raise ValueError(f"{name} must have the shape {expected}, got {tuple(value.shape)}")
     if h_0 is not None and (h_0.dim() != x.dim() - 1 or h_0.shape != x.shape[1:]):
         raise ValueError(f"h_0 must have x's shape without T, {tuple(x.shape[1:])}, got {tuple(h_0.shape)}")
-    for name, value in (("u", u), ("h_0", h_0)):
+    for name, value in (("u", u), ("h_0", h_0), ("bias", bias)):
         if value is not None and value.dtype not in (x.dtype, reference.accumulation_dtype(x.dtype)):
             or_float32 = " or float32" if reference.accumulation_dtype(x.dtype) != x.dtype else ""
             raise TypeError(f"{name} must be of x's type, {x.dtype}{or_float32}, got {value.dtype}")
@@ -105,12 +115,12 @@ def _check(
 _OPTIONS = "Tensor? lengths, Tensor? resets, str activation, bool reverse, str? backend"
 _LIBRARY = torch.library.Library("indrnn", "DEF")
 _LIBRARY.define(
-    f"recurrence(Tensor x, Tensor u, Tensor? h_0, {_OPTIONS}) -> (Tensor h, Tensor h_last)",
+    f"recurrence(Tensor x, Tensor u, Tensor? bias, Tensor? h_0, {_OPTIONS}) -> (Tensor h, Tensor h_last)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _LIBRARY.define(
     f"recurrence_backward(Tensor? grad_h, Tensor? grad_h_last, Tensor h, Tensor u, Tensor? h_0, {_OPTIONS})"
-    " -> (Tensor grad_x, Tensor grad_u, Tensor grad_h_0)",
+    " -> (Tensor grad_x, Tensor grad_u, Tensor grad_bias, Tensor grad_h_0)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -118,6 +128,7 @@ _LIBRARY.define(
 def _forward(
     x: Tensor,
     u: Tensor,
+    bias: Tensor | None,
     h_0: Tensor | None,
     lengths: Tensor | None,
     resets: Tensor | None,
@@ -131,7 +142,7 @@ def _forward(
         if low < 0 or high > T:
             raise ValueError(f"lengths must lie between 0 and T = {T}, got values from {low} to {high}")
     module = choice.choose(x, activation, backend)
-    return module.forward(x, u, h_0, lengths, resets, activation, reverse)  # type: ignore[no-any-return]
+    return module.forward(x, u, bias, h_0, lengths, resets, activation, reverse)  # type: ignore[no-any-return]
 
 
 def _backward(
@@ -145,7 +156,7 @@ def _backward(
     activation: str,
     reverse: bool,
     backend: str | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     module = choice.choose(h, activation, backend)
     return module.backward(  # type: ignore[no-any-return]
         grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse
@@ -158,9 +169,9 @@ def _forward_shapes(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 def _backward_shapes(
     grad_h: Tensor | None, grad_h_last: Tensor | None, h: Tensor, u: Tensor, h_0: Tensor | None, *_: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     like = h if h_0 is None else h_0
-    return h.new_empty(h.shape), u.new_empty(u.shape), like.new_empty(h.shape[1:])
+    return h.new_empty(h.shape), u.new_empty(u.shape), u.new_empty(u.shape), like.new_empty(h.shape[1:])
 
 
 _LIBRARY.impl("recurrence", _forward, "CompositeExplicitAutograd")
@@ -180,6 +191,7 @@ class _Recurrence(torch.autograd.Function):
     def forward(
         x: Tensor,
         u: Tensor,
+        bias: Tensor | None,
         h_0: Tensor | None,
         lengths: Tensor | None,
         resets: Tensor | None,
@@ -188,12 +200,13 @@ class _Recurrence(torch.autograd.Function):
         backend: str | None,
     ) -> tuple[Tensor, Tensor]:
         return torch.ops.indrnn.recurrence(  # type: ignore[no-any-return]
-            x, u, h_0, lengths, resets, activation, reverse, backend
+            x, u, bias, h_0, lengths, resets, activation, reverse, backend
         )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _, u, h_0, lengths, resets, *ctx.options = inputs
+        _, u, bias, h_0, lengths, resets, *ctx.options = inputs
+        ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.save_for_backward(output[0], u, h_0, lengths, resets)
         ctx.set_materialize_grads(False)
 
@@ -202,21 +215,27 @@ class _Recurrence(torch.autograd.Function):
         h, u, h_0, lengths, resets = ctx.saved_tensors
         # A compiled graph has no second derivative, and Dynamo does not trace one autograd function inside another.
         function = torch.ops.indrnn.recurrence_backward if torch.compiler.is_compiling() else _RecurrenceBackward.apply
-        grad_x, grad_u, grad_h_0 = function(grad_h, grad_h_last, h, u, h_0, lengths, resets, *ctx.options)
-        return grad_x, grad_u, None if h_0 is None else grad_h_0, None, None, None, None, None
+        grad_x, grad_u, grad_bias, grad_h_0 = function(grad_h, grad_h_last, h, u, h_0, lengths, resets, *ctx.options)
+        return (
+            grad_x,
+            grad_u,
+            None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype),
+            None if h_0 is None else grad_h_0,
+            *[None] * 5,
+        )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        x, u, h_0, lengths, resets, *options = args
-        x_dim, u_dim, h_0_dim, lengths_dim, resets_dim, *_ = in_dims
+        x, u, bias, h_0, lengths, resets, *options = args
+        x_dim, u_dim, bias_dim, h_0_dim, lengths_dim, resets_dim, *_ = in_dims
         size = info.batch_size
         if lengths_dim is not None or resets_dim is not None:
             return _one_by_one(_Recurrence.apply, size, in_dims, args)
-        if u_dim is None:  # one more dimension between B and N
+        if u_dim is None and bias_dim is None:  # one more dimension between B and N
             x = _batch_at(x, x_dim, size, 2)
             h_0 = _batch_at(h_0, h_0_dim, size, 1)
-            return _Recurrence.apply(x, u, h_0, lengths, resets, *options), (2, 1)
-        wide = [_into_neurons(t, dim, size) for t, dim in ((x, x_dim), (u, u_dim), (h_0, h_0_dim))]
+            return _Recurrence.apply(x, u, bias, h_0, lengths, resets, *options), (2, 1)
+        wide = [_into_neurons(t, dim, size) for t, dim in zip((x, u, bias, h_0), in_dims[:4], strict=True)]
         out = _Recurrence.apply(*wide, lengths, resets, *options)
         return _out_of_neurons(out, size)
 
@@ -234,7 +253,7 @@ class _RecurrenceBackward(torch.autograd.Function):
         activation: str,
         reverse: bool,
         backend: str | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return torch.ops.indrnn.recurrence_backward(  # type: ignore[no-any-return]
             grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse, backend
         )
@@ -272,10 +291,10 @@ class _RecurrenceDoubleBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, ...]:
-        grads, inputs, options = args[:3], args[3:8], args[8:]
+        grads, inputs, options = args[:4], args[4:9], args[9:]
         present = [i for i, tensor in enumerate(inputs) if tensor is not None]
 
-        def backward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def backward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             by_place = dict(zip(present, tensors, strict=True))
             full: list[Any] = [by_place.get(i) for i in range(5)]
             return reference.backward(*full, *options)

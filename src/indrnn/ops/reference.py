@@ -1,6 +1,6 @@
 """The recurrence and its backward pass in plain PyTorch: the specification that every other backend is tested against.
 
-Shapes: x, h and their gradients (T, B, ..., N); u (N,); h_0 and h_last (B, ..., N); lengths (B,); resets (T, B).
+Shapes: x, h and their gradients (T, B, ..., N); u, bias (N,); h_0, h_last (B, ..., N); lengths (B,); resets (T, B).
 Both functions are made of differentiable PyTorch operations, so autograd can check the first and derive the second.
 """
 
@@ -45,6 +45,7 @@ def why_not(x: Tensor, activation: str) -> str | None:
 def forward(
     x: Tensor,
     u: Tensor,
+    bias: Tensor | None,
     h_0: Tensor | None,
     lengths: Tensor | None,
     resets: Tensor | None,
@@ -57,7 +58,7 @@ def forward(
     state = x.new_zeros(x.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
     rows: dict[int, Tensor] = {}
     for t in _steps(x.shape[0], reverse):
-        x_t = x[t].to(dtype)
+        x_t = x[t].to(dtype) if bias is None else x[t].to(dtype) + bias.to(dtype)
         entering = state if resets is None else torch.where(_per_row(resets[t], x_t), 0.0, state)
         if lengths is None:
             state = rows[t] = step(x_t, u, entering, activation)
@@ -79,13 +80,13 @@ def backward(
     resets: Tensor | None,
     activation: str,
     reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x (T, B, ..., N), u (N,) and h_0 (B, ..., N) from those of h and h_last."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of x (T, B, ..., N), u (N,), a bias (N,) and h_0 (B, ..., N) from those of h and h_last."""
     dtype = accumulation_dtype(h.dtype)
     u_ = u.to(dtype)
     start = h.new_zeros(h.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
     carry = torch.zeros_like(start) if grad_h_last is None else grad_h_last.to(dtype)
-    chain_sums = torch.zeros_like(start)  # each chain's part of u's gradient
+    sum_u, sum_bias = torch.zeros_like(start), torch.zeros_like(start)  # each chain's part of the two gradients
     rows: dict[int, Tensor] = {}
     T = h.shape[0]
     for t in _steps(T, not reverse):
@@ -108,10 +109,11 @@ def backward(
             valid = _per_row(t < lengths, h_t)
             delta, to_u = torch.where(valid, delta, 0.0), torch.where(valid, to_u, 0.0)
             to_previous = torch.where(valid, to_previous, carry)
-        carry, chain_sums, rows[t] = to_previous, chain_sums + to_u, delta
-    grad_u = chain_sums.sum(dim=tuple(range(chain_sums.dim() - 1)))
+        carry, sum_u, sum_bias, rows[t] = to_previous, sum_u + to_u, sum_bias + delta, delta
+    all_but_last = tuple(range(start.dim() - 1))
+    grad_u, grad_bias = (chains.sum(dim=all_but_last).to(u.dtype) for chains in (sum_u, sum_bias))
     start_dtype = h.dtype if h_0 is None else h_0.dtype
-    return _stack(rows, h).to(h.dtype), grad_u.to(u.dtype), carry.to(start_dtype).clone()
+    return _stack(rows, h).to(h.dtype), grad_u, grad_bias, carry.to(start_dtype).clone()
 
 
 def _steps(T: int, reverse: bool) -> range:
