@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 from ..ops import choice, recurrence, reference
 from .bound import EPSILON, RecurrentBound
 from .checks import check_like_parameters, check_nonlinearity, check_probability, check_size, check_tensor
-from .functional import project, shared_dropout
+from .dropout import shared_dropout
+from .projection import project
 
 
 class IndRNN(nn.Module):
@@ -328,10 +329,11 @@ class IndRNNCell(nn.Module):
         check_tensor("hx", hx, state)
         check_like_parameters("hx", hx, self)
         weight_ih, weight_hh, bias = _parameters(self, "")
-        x = F.linear(input, weight_ih, bias)
+        x = F.linear(input, weight_ih)
         dtype = reference.accumulation_dtype(x.dtype)
-        h = x.new_zeros(state, dtype=dtype) if hx is None else hx.to(dtype)
-        return reference.step(x.to(dtype), weight_hh.to(dtype), h, self.nonlinearity).to(x.dtype)
+        z = x.to(dtype) if bias is None else x.to(dtype) + bias.to(dtype)
+        h = torch.zeros_like(z) if hx is None else hx.to(dtype)
+        return reference.step(z, weight_hh.to(dtype), h, self.nonlinearity).to(x.dtype)
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""

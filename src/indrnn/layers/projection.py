@@ -1,4 +1,4 @@
-"""What several layers do to a sequence."""
+"""W x_t, for every layer that begins with it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,3 @@ def project(x: Tensor, weight: Tensor) -> Tensor:
     if 1 < M <= 8 and x.device.type == "cpu" and not torch.compiler.is_compiling() and B >= 8:
         return torch.bmm(x, weight.t().expand(T, -1, -1))
     return F.linear(x, weight)
-
-
-def shared_dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Dropout with one mask for all time steps of (T, B, ..., N), so that no memory is cut in the middle."""
-    if not training or p == 0.0:
-        return x
-    return x * F.dropout(torch.ones_like(x[:1]), p)

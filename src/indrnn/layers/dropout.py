@@ -1,0 +1,50 @@
+"""Dropout that does not cut a memory: one mask for all time steps, or for all occurrences of a word."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .checks import check_probability
+
+
+def shared_dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """Dropout with one mask for all time steps of (T, B, ..., N)."""
+    mask = dropout_mask(x, p, training)
+    return x if mask is None else x * mask
+
+
+def dropout_mask(x: Tensor, p: float, training: bool) -> Tensor | None:
+    """The mask, (1, B, ..., N), of 0 and 1/(1−p); None where there is nothing to drop."""
+    if not training or p == 0.0:
+        return None
+    return F.dropout(torch.ones((1, *x.shape[1:]), dtype=x.dtype, device=x.device), p)
+
+
+def embedding_dropout(weight: Tensor, p: float, training: bool) -> Tensor:
+    """Drop whole rows of an embedding matrix (words, rows), so that a word is dropped wherever it occurs."""
+    if not training or p == 0.0:
+        return weight
+    return weight * F.dropout(torch.ones_like(weight[:, :1]), p)
+
+
+class SharedDropout(nn.Module):
+    """Dropout with one mask for all time steps of (T, B, ..., N).
+
+    Args:
+        p: the probability that a neuron is dropped.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        check_probability("p", p)
+        self.p = float(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop, in training."""
+        return shared_dropout(x, self.p, self.training)
+
+    def extra_repr(self) -> str:
+        """The probability."""
+        return f"p={self.p}"
