@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from ..layers.bound import EPSILON, RecurrentBound
 from ..layers.checks import check_nonlinearity, check_probability, check_size
-from ..layers.dropout import shared_dropout
+from ..layers.dropout import dropout_mask, shared_dropout
 from ..layers.norm import SequenceBatchNorm, StepBatchNorm, next_position
 from ..ops import choice, recurrence
+from ..ops.fused import recurrence_norm
 
 Place = Literal["before", "after"]
 
@@ -33,6 +34,8 @@ class Recurrent:
         epsilon: ε, the least factor that a long memory passes on over T steps.
         lower_bound: the constraint also keeps at least one neuron in each layer at |u| >= ε^(1/T).
         backend: as for `indrnn.recurrence`.
+        fused: compute recurrence, norm and dropout as one op where that is possible: in training, with statistics over
+            the sequence that are not synchronised. False is for comparison.
     """
 
     nonlinearity: str = "relu"
@@ -45,6 +48,7 @@ class Recurrent:
     epsilon: float = EPSILON
     lower_bound: bool = False
     backend: str | None = None
+    fused: bool = True
 
     def __post_init__(self) -> None:
         check_nonlinearity(self.nonlinearity)
@@ -131,6 +135,8 @@ class IndRec(nn.Module):
 
     def forward(self, x: Tensor, run: Run, bias: Tensor | None = None) -> Tensor:
         """Run over x (T, B, N), to each step of which the bias (N,) is added; states go by `run`."""
+        if self._fuses():
+            return self._fused(x, run, bias)
         if self.settings.norm == "before":
             x, bias = self._normalise(x if bias is None else x + bias, run), None
         h, h_last = recurrence(
@@ -147,6 +153,38 @@ class IndRec(nn.Module):
         if self.settings.norm == "after":
             h = self._normalise(h, run)
         return shared_dropout(h, self.dropout, self.training)
+
+    def _fuses(self) -> bool:
+        norm = self.norm
+        return self.settings.fused and self.training and isinstance(norm, SequenceBatchNorm) and not norm.synchronised
+
+    def _fused(self, x: Tensor, run: Run, bias: Tensor | None) -> Tensor:
+        norm = self.norm
+        assert isinstance(norm, SequenceBatchNorm)
+        assert norm.weight is not None
+        assert norm.bias is not None
+        assert self.settings.norm is not None
+        y, h_last, mean, var = recurrence_norm(
+            x,
+            self.weight_hh,
+            norm.weight,
+            norm.bias,
+            run.next_state(),
+            place=self.settings.norm,
+            bias=bias,
+            mask=dropout_mask(x, self.dropout, self.training),
+            eps=norm.eps,
+            activation=self.settings.nonlinearity,
+            lengths=run.lengths,
+            resets=run.resets,
+            backend=self.settings.backend,
+        )
+        run.leaving.append(h_last)
+        if self.settings.norm == "before" and bias is not None:
+            mean = mean + bias.detach()
+        steps = torch.full((), x.shape[0] * x.shape[1]) if run.lengths is None else run.lengths.sum()
+        norm.update(mean, var, steps.to(mean))
+        return y
 
     def _normalise(self, x: Tensor, run: Run) -> Tensor:
         if isinstance(self.norm, StepBatchNorm):

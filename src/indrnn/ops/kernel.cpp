@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -178,30 +179,93 @@ INDRNN_INLINE A through_activation(A gradient, A h) {
 
 // ---- one step of one row
 
+// A row in the accumulation type: itself, or read into `room`
+template <class S, class A>
+INDRNN_INLINE const A* loaded(int64_t n, const S* __restrict from, A* __restrict room) {
+  if constexpr (std::is_same<S, A>::value) {
+    (void)n, (void)room;
+    return from;
+  } else {
+    if (!from) return nullptr;
+    for (int64_t j = 0; j < n; ++j) room[j] = load(from[j]);
+    return room;
+  }
+}
+
 template <Activation activation, class S, class A>
-INDRNN_INLINE void forward_row(int64_t n, const S* __restrict x, const A* __restrict u, const A* __restrict bias,
+INDRNN_INLINE void forward_row(int64_t n, const A* __restrict x, const A* __restrict u, const A* __restrict bias,
                                A* __restrict state, S* __restrict h) {
   for (int64_t j = 0; j < n; ++j) {
-    const A input = bias ? load(x[j]) + bias[j] : load(x[j]);
+    const A input = bias ? x[j] + bias[j] : x[j];
     const A value = activate<activation, A>(input + u[j] * state[j]);
     state[j] = value;
     store(h[j], value);
   }
 }
 
-// `previous` is the state that entered the step: a row of h, or h_0 (in the accumulation type), or zeros.
-template <Activation activation, class S, class A, class P>
-INDRNN_INLINE void backward_row(int64_t n, const S* __restrict grad_h, const S* __restrict h,
-                                const P* __restrict previous, const A* __restrict u, A* __restrict carry,
+// `previous` is the state that entered the step: a row of h, or h_0, or zeros.
+template <Activation activation, class S, class A>
+INDRNN_INLINE void backward_row(int64_t n, const A* __restrict grad_h, const S* __restrict h,
+                                const A* __restrict previous, const A* __restrict u, A* __restrict carry,
                                 A* __restrict sum_u, A* __restrict sum_bias, S* __restrict grad_x) {
   for (int64_t j = 0; j < n; ++j) {
-    const A incoming = (grad_h ? load(grad_h[j]) : A(0)) + carry[j];
+    const A incoming = (grad_h ? grad_h[j] : A(0)) + carry[j];
     const A delta = through_activation<activation, A>(incoming, load(h[j]));
     carry[j] = u[j] * delta;
-    sum_u[j] += delta * load(previous[j]);
+    sum_u[j] += delta * previous[j];
     sum_bias[j] += delta;
     store(grad_x[j], delta);
   }
+}
+
+// Batch norm, its backward pass and dropout are all of one form: gain * g + offset + slope * (v - center), where the
+// four are constant along a chain. g, or v with its three, may be missing.
+template <class A>
+struct Affine {
+  const A *gain, *offset, *slope, *center;
+  Affine at(int64_t i) const {
+    return {gain ? gain + i : nullptr, offset ? offset + i : nullptr, slope ? slope + i : nullptr,
+            center ? center + i : nullptr};
+  }
+};
+
+template <class S, class A>
+INDRNN_INLINE void affine_row(int64_t n, const S* __restrict g, const S* __restrict v, Affine<A> by,
+                              A* __restrict to) {
+  const A *__restrict gain = by.gain, *__restrict offset = by.offset, *__restrict slope = by.slope,
+          *__restrict center = by.center;
+  if (gain && slope) {
+    for (int64_t j = 0; j < n; ++j) to[j] = gain[j] * load(g[j]) + (offset[j] + slope[j] * (load(v[j]) - center[j]));
+  } else if (gain) {
+    for (int64_t j = 0; j < n; ++j) to[j] = gain[j] * load(g[j]);
+  } else {
+    for (int64_t j = 0; j < n; ++j) to[j] = offset[j] + slope[j] * (load(v[j]) - center[j]);
+  }
+}
+
+// first += v, second += v * (w - center); sums of squares where w is missing. In double: a variance is the small
+// difference of large sums.
+template <class S, class A>
+INDRNN_INLINE void sums_row(int64_t n, const S* __restrict v, const S* __restrict w, const A* __restrict center,
+                            double* __restrict first, double* __restrict second) {
+  if (w) {
+    for (int64_t j = 0; j < n; ++j) {
+      const double value = double(load(v[j]));
+      first[j] += value;
+      second[j] += value * double(load(w[j]) - center[j]);
+    }
+  } else {
+    for (int64_t j = 0; j < n; ++j) {
+      const double value = double(load(v[j]));
+      first[j] += value;
+      second[j] += value * value;
+    }
+  }
+}
+
+template <class S, class A>
+INDRNN_INLINE void store_row(int64_t n, const A* __restrict from, S* __restrict to) {
+  for (int64_t j = 0; j < n; ++j) store(to[j], from[j]);
 }
 
 // ---- a tile: rows [b0, b1) and columns [j0, j1), over all of time
@@ -253,6 +317,10 @@ struct Forward {
   const A* u;
   const A* bias;  // (N,), or null
   A* state;       // in: h_0; out: h_last
+  Affine<A> norm;  // of x, before the recurrence; constants (B, R), null where there is none
+  const A* mask;   // (B, R), or null: y = mask * h
+  Series<S> y;
+  double *sum, *square;  // in: zeros; out: each chain's sums over h and its square; or null
 
   template <Activation act>
   INDRNN_INLINE void run(Tile tile) const {
@@ -261,7 +329,7 @@ struct Forward {
     const bool merge = shape.plain() && x.rows_touch(R) && h.rows_touch(R) && tile.j1 - tile.j0 == R;
     const int64_t group = merge ? tile.b1 - tile.b0 : 1;
     const int64_t n = group * (tile.j1 - tile.j0);
-    const Scratch<A> u_row(n), bias_row(n);
+    const Scratch<A> u_row(n), bias_row(n), row(n);
     repeat(u, shape.N, tile.j0, n, u_row.data);
     if (bias) repeat(bias, shape.N, tile.j0, n, bias_row.data);
     const A* const added = bias ? bias_row.data : nullptr;
@@ -272,10 +340,20 @@ struct Forward {
         A* const s = state + b * R + tile.j0;
         if (t >= shape.length(b)) {
           std::memset(static_cast<void*>(out), 0, size_t(n) * sizeof(S));
+          if (mask) std::memset(static_cast<void*>(y.row(t, b, tile.j0)), 0, size_t(n) * sizeof(S));
           continue;
         }
         if (shape.reset(t, b)) std::memset(s, 0, size_t(n) * sizeof(A));
-        forward_row<act, S, A>(n, x.row(t, b, tile.j0), u_row.data, added, s, out);
+        const S* const in = x.row(t, b, tile.j0);
+        const int64_t at = b * R + tile.j0;
+        if (norm.slope) affine_row<S, A>(n, nullptr, in, norm.at(at), row.data);
+        const A* const input = norm.slope ? row.data : loaded(n, in, row.data);
+        forward_row<act, S, A>(n, input, u_row.data, added, s, out);
+        if (sum) sums_row<S, A>(n, out, nullptr, nullptr, sum + at, square + at);
+        if (mask) {
+          affine_row<S, A>(n, out, nullptr, {mask + at, nullptr, nullptr, nullptr}, row.data);
+          store_row(n, row.data, y.row(t, b, tile.j0));
+        }
       }
     }
   }
@@ -292,6 +370,10 @@ struct Backward {
   A* carry;      // in: grad_h_last; out: grad_h_0
   A* sum_u;      // in: zeros; out: each chain's part of u's gradient, (B, R)
   A* sum_bias;   // the same for a bias: the sum of x's gradient
+  Affine<A> norm;     // of grad_h, with v = h: the backward pass of a norm or dropout after the recurrence
+  Series<const S> x;  // for a norm before the recurrence: with its center, (B, R), each chain's sum of grad * (x - center)
+  const A* x_center;
+  double *sum, *sum_x;  // in: zeros; or null
 
   // A sum over very many steps is added up in stretches, or rounding would grow with its length.
   static constexpr int64_t stretch = 512;
@@ -306,12 +388,12 @@ struct Backward {
   template <Activation act>
   INDRNN_INLINE void run(Tile tile) const {
     const int64_t R = shape.R();
-    const bool merge = shape.plain() && grad_h.rows_touch(R) && h.rows_touch(R) && grad_x.rows_touch(R) &&
+    const bool merge = shape.plain() && grad_h.rows_touch(R) && h.rows_touch(R) && grad_x.rows_touch(R) && x.rows_touch(R) &&
                        tile.j1 - tile.j0 == R;
     const int64_t group = merge ? tile.b1 - tile.b0 : 1;
     const int64_t n = group * (tile.j1 - tile.j0);
     const int64_t rows = (tile.b1 - tile.b0) / group;
-    const Scratch<A> u_row(n), zeros(n), partial_u(rows * n), partial_bias(rows * n);
+    const Scratch<A> u_row(n), zeros(n), partial_u(rows * n), partial_bias(rows * n), row(n), entered(n);
     repeat(u, shape.N, tile.j0, n, u_row.data);
     for (int64_t step = shape.T - 1; step >= 0; --step) {
       const int64_t t = shape.reverse ? shape.T - 1 - step : step;
@@ -326,13 +408,13 @@ struct Backward {
           const S* const now = h.row(t, b, tile.j0);
           const bool first = before < 0 || before >= shape.length(b);
           const bool reset = shape.reset(t, b);
-          if (first || reset) {
-            const A* const previous = h_0 && !reset ? h_0 + at : zeros.data;
-            backward_row<act, S, A, A>(n, g, now, previous, u_row.data, carry + at, part_u, part_bias, out);
-          } else {
-            const S* const previous = h.row(before, b, tile.j0);
-            backward_row<act, S, A, S>(n, g, now, previous, u_row.data, carry + at, part_u, part_bias, out);
-          }
+          if (norm.gain) affine_row<S, A>(n, g, now, norm.at(at), row.data);
+          const A* const incoming = norm.gain ? row.data : loaded(n, g, row.data);
+          const A* const previous = reset || (first && !h_0) ? zeros.data
+                                    : first                  ? h_0 + at
+                                                             : loaded(n, h.row(before, b, tile.j0), entered.data);
+          backward_row<act, S, A>(n, incoming, now, previous, u_row.data, carry + at, part_u, part_bias, out);
+          if (sum) sums_row<S, A>(n, out, x.row(t, b, tile.j0), x_center + at, sum + at, sum_x + at);
           if (reset) std::memset(carry + at, 0, size_t(n) * sizeof(A));
         } else {
           std::memset(static_cast<void*>(out), 0, size_t(n) * sizeof(S));
@@ -341,6 +423,53 @@ struct Backward {
           move_into(n, part_u, sum_u + at);
           move_into(n, part_bias, sum_bias + at);
         }
+      }
+    }
+  }
+};
+
+// to = gain * g + offset + slope * (v - center) at each valid step, and 0 elsewhere; `to` may be g.
+template <class S, class A>
+struct Combine {
+  Shape shape;
+  Series<const S> g, v;
+  Series<S> to;
+  Affine<A> by;
+
+  INDRNN_INLINE void run(Tile tile) const {
+    const int64_t n = tile.j1 - tile.j0;
+    const Scratch<A> row(n);
+    for (int64_t t = 0; t < shape.T; ++t) {
+      for (int64_t b = tile.b0; b < tile.b1; ++b) {
+        S* const out = to.row(t, b, tile.j0);
+        if (t < shape.length(b)) {
+          const Affine<A> here = by.at(b * shape.R() + tile.j0);
+          affine_row<S, A>(n, g.row(t, b, tile.j0), v.row(t, b, tile.j0), here, row.data);
+          store_row(n, row.data, out);
+        } else {
+          std::memset(static_cast<void*>(out), 0, size_t(n) * sizeof(S));
+        }
+      }
+    }
+  }
+};
+
+// Each chain's sums over its valid steps: of v, and of v * (w - center), or of squares where w is missing.
+template <class S, class A>
+struct Sums {
+  Shape shape;
+  Series<const S> v, w;
+  const A* center;
+  double *first, *second;
+
+  INDRNN_INLINE void run(Tile tile) const {
+    const int64_t n = tile.j1 - tile.j0;
+    for (int64_t t = 0; t < shape.T; ++t) {
+      for (int64_t b = tile.b0; b < tile.b1; ++b) {
+        if (t >= shape.length(b)) continue;
+        const int64_t at = b * shape.R() + tile.j0;
+        const A* const c = center ? center + at : nullptr;
+        sums_row<S, A>(n, v.row(t, b, tile.j0), w.row(t, b, tile.j0), c, first + at, second + at);
       }
     }
   }
@@ -359,7 +488,9 @@ INDRNN_INLINE void run_tile(const Pass& pass, Tile tile) {
 // Not templates, and apart from the parallel region: neither goes together with target_clones.
 #define INDRNN_TILE(S, A)                                                                   \
   INDRNN_CLONES void tile_of(const Forward<S, A>& pass, Tile tile) { run_tile(pass, tile); } \
-  INDRNN_CLONES void tile_of(const Backward<S, A>& pass, Tile tile) { run_tile(pass, tile); }
+  INDRNN_CLONES void tile_of(const Backward<S, A>& pass, Tile tile) { run_tile(pass, tile); } \
+  INDRNN_CLONES void tile_of(const Combine<S, A>& pass, Tile tile) { pass.run(tile); }        \
+  INDRNN_CLONES void tile_of(const Sums<S, A>& pass, Tile tile) { pass.run(tile); }
 INDRNN_TILE(float, float)
 INDRNN_TILE(double, double)
 INDRNN_TILE(BFloat16, float)
@@ -416,71 +547,136 @@ void add_up(const Shape& s, const A* sum, A* to) {
 }
 
 template <class S, class A>
-void forward(const Shape& shape, int activation, int threads, const void* x, int64_t x_t, int64_t x_b, const void* u,
-             const void* bias, void* h, void* state) {
-  const Forward<S, A> pass{shape,
-                           Activation(activation),
-                           {static_cast<const S*>(x), x_t, x_b},
-                           {static_cast<S*>(h), shape.B * shape.R(), shape.R()},
-                           static_cast<const A*>(u),
-                           static_cast<const A*>(bias),
-                           static_cast<A*>(state)};
-  expect_writes(h, shape.T * shape.B * shape.R() * int64_t(sizeof(S)));
-  run_all(pass, threads);
+struct Types {
+  using Storage = S;
+  using Accumulation = A;
+};
+
+// Call `run` with the types of this storage type.
+template <class Run>
+void with_types(int dtype, Run run) {
+  switch (Dtype(dtype)) {
+    case Dtype::float32: return run(Types<float, float>());
+    case Dtype::float64: return run(Types<double, double>());
+    case Dtype::bfloat16: return run(Types<BFloat16, float>());
+    case Dtype::float16: return run(Types<Float16, float>());
+  }
 }
 
-template <class S, class A>
-void backward(const Shape& shape, int activation, int threads, const void* grad_h, int64_t g_t, int64_t g_b,
-              const void* h, const void* u, const void* h_0, void* grad_x, void* carry, void* sum_u, void* grad_u,
-              void* sum_bias, void* grad_bias) {
-  const int64_t R = shape.R();
-  const Backward<S, A> pass{shape,
-                            Activation(activation),
-                            {static_cast<const S*>(grad_h), g_t, g_b},
-                            {static_cast<const S*>(h), shape.B * R, R},
-                            {static_cast<S*>(grad_x), shape.B * R, R},
-                            static_cast<const A*>(u),
-                            static_cast<const A*>(h_0),
-                            static_cast<A*>(carry),
-                            static_cast<A*>(sum_u),
-                            static_cast<A*>(sum_bias)};
-  expect_writes(grad_x, shape.T * shape.B * R * int64_t(sizeof(S)));
-  run_all(pass, threads);
-  add_up(shape, static_cast<const A*>(sum_u), static_cast<A*>(grad_u));
-  add_up(shape, static_cast<const A*>(sum_bias), static_cast<A*>(grad_bias));
+template <class A>
+Affine<A> affine(const void* const* constants) {
+  if (!constants) return {nullptr, nullptr, nullptr, nullptr};
+  const auto at = [&](int i) { return static_cast<const A*>(constants[i]); };
+  return {at(0), at(1), at(2), at(3)};
 }
 
 }  // namespace
 
-// x is strided over T and B; h is contiguous; u, bias (or null) and state are in the accumulation type.
-// state: in h_0, out h_last.
+// Below, a (T, B, R) tensor that comes from outside is given by its address and its strides over T and B; what is made
+// here is contiguous. Constants and sums of chains, (B, R), are contiguous; constants, u, bias and states are in the
+// accumulation type, sums in double where they are the norm's. A norm is given as four addresses: gain, offset, slope,
+// center. What is null is not there.
+
+// state: in h_0, out h_last. With a mask, y = mask * h. sum and square, if given, come in as zeros.
 INDRNN_EXPORT void indrnn_forward(int dtype, int activation, int reverse, int threads, int64_t T, int64_t B, int64_t M,
                                   int64_t N, const void* x, int64_t x_t, int64_t x_b, const void* u,
-                                  const void* bias, const int64_t* lengths, const uint8_t* resets, void* h, void* state) {
+                                  const void* bias, const int64_t* lengths, const uint8_t* resets, void* h, void* state,
+                                  const void* const* norm, const void* mask, void* y, double* sum, double* square) {
   const Shape shape{T, B, M, N, reverse != 0, lengths, resets};
-  switch (Dtype(dtype)) {
-    case Dtype::float32: return forward<float, float>(shape, activation, threads, x, x_t, x_b, u, bias, h, state);
-    case Dtype::float64: return forward<double, double>(shape, activation, threads, x, x_t, x_b, u, bias, h, state);
-    case Dtype::bfloat16: return forward<BFloat16, float>(shape, activation, threads, x, x_t, x_b, u, bias, h, state);
-    case Dtype::float16: return forward<Float16, float>(shape, activation, threads, x, x_t, x_b, u, bias, h, state);
-  }
+  with_types(dtype, [&](auto types) {
+    using S = typename decltype(types)::Storage;
+    using A = typename decltype(types)::Accumulation;
+    const int64_t R = shape.R();
+    const Forward<S, A> pass{shape,
+                             Activation(activation),
+                             {static_cast<const S*>(x), x_t, x_b},
+                             {static_cast<S*>(h), B * R, R},
+                             static_cast<const A*>(u),
+                             static_cast<const A*>(bias),
+                             static_cast<A*>(state),
+                             affine<A>(norm),
+                             static_cast<const A*>(mask),
+                             {static_cast<S*>(y), B * R, R},
+                             sum,
+                             square};
+    expect_writes(h, T * B * R * int64_t(sizeof(S)));
+    if (y) expect_writes(y, T * B * R * int64_t(sizeof(S)));
+    run_all(pass, threads);
+  });
 }
 
-// grad_h (or null) is strided over T and B; h and grad_x are contiguous. carry: in grad_h_last, out grad_h_0.
-// sum_u and sum_bias, of carry's size, come in as zeros and are room to work in.
+// carry: in grad_h_last, out grad_h_0. sum_u and sum_bias, of carry's size, come in as zeros and are room to work in.
 INDRNN_EXPORT void indrnn_backward(int dtype, int activation, int reverse, int threads, int64_t T, int64_t B,
                                    int64_t M, int64_t N, const void* grad_h, int64_t g_t, int64_t g_b, const void* h,
                                    const void* u, const void* h_0, const int64_t* lengths, const uint8_t* resets,
                                    void* grad_x, void* carry, void* sum_u, void* grad_u, void* sum_bias,
-                                   void* grad_bias) {
+                                   void* grad_bias, const void* const* norm, const void* x, int64_t x_t, int64_t x_b,
+                                   const void* x_center, double* sum, double* sum_x) {
   const Shape shape{T, B, M, N, reverse != 0, lengths, resets};
-  const auto run = [&](auto pass) {
-    pass(shape, activation, threads, grad_h, g_t, g_b, h, u, h_0, grad_x, carry, sum_u, grad_u, sum_bias, grad_bias);
-  };
-  switch (Dtype(dtype)) {
-    case Dtype::float32: return run(backward<float, float>);
-    case Dtype::float64: return run(backward<double, double>);
-    case Dtype::bfloat16: return run(backward<BFloat16, float>);
-    case Dtype::float16: return run(backward<Float16, float>);
-  }
+  with_types(dtype, [&](auto types) {
+    using S = typename decltype(types)::Storage;
+    using A = typename decltype(types)::Accumulation;
+    const int64_t R = shape.R();
+    const Backward<S, A> pass{shape,
+                              Activation(activation),
+                              {static_cast<const S*>(grad_h), g_t, g_b},
+                              {static_cast<const S*>(h), B * R, R},
+                              {static_cast<S*>(grad_x), B * R, R},
+                              static_cast<const A*>(u),
+                              static_cast<const A*>(h_0),
+                              static_cast<A*>(carry),
+                              static_cast<A*>(sum_u),
+                              static_cast<A*>(sum_bias),
+                              affine<A>(norm),
+                              {static_cast<const S*>(x), x_t, x_b},
+                              static_cast<const A*>(x_center),
+                              sum,
+                              sum_x};
+    expect_writes(grad_x, T * B * R * int64_t(sizeof(S)));
+    run_all(pass, threads);
+    add_up(shape, static_cast<const A*>(sum_u), static_cast<A*>(grad_u));
+    add_up(shape, static_cast<const A*>(sum_bias), static_cast<A*>(grad_bias));
+  });
+}
+
+// to = gain * g + offset + slope * (v - center), and 0 past the end of a sequence; `to` may be g.
+INDRNN_EXPORT void indrnn_combine(int dtype, int threads, int64_t T, int64_t B, int64_t M, int64_t N, const void* g,
+                                  int64_t g_t, int64_t g_b, const void* v, int64_t v_t, int64_t v_b,
+                                  const int64_t* lengths, const void* const* norm, void* to) {
+  const Shape shape{T, B, M, N, false, lengths, nullptr};
+  with_types(dtype, [&](auto types) {
+    using S = typename decltype(types)::Storage;
+    using A = typename decltype(types)::Accumulation;
+    const int64_t R = shape.R();
+    if (to != g) expect_writes(to, T * B * R * int64_t(sizeof(S)));
+    run_all(Combine<S, A>{shape,
+                          {static_cast<const S*>(g), g_t, g_b},
+                          {static_cast<const S*>(v), v_t, v_b},
+                          {static_cast<S*>(to), B * R, R},
+                          affine<A>(norm)},
+            threads);
+  });
+}
+
+// first, second: in zeros; out each chain's sums of v, and of v * (w - center), or of squares where w is null.
+INDRNN_EXPORT void indrnn_sums(int dtype, int threads, int64_t T, int64_t B, int64_t M, int64_t N, const void* v,
+                               int64_t v_t, int64_t v_b, const void* w, int64_t w_t, int64_t w_b,
+                               const int64_t* lengths, const void* center, double* first, double* second) {
+  const Shape shape{T, B, M, N, false, lengths, nullptr};
+  with_types(dtype, [&](auto types) {
+    using S = typename decltype(types)::Storage;
+    using A = typename decltype(types)::Accumulation;
+    run_all(Sums<S, A>{shape,
+                       {static_cast<const S*>(v), v_t, v_b},
+                       {static_cast<const S*>(w), w_t, w_b},
+                       static_cast<const A*>(center),
+                       first,
+                       second},
+            threads);
+  });
+}
+
+// The sum of chains' sums, (B * M, N), over all but neurons, in the order of memory
+INDRNN_EXPORT void indrnn_add_up(int64_t B, int64_t M, int64_t N, const double* sums, double* to) {
+  add_up(Shape{0, B, M, N, false, nullptr, nullptr}, sums, to);
 }

@@ -50,7 +50,7 @@ def recurrence(
         h (T, B, ..., N), the state after each step, and h_last (B, ..., N), the state after each sequence's last step
         (h_0 for a sequence of length 0). Both contiguous, in x's type.
     """
-    _check(x, u, h_0, bias, activation, lengths, resets)
+    check(x, u, h_0, bias, activation, lengths, resets)
     choice.check_name(backend)
     arguments = (x, u, bias, h_0, lengths, resets, activation, reverse, backend)
     if torch.compiler.is_compiling():
@@ -66,7 +66,7 @@ def recurrence(
     return h, h_last
 
 
-def _check(
+def check(
     x: Tensor,
     u: Tensor,
     h_0: Tensor | None,
@@ -75,6 +75,7 @@ def _check(
     lengths: Tensor | None,
     resets: Tensor | None,
 ) -> None:
+    """Raise where an argument cannot be, and name it."""
     given = {"x": x, "u": u, "h_0": h_0, "bias": bias, "lengths": lengths, "resets": resets}
     for name, value in given.items():
         optional = name not in ("x", "u")
@@ -110,15 +111,23 @@ def _check(
             raise ValueError(f"resets must have the shape (T, B) = {tuple(x.shape[:2])}, got {tuple(resets.shape)}")
 
 
+def check_lengths(lengths: Tensor | None, T: int) -> None:
+    """Raise unless they lie in 0..T: inside the ops, and not on a GPU, where looking would make the host wait."""
+    if lengths is not None and lengths.device.type == "cpu" and lengths.numel() > 0:
+        low, high = int(lengths.min()), int(lengths.max())
+        if low < 0 or high > T:
+            raise ValueError(f"lengths must lie between 0 and T = {T}, got values from {low} to {high}")
+
+
 # ---- the two ops
 
 _OPTIONS = "Tensor? lengths, Tensor? resets, str activation, bool reverse, str? backend"
-_LIBRARY = torch.library.Library("indrnn", "DEF")
-_LIBRARY.define(
+LIBRARY = torch.library.Library("indrnn", "DEF")
+LIBRARY.define(
     f"recurrence(Tensor x, Tensor u, Tensor? bias, Tensor? h_0, {_OPTIONS}) -> (Tensor h, Tensor h_last)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-_LIBRARY.define(
+LIBRARY.define(
     f"recurrence_backward(Tensor? grad_h, Tensor? grad_h_last, Tensor h, Tensor u, Tensor? h_0, {_OPTIONS})"
     " -> (Tensor grad_x, Tensor grad_u, Tensor grad_bias, Tensor grad_h_0)",
     tags=(torch.Tag.pt2_compliant_tag,),
@@ -136,11 +145,7 @@ def _forward(
     reverse: bool,
     backend: str | None,
 ) -> tuple[Tensor, Tensor]:
-    # On a GPU, looking at the values would make the host wait.
-    if lengths is not None and lengths.device.type == "cpu" and lengths.numel() > 0:
-        T, low, high = x.shape[0], int(lengths.min()), int(lengths.max())
-        if low < 0 or high > T:
-            raise ValueError(f"lengths must lie between 0 and T = {T}, got values from {low} to {high}")
+    check_lengths(lengths, x.shape[0])
     module = choice.choose(x, activation, backend)
     return module.forward(x, u, bias, h_0, lengths, resets, activation, reverse)  # type: ignore[no-any-return]
 
@@ -174,10 +179,10 @@ def _backward_shapes(
     return h.new_empty(h.shape), u.new_empty(u.shape), u.new_empty(u.shape), like.new_empty(h.shape[1:])
 
 
-_LIBRARY.impl("recurrence", _forward, "CompositeExplicitAutograd")
-_LIBRARY.impl("recurrence_backward", _backward, "CompositeExplicitAutograd")
-torch.library.register_fake("indrnn::recurrence", _forward_shapes, lib=_LIBRARY)
-torch.library.register_fake("indrnn::recurrence_backward", _backward_shapes, lib=_LIBRARY)
+LIBRARY.impl("recurrence", _forward, "CompositeExplicitAutograd")
+LIBRARY.impl("recurrence_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("indrnn::recurrence", _forward_shapes, lib=LIBRARY)
+torch.library.register_fake("indrnn::recurrence_backward", _backward_shapes, lib=LIBRARY)
 
 
 # ---- derivatives and vmap
