@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class Timing:
 
 
 def interleaved(
-    candidates: dict[str, Callable[[], object]], rounds: int, warm_up: int = 3
+    candidates: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 3
 ) -> tuple[dict[str, Timing], dict[str, list[float]]]:
     """Run each candidate once a round, so that whatever else the machine does falls on all alike.
 
@@ -54,6 +55,7 @@ def quantiles(values: list[float]) -> Timing:
 def peak_bytes(run: Callable[[], object]) -> int:
     """The most memory that torch held at once during `run`, above what it held before."""
     run()
+    gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     assert profiler.profiler is not None
