@@ -7,14 +7,13 @@ it measured.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Timing, interleaved, machine, peak_bytes, quantiles
+from measure import Timing, interleaved, machine, peak_bytes, quantiles, write_json
 from torch import Tensor, nn
 
 from indrnn import IndRNN, recurrence
@@ -186,10 +185,7 @@ def main() -> None:
     measure_memory()
     if options.figure is not None:
         draw(report, options.figure)
-    if options.json is not None:
-        partial = options.json.with_suffix(".partial")
-        partial.write_text(json.dumps({"machine": machine(), "rounds": options.rounds, "rows": report.rows}, indent=1))
-        partial.replace(options.json)
+    write_json(options.json, rounds=options.rounds, rows=report.rows)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import platform
 import statistics
@@ -65,6 +66,15 @@ def peak_bytes(run: Callable[[], object]) -> int:
         held += event.nbytes()
         peak = max(peak, held)
     return peak
+
+
+def write_json(path: Path | None, **content: object) -> None:
+    """Write the numbers, with the machine they are from, if there is a place for them; never half of them."""
+    if path is None:
+        return
+    partial = path.with_name(f".partial-{path.name}")
+    partial.write_text(json.dumps({"machine": machine(), **content}, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
 
 
 def machine() -> dict[str, str]:

@@ -7,7 +7,6 @@ A step is forward, loss, backward, clipping, Adam and the constraint; batch 32, 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from measure import interleaved, machine, peak_bytes, quantiles
+from measure import interleaved, machine, peak_bytes, quantiles, write_json
 from torch import Tensor, nn
 
 import indrnn
@@ -112,10 +111,7 @@ def main() -> None:
             print(f"  {name:24} {took}   {shown}   peak {peak / 2**20:.0f} MiB")
             row = {"network": title, "name": name, "ms": asdict(timing), "ratio": asdict(ratio), "peak_bytes": peak}
             rows.append(row)
-    if options.json is not None:
-        partial = options.json.with_suffix(".partial")
-        partial.write_text(json.dumps({"machine": machine(), "rounds": options.rounds, "rows": rows}, indent=1))
-        partial.replace(options.json)
+    write_json(options.json, rounds=options.rounds, rows=rows)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,22 @@
 
 from importlib.metadata import version as _version
 
-from .layers import IndRNN, IndRNNCell, RecurrentBound, attach_constraint, constrain_, parameter_groups
+from .layers import (
+    ConvIndRNN1d,
+    ConvIndRNN2d,
+    IndRNN,
+    IndRNNCell,
+    RecurrentBound,
+    attach_constraint,
+    constrain_,
+    parameter_groups,
+)
 from .ops import Backend, backends, recurrence
 
 __all__ = [
     "Backend",
+    "ConvIndRNN1d",
+    "ConvIndRNN2d",
     "IndRNN",
     "IndRNNCell",
     "RecurrentBound",

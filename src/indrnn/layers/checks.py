@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from ..ops import reference
 
 
-def check_size(name: str, value: int) -> None:
-    """Raise unless `value` is an integer of at least 1."""
+def check_size(name: str, value: int, least: int = 1) -> None:
+    """Raise unless `value` is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def check_probability(name: str, p: float) -> None:

@@ -14,6 +14,7 @@ from ..ops import choice, recurrence, reference
 from .bound import EPSILON, RecurrentBound
 from .checks import check_like_parameters, check_nonlinearity, check_probability, check_size, check_tensor
 from .dropout import shared_dropout
+from .padding import without_padding
 from .projection import project
 
 
@@ -168,10 +169,7 @@ class IndRNN(nn.Module):
             # The input is copied here, where it is narrow, rather than each layer's gradient later.
             input = input.transpose(0, 1).contiguous()
             resets = None if resets is None else resets.transpose(0, 1)
-        if lengths is not None:  # a NaN in the padding must not reach the weight's gradient
-            padding = torch.arange(input.shape[0], device=input.device).unsqueeze(1) >= lengths
-            input = input.masked_fill(padding.unsqueeze(-1), 0.0)
-        output, h_n = self._run(input, hx, lengths, resets)
+        output, h_n = self._run(without_padding(input, lengths), hx, lengths, resets)
         if not batched:
             return output.squeeze(1), h_n.squeeze(1)
         return (output.transpose(0, 1) if self.batch_first else output), h_n

@@ -14,6 +14,25 @@ from torch import Tensor, nn
 
 from ..ops.reference import accumulation_dtype
 from .checks import check_size
+from .padding import per_step, valid_steps, without_padding
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """The sum over the default process group; what each process makes of it comes back to all."""
+
+    @staticmethod
+    def forward(value: Tensor) -> Tensor:
+        total = value.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _SumOverProcesses.apply(grad)  # type: ignore[no-any-return]
 
 
 class _BatchNorm(nn.Module):
@@ -63,29 +82,25 @@ class _BatchNorm(nn.Module):
             raise ValueError(f"x must have the shape (T, B, ..., {self.num_features}), got {tuple(x.shape)}")
 
     def _statistics(self, x: Tensor, valid: Tensor | None, dims: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and (biased) variance of x over `dims`, and how many numbers each is of; over all processes if asked."""
+        """Mean and biased variance over `dims` of x, zeros in its padding, and of how many numbers each is."""
         if valid is None:
             count = torch.full((), float(_product(x.shape[d] for d in dims)), device=x.device, dtype=x.dtype)
-            values = x
         else:
-            per_step = _product(x.shape[d] for d in dims if d > 1)
-            count = per_step * valid.sum(dim=[d for d in dims if d < 2], dtype=x.dtype)
-            values = torch.where(_like(valid, x), x, 0.0)
+            between = _product(x.shape[d] for d in dims if d > 1)
+            count = between * valid.sum(dim=[d for d in dims if d < 2], dtype=x.dtype)
         count = self._over_processes(count)
         safe = count.clamp_min(1).unsqueeze(-1) if count.dim() else count.clamp_min(1)
-        mean = self._over_processes(values.sum(dim=dims)) / safe
+        mean = self._over_processes(x.sum(dim=dims)) / safe
         away = x - (mean if len(dims) == x.dim() - 1 else mean.view(-1, *[1] * (x.dim() - 2), x.shape[-1]))
         if valid is not None:
-            away = torch.where(_like(valid, x), away, 0.0)
+            away = torch.where(per_step(valid, x), away, 0.0)
         var = self._over_processes((away * away).sum(dim=dims)) / safe
         return mean, var, count
 
     def _over_processes(self, value: Tensor) -> Tensor:
         if not self.synchronised or not dist.is_available() or not dist.is_initialized():
             return value
-        from torch.distributed.nn.functional import all_reduce  # differentiable; here, as some builds of torch lack it
-
-        return all_reduce(value)  # type: ignore[no-any-return]
+        return _SumOverProcesses.apply(value)  # type: ignore[no-any-return]
 
     def _normalise(self, x: Tensor, mean: Tensor, var: Tensor, valid: Tensor | None, dtype: torch.dtype) -> Tensor:
         scale = torch.rsqrt(var + self.eps)
@@ -93,7 +108,7 @@ class _BatchNorm(nn.Module):
         if self.bias is not None:
             y = y + self.bias.to(x.dtype)
         if valid is not None:
-            y = torch.where(_like(valid, x), y, 0.0)
+            y = torch.where(per_step(valid, x), y, 0.0)
         return y.to(dtype)
 
     def extra_repr(self) -> str:
@@ -133,7 +148,7 @@ class SequenceBatchNorm(_BatchNorm):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Normalise x (T, B, ..., N); steps past `lengths` give zeros."""
         self._check(x)
-        dtype, values = x.dtype, x.to(accumulation_dtype(x.dtype))
+        dtype, values = x.dtype, without_padding(x, lengths).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths)
         if not self.training:
             mean, var = self.running_mean.to(values.dtype), self.running_var.to(values.dtype)
@@ -148,7 +163,7 @@ class SequenceBatchNorm(_BatchNorm):
         Fewer than two numbers have no variance, and change nothing.
         """
         with torch.no_grad():
-            momentum = torch.where(count < 2, 0.0, self.momentum).to(self.running_mean.dtype)
+            momentum = (count >= 2).to(self.running_mean.dtype) * self.momentum
             unbiased = var * (count / (count - 1).clamp_min(1))
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
@@ -199,29 +214,30 @@ class StepBatchNorm(_BatchNorm):
             resets: (T, B), bool, the first steps of documents.
         """
         self._check(x)
-        dtype, values = x.dtype, x.to(accumulation_dtype(x.dtype))
+        dtype, values = x.dtype, without_padding(x, lengths).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths)
         rows = positions(x, position, resets).clamp_max(self.running_mean.shape[0] - 1)  # (T, B)
         if not self.training:
             between = [1] * (x.dim() - 3)
             mean, var = (
-                buffer[rows].view(*rows.shape, *between, -1).to(values.dtype)
+                buffer[rows].view(*rows.shape, *between, self.num_features).to(values.dtype)
                 for buffer in (self.running_mean, self.running_var)
             )
             return self._normalise(values, mean, var, valid, dtype)
         mean, var, count = self._statistics(values, valid, tuple(range(1, x.dim() - 1)))  # (T, N), (T, N), () or (T,)
         self._update(mean, var, count.expand(x.shape[0]), rows, valid)
-        per_step = (x.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
-        return self._normalise(values, mean.view(per_step), var.view(per_step), valid, dtype)
+        shape = (x.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
+        return self._normalise(values, mean.view(shape), var.view(shape), valid, dtype)
 
     def _update(self, mean: Tensor, var: Tensor, count: Tensor, rows: Tensor, valid: Tensor | None) -> None:
         """Take each step's statistics into the rows that occur in it, in the order of time."""
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(mean.device.type, enabled=False):
             R = self.running_mean.shape[0]
             occurs = rows.unsqueeze(-1) == torch.arange(R, device=rows.device)  # (T, B, R)
             if valid is not None:
                 occurs = occurs & valid.unsqueeze(-1)
-            counts = (occurs.any(dim=1) & (count >= 2).unsqueeze(-1)).to(mean.dtype)  # (T, R)
+            anywhere = self._over_processes(occurs.any(dim=1).to(mean.dtype)) > 0  # (T, R)
+            counts = (anywhere & (count >= 2).unsqueeze(-1)).to(mean.dtype)
             # One after the other, a row's updates are a sum: each step's share is halved (say) by each later one.
             later = counts.flip(0).cumsum(0).flip(0) - counts
             shares = counts * self.momentum * (1 - self.momentum) ** later
@@ -229,13 +245,6 @@ class StepBatchNorm(_BatchNorm):
             unbiased = var * (count / (count - 1).clamp_min(1)).unsqueeze(-1)
             for buffer, values in ((self.running_mean, mean), (self.running_var, unbiased)):
                 buffer.copy_(buffer * kept + shares.t() @ values)
-
-
-def valid_steps(x: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """(T, B), whether each step is within its sequence; None where all are."""
-    if lengths is None:
-        return None
-    return torch.arange(x.shape[0], device=x.device).unsqueeze(1) < lengths
 
 
 def positions(x: Tensor, position: Tensor | None, resets: Tensor | None) -> Tensor:
@@ -263,11 +272,6 @@ def next_position(
         return after[-1]
     last = after.gather(0, (lengths.long() - 1).clamp_min(0).unsqueeze(0)).squeeze(0)
     return torch.where(lengths > 0, last, before)
-
-
-def _like(valid: Tensor, x: Tensor) -> Tensor:
-    """(T, B) to (T, B, 1, ..., 1)."""
-    return valid.view(*valid.shape, *[1] * (x.dim() - 2))
 
 
 def _product(sizes: Any) -> int:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..layers.checks import check_like_parameters, check_tensor
+from ..layers.padding import without_padding
 from .unit import IndRec, Recurrent, Run, State, state_after
 
 
@@ -62,9 +63,7 @@ class Network(nn.Module):
         if self.batch_first:
             x = x.transpose(0, 1).contiguous()
             resets = None if resets is None else resets.transpose(0, 1)
-        if lengths is not None:  # a NaN in the padding must not reach a weight's gradient
-            padding = torch.arange(x.shape[0], device=x.device).unsqueeze(1) >= lengths
-            x = x.masked_fill(padding.unsqueeze(-1), 0.0)
+        x = without_padding(x, lengths)
         entering, position = (None, None) if state is None else (list(state.h), state.position)
         run = Run(lengths, resets, position, entering, [])
         features = self._features(x, run)
