@@ -1,8 +1,10 @@
-"""The layers: IndRNN and its cell, initialisation, the constraint, parameter groups."""
+"""The layers: IndRNN, its cell and convolutions; norms, dropout, initialisation, constraint, parameter groups."""
 
 from .bound import EPSILON, RecurrentBound, attach_constraint, constrain_
 from .conv import ConvIndRNN1d, ConvIndRNN2d
+from .dropout import SharedDropout, embedding_dropout, shared_dropout
 from .indrnn import IndRNN, IndRNNCell
+from .norm import SequenceBatchNorm, StepBatchNorm
 from .parameters import parameter_groups
 
 __all__ = [
@@ -12,7 +14,12 @@ __all__ = [
     "IndRNN",
     "IndRNNCell",
     "RecurrentBound",
+    "SequenceBatchNorm",
+    "SharedDropout",
+    "StepBatchNorm",
     "attach_constraint",
     "constrain_",
+    "embedding_dropout",
     "parameter_groups",
+    "shared_dropout",
 ]

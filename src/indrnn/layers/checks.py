@@ -38,6 +38,13 @@ def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> Non
         raise ValueError(f"{name} must have the shape {shape} for this input, got {tuple(value.shape)}")
 
 
+def check_resets(resets: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Raise unless `resets` is None or a bool tensor of this shape."""
+    check_tensor("resets", resets, shape)
+    if resets is not None and resets.dtype != torch.bool:
+        raise TypeError(f"resets must be bool, got {resets.dtype}")
+
+
 def check_like_parameters(name: str, value: Tensor | None, module: nn.Module) -> None:
     """Raise unless `value` is None or on the device, and (but under autocast) of the type, of the parameters."""
     if value is None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..ops import choice, recurrence, reference
 from .bound import EPSILON, RecurrentBound
-from .checks import check_like_parameters, check_nonlinearity, check_size, check_tensor
+from .checks import check_like_parameters, check_nonlinearity, check_resets, check_size, check_tensor
 from .indrnn import _describe, _last_steps
 from .padding import without_padding
 
@@ -170,7 +170,7 @@ class _ConvIndRNN(nn.Module):
         check_tensor("hx", hx, (B, self.out_channels, *size))
         check_like_parameters("hx", hx, self)
         check_tensor("lengths", lengths, (B,))
-        check_tensor("resets", resets, (B, T) if self.batch_first else (T, B))
+        check_resets(resets, (B, T) if self.batch_first else (T, B))
         return size
 
     def _sizes(self, name: str, value: int | tuple[int, ...], least: int = 1) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..ops import choice, recurrence, reference
 from .bound import EPSILON, RecurrentBound
-from .checks import check_like_parameters, check_nonlinearity, check_probability, check_size, check_tensor
+from .checks import check_like_parameters, check_nonlinearity, check_probability, check_resets, check_size, check_tensor
 from .dropout import shared_dropout
 from .padding import without_padding
 from .projection import project
@@ -242,7 +242,7 @@ class IndRNN(nn.Module):
         check_tensor("hx", hx, (self.num_layers * self._directions, *batches, self.hidden_size))
         check_like_parameters("hx", hx, self)
         check_tensor("lengths", lengths, batches)
-        check_tensor("resets", resets, (*batches, time) if self.batch_first else (time, *batches))
+        check_resets(resets, (*batches, time) if self.batch_first else (time, *batches))
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""

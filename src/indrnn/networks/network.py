@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..layers.checks import check_like_parameters, check_tensor
+from ..layers.checks import check_like_parameters, check_resets, check_tensor
 from ..layers.padding import without_padding
 from .unit import IndRec, Recurrent, Run, State, state_after
 
@@ -81,7 +81,7 @@ class Network(nn.Module):
         check_like_parameters("input", input, self)
         batch = input.shape[0 if self.batch_first else 1]
         check_tensor("lengths", lengths, (batch,))
-        check_tensor("resets", resets, tuple(input.shape[:2]))
+        check_resets(resets, tuple(input.shape[:2]))
         if state is None:
             return
         if not isinstance(state, State):
