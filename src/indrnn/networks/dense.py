@@ -79,6 +79,10 @@ class DenseIndRNN(Network):
             raise ValueError("blocks must hold at least one number of dense layers, got none")
         for layers in blocks:
             check_size("blocks", layers)
+        if last_transition is not None:
+            check_size("last_transition", last_transition)
+        if dropout is not None and not isinstance(dropout, DenseDropout):
+            raise TypeError(f"dropout must be a DenseDropout or None, got {type(dropout).__name__}")
         settings, drop, k = recurrent or Recurrent(norm="before"), dropout or DenseDropout(), growth_rate
 
         def layer(inputs: int, outputs: int, p: float, last: bool = False) -> nn.ModuleList:

@@ -90,8 +90,11 @@ class Network(nn.Module):
         if len(state.h) != len(layers):
             raise ValueError(f"state must hold the states of {len(layers)} recurrent layers, got {len(state.h)}")
         check_tensor("state.position", state.position, (batch,))
+        if state.position.dtype != torch.int64:
+            raise TypeError(f"state.position must be int64, got {state.position.dtype}")
         for i, (h, layer) in enumerate(zip(state.h, layers, strict=True)):
             check_tensor(f"state.h[{i}]", h, (batch, layer.weight_hh.shape[0]))
+            check_like_parameters(f"state.h[{i}]", h, self)
 
     def extra_repr(self) -> str:
         """How many recurrent layers there are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..layers.checks import check_size
+from ..layers.checks import check_probability, check_size
 from .network import Network, weight_layer
 from .unit import IndRec, Recurrent, Run
 
@@ -47,6 +47,8 @@ class ResidualIndRNN(Network):
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_blocks": num_blocks}
         for name, value in (sizes | {"operations": operations}).items():
             check_size(name, value)
+        if last_dropout is not None:
+            check_probability("last_dropout", last_dropout)
         settings = recurrent or Recurrent(norm="before")
         super().__init__(input_size, hidden_size, settings, batch_first)
         self.first = weight_layer(input_size, hidden_size, device, dtype)

@@ -138,7 +138,7 @@ class IndRec(nn.Module):
         if self._fuses():
             return self._fused(x, run, bias)
         if self.settings.norm == "before":
-            x, bias = self._normalise(x if bias is None else x + bias, run), None
+            x, bias = self._normalise(x if bias is None else (x + bias).to(x.dtype), run), None
         h, h_last = recurrence(
             x,
             self.weight_hh,

@@ -437,15 +437,19 @@ struct Combine {
   Affine<A> by;
 
   INDRNN_INLINE void run(Tile tile) const {
-    const int64_t n = tile.j1 - tile.j0;
+    const int64_t R = shape.R();
+    const bool merge = shape.plain() && g.rows_touch(R) && v.rows_touch(R) && tile.j1 - tile.j0 == R;
+    const int64_t group = merge ? tile.b1 - tile.b0 : 1;
+    const int64_t n = group * (tile.j1 - tile.j0);
     const Scratch<A> row(n);
     for (int64_t t = 0; t < shape.T; ++t) {
-      for (int64_t b = tile.b0; b < tile.b1; ++b) {
+      for (int64_t b = tile.b0; b < tile.b1; b += group) {
         S* const out = to.row(t, b, tile.j0);
         if (t < shape.length(b)) {
-          const Affine<A> here = by.at(b * shape.R() + tile.j0);
-          affine_row<S, A>(n, g.row(t, b, tile.j0), v.row(t, b, tile.j0), here, row.data);
-          store_row(n, row.data, out);
+          const S* const from = g.row(t, b, tile.j0);
+          A* const direct = std::is_same<S, A>::value && out != from ? reinterpret_cast<A*>(out) : nullptr;
+          affine_row<S, A>(n, from, v.row(t, b, tile.j0), by.at(b * R + tile.j0), direct ? direct : row.data);
+          if (!direct) store_row(n, row.data, out);
         } else {
           std::memset(static_cast<void*>(out), 0, size_t(n) * sizeof(S));
         }
@@ -463,11 +467,14 @@ struct Sums {
   double *first, *second;
 
   INDRNN_INLINE void run(Tile tile) const {
-    const int64_t n = tile.j1 - tile.j0;
+    const int64_t R = shape.R();
+    const bool merge = shape.plain() && v.rows_touch(R) && w.rows_touch(R) && tile.j1 - tile.j0 == R;
+    const int64_t group = merge ? tile.b1 - tile.b0 : 1;
+    const int64_t n = group * (tile.j1 - tile.j0);
     for (int64_t t = 0; t < shape.T; ++t) {
-      for (int64_t b = tile.b0; b < tile.b1; ++b) {
+      for (int64_t b = tile.b0; b < tile.b1; b += group) {
         if (t >= shape.length(b)) continue;
-        const int64_t at = b * shape.R() + tile.j0;
+        const int64_t at = b * R + tile.j0;
         const A* const c = center ? center + at : nullptr;
         sums_row<S, A>(n, v.row(t, b, tile.j0), w.row(t, b, tile.j0), c, first + at, second + at);
       }
