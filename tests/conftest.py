@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -49,3 +49,12 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("empty", "empty_like"):
         monkeypatch.setattr(torch, name, poison(getattr(torch, name)))
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """For torch's own batch norm, which forks for any size and then waits longer than it works."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

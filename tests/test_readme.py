@@ -1,4 +1,4 @@
-"""The README's code runs as it stands."""
+"""The code in README and docs runs as it stands."""
 
 from __future__ import annotations
 
@@ -6,14 +6,28 @@ import re
 from pathlib import Path
 from typing import Any
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
 
 
-def test_the_example_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def run(page: str) -> dict[str, Any]:
+    """Every block of Python on the page, one after the other."""
     names: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
     for block in blocks:
         exec(block, names)
+    return names
+
+
+def test_readme() -> None:
+    names = run("README.md")
     assert names["output"].shape == (100, 50, 128)
     assert names["h_n"].shape == (2, 50, 128)
     assert all(u.abs().max() <= 2 ** (1 / 100) for name, u in names["model"].named_parameters() if "weight_hh" in name)
+
+
+def test_networks() -> None:
+    names = run("docs/networks.md")
+    assert sum(parameter.numel() for parameter in names["model"].parameters()) == 256_514
+    depths = [len(names[name].recurrent_layers) for name in ("plain", "residual", "dense")]
+    assert depths == [6, 11, 40]

@@ -1,0 +1,85 @@
+"""ResidualIndRNN: shortcuts around blocks of norm, recurrence, Weight; and a hundred layers of it train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from indrnn.networks import Recurrent, ResidualIndRNN
+from tests.networks.networks import NORMS, Composition, M, assert_composed, lively, shares_dropped
+
+pytestmark = pytest.mark.usefixtures("_one_thread")
+
+
+@pytest.mark.parametrize("operations", [2, 3])
+@pytest.mark.parametrize("norm", NORMS)
+def test_equals_composition(norm: str, operations: int) -> None:
+    network = ResidualIndRNN(M, 9, 2, Recurrent(**NORMS[norm]), operations=operations, dtype=torch.float64)
+
+    def compose(layers: Composition, x: Tensor) -> Tensor:
+        x = layers.weight(x)
+        for _ in range(2):
+            residual = x
+            for _ in range(operations):
+                residual = layers.weight(layers.recurrent(residual))
+            x = x + residual
+        return layers.recurrent(x)
+
+    assert_composed(lively(network), compose)
+
+
+def test_norm_is_before_the_recurrence_unless_given() -> None:
+    assert ResidualIndRNN(M, 9, 1).settings == Recurrent(norm="before")
+
+
+# The paper's networks of 12, 21 and 100 layers.
+@pytest.mark.parametrize(("blocks", "layers"), [(5, 11), (10, 21), (49, 99)])
+def test_depth(blocks: int, layers: int) -> None:
+    network = ResidualIndRNN(M, 2, blocks)
+    assert len(network.recurrent_layers) == layers
+    assert sum(isinstance(module, torch.nn.Linear) for module in network.modules()) == layers
+    assert network.extra_repr() == f"recurrent_layers={layers}, blocks={blocks} of 2"
+    assert network.extra_repr() in repr(network)
+
+
+def test_depth_of_three_operations() -> None:
+    network = ResidualIndRNN(M, 2, 4, operations=3)
+    assert len(network.recurrent_layers) == 13
+    assert network.extra_repr() == "recurrent_layers=13, blocks=4 of 3"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"dropout": 0.5}, [0.5] * 5),
+        ({"dropout": 0.5, "last_dropout": 0.25}, [0.5] * 4 + [0.25]),
+        ({"dropout": 1.0, "last_dropout": 0.0}, [1.0] * 4 + [0.0]),
+        ({"last_dropout": 1.0}, [0.0] * 4 + [1.0]),
+        ({}, [0.0] * 5),
+    ],
+    ids=str,
+)
+def test_dropout(options: dict[str, Any], expected: list[float]) -> None:
+    shares = shares_dropped(ResidualIndRNN(M, 101, 2, Recurrent(norm=None), **options))
+    # 9999 numbers: 0.02 is four standard deviations
+    assert shares == pytest.approx(expected, abs=0.02)
+    assert all(share == p for share, p in zip(shares, expected, strict=True) if p in (0, 1))
+
+
+BAD_ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"input_size": 0}, ValueError, "input_size must be at least 1, got 0"),
+    ({"hidden_size": 0}, ValueError, "hidden_size must be at least 1, got 0"),
+    ({"num_blocks": 2.0}, TypeError, "num_blocks must be an integer, got float"),
+    ({"operations": 0}, ValueError, "operations must be at least 1, got 0"),
+    ({"dropout": -1}, ValueError, r"dropout must be a number in \[0, 1\], got -1"),
+    ({"last_dropout": 2.0}, ValueError, r"last_dropout must be a number in \[0, 1\], got 2\.0"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD_ARGUMENTS, ids=[case[-1] for case in BAD_ARGUMENTS])
+def test_bad_arguments_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ResidualIndRNN(**{"input_size": M, "hidden_size": 9, "num_blocks": 2, **options})
