@@ -62,6 +62,11 @@ def recurrence_norm(
     if place not in ("before", "after"):
         raise ValueError(f"place must be 'before' or 'after', got {place!r}")
     op.check(x, u, h_0, bias, activation, lengths, resets)
+    for name, value in (("weight", weight), ("shift", shift)):
+        if value.shape != u.shape:
+            raise ValueError(f"{name} must have shape {tuple(u.shape)}, as u has, got {tuple(value.shape)}")
+    if mask is not None and mask.shape != (1, *x.shape[1:]):
+        raise ValueError(f"mask must have shape {(1, *x.shape[1:])}, one for all steps, got {tuple(mask.shape)}")
     choice.check_name(backend)
     arguments = (x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place, backend)
     y, h_last, _, mean, var = _RecurrenceNorm.apply(*arguments)
