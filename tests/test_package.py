@@ -129,7 +129,7 @@ def test_a_kernel_without_threads_and_clones_gives_the_same_bits(
     built = tmp_path / KERNEL_FILE
     strict = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
     options = ["-O2", "-ffp-contract=off", "-fPIC", "-shared"]
-    run(COMPILER, *strict, *options, ROOT / "src/indrnn/ops/kernel.cpp", "-o", built, cwd=tmp_path)
+    run(COMPILER, *strict, *options, *(ROOT / "src/indrnn/ops").glob("*.cpp"), "-o", built, cwd=tmp_path)
     # Large enough for several threads of the installed kernel
     problems = [
         problem(600, 7, 63, activation=activation, dtype=dtype)

@@ -24,25 +24,8 @@
 #define INDRNN_EXPORT extern "C" __attribute__((visibility("default")))
 #endif
 
-// One binary for every x86-64: the loops are compiled twice and the loader picks. CMake checks that the compiler can.
-#ifdef INDRNN_HAVE_TARGET_CLONES
-#define INDRNN_CLONES __attribute__((target_clones("avx2", "default")))
-#else
-#define INDRNN_CLONES
-#endif
 namespace indrnn {
 namespace {
-
-// Not templates, and apart from the parallel region: neither goes together with target_clones.
-#define INDRNN_TILE(S, A)                                                                   \
-  INDRNN_CLONES void tile_of(const Forward<S, A>& pass, Tile tile) { run_tile(pass, tile); } \
-  INDRNN_CLONES void tile_of(const Backward<S, A>& pass, Tile tile) { run_tile(pass, tile); } \
-  INDRNN_CLONES void tile_of(const Combine<S, A>& pass, Tile tile) { pass.run(tile); }        \
-  INDRNN_CLONES void tile_of(const Sums<S, A>& pass, Tile tile) { pass.run(tile); }
-INDRNN_TILE(float, float)
-INDRNN_TILE(double, double)
-INDRNN_TILE(BFloat16, float)
-INDRNN_TILE(Float16, float)
 
 // ---- memory
 
@@ -87,10 +70,10 @@ void run_all(const Pass& pass, int threads) {
 
 // The sum over the chains of each neuron, in the order of memory whatever the number of threads
 template <class A>
-void add_up(const Shape& s, const A* sum, A* to) {
+void add_up(const Shape& s, const double* sum, A* to) {
   const Scratch<double> total(s.N);
   for (int64_t i = 0; i < s.B * s.M; ++i)
-    for (int64_t n = 0; n < s.N; ++n) total.data[n] += double(sum[i * s.N + n]);
+    for (int64_t n = 0; n < s.N; ++n) total.data[n] += sum[i * s.N + n];
   for (int64_t n = 0; n < s.N; ++n) to[n] = A(total.data[n]);
 }
 
@@ -126,9 +109,9 @@ void run_forward(const Forward<S, A>& pass, int threads) {
 template <class S, class A>
 void run_backward(Backward<S, A> pass, int threads, A* grad_u, A* grad_bias) {
   const Shape& s = pass.shape;
-  const Scratch<A> sum_u(s.B * s.R()), sum_bias(s.B * s.R());
+  const Scratch<double> sum_u(s.B * s.R()), sum_bias(s.B * s.R());
   pass.sum_u = sum_u.data;
-  pass.sum_bias = sum_bias.data;
+  if (!pass.sum_bias) pass.sum_bias = sum_bias.data;
   expect_writes(pass.grad_x.data, s.T * s.B * s.R() * int64_t(sizeof(S)));
   run_all(pass, threads);
   add_up(s, pass.sum_u, grad_u);
@@ -295,6 +278,7 @@ INDRNN_EXPORT void indrnn_norm_forward(int dtype, int activation, int before, in
     pass.y = {static_cast<S*>(y), B * R, R};
     pass.u = vector(u);
     pass.state = static_cast<A*>(state);
+    pass.place = before ? Place::before : Place::after;
     if (before) {  // the norm takes any bias away again
       run_all(Sums<S, A>{shape, pass.x, {}, nullptr, norm.first.data, norm.second.data}, threads);
       moments();
@@ -309,7 +293,7 @@ INDRNN_EXPORT void indrnn_norm_forward(int dtype, int activation, int before, in
       moments();
       expect_writes(y, T * B * R * int64_t(sizeof(S)));
       const Series<const S> made{static_cast<const S*>(h), B * R, R};
-      run_all(Combine<S, A>{shape, {}, made, pass.y, norm.normalise(vector(weight), vector(shift), vector(mask), eps)},
+      run_all(Combine<S, A>{shape, false, made, pass.y, norm.normalise(vector(weight), vector(shift), vector(mask), eps)},
               threads);
     }
   });
@@ -342,11 +326,12 @@ INDRNN_EXPORT void indrnn_norm_backward(int dtype, int activation, int before, i
     pass.u = vector(u);
     pass.h_0 = vector(h_0);
     pass.carry = static_cast<A*>(carry);
+    pass.place = before ? Place::before : Place::after;
     if (before) {
       pass.norm.gain = vector(mask);
       pass.x = {static_cast<const S*>(x), x_t, x_b};
       pass.x_center = center;
-      pass.sum = norm.first.data;
+      pass.sum_bias = norm.first.data;
       pass.sum_x = norm.second.data;
     } else {
       run_all(Sums<S, A>{shape, pass.grad_h, pass.h, center, norm.first.data, norm.second.data}, threads);
@@ -356,8 +341,7 @@ INDRNN_EXPORT void indrnn_norm_backward(int dtype, int activation, int before, i
     run_backward(pass, threads, static_cast<A*>(grad_u), static_cast<A*>(grad_bias));
     if (before) {
       norm.add_up_both(nullptr);
-      const Series<const S> made{static_cast<const S*>(grad_x), B * R, R};
-      run_all(Combine<S, A>{shape, made, pass.x, pass.grad_x, correct(nullptr)}, threads);
+      run_all(Combine<S, A>{shape, true, pass.x, pass.grad_x, correct(nullptr)}, threads);
       std::fill_n(static_cast<A*>(grad_bias), N, A(0));
     }
     for (int64_t n = 0; n < N; ++n) {

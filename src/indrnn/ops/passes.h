@@ -49,54 +49,112 @@ INDRNN_INLINE void repeat(const A* vector, int64_t N, int64_t j0, int64_t n, A* 
   for (int64_t j = 0; j < n; ++j) to[j] = vector[(j0 + j) % N];
 }
 
+// Sums over a stretch of steps are kept in the accumulation type, then added to a sum in double: rounding does not grow
+// with the length of a sequence, and the variance of numbers far from 0 is not lost.
+constexpr int64_t stretch = 64;
+
+// The rows of a tile. Where nothing differs between them and memory has no gap between them, they are one long row.
+struct Rows {
+  bool merged;
+  int64_t group, n, count;  // batch elements in a row, numbers in a row, rows
+  Rows(const Shape& shape, Tile tile, bool touch)
+      : merged(shape.plain() && touch && tile.j1 - tile.j0 == shape.R()),
+        group(merged ? tile.b1 - tile.b0 : 1),
+        n(group * (tile.j1 - tile.j0)),
+        count((tile.b1 - tile.b0) / group) {}
+  int64_t index(Tile tile, int64_t b) const { return (b - tile.b0) / group; }
+};
+
+// The moments of each row of a tile over a stretch; its first value is the pivot.
+template <class A>
+struct Stretch {
+  Rows rows;
+  Scratch<A> pivot, first, second;
+  Scratch<int64_t> steps;  // in the stretch so far
+  Stretch(Rows rows, bool used)
+      : rows(rows), pivot(used ? rows.count * rows.n : 0), first(used ? rows.count * rows.n : 0),
+        second(used ? rows.count * rows.n : 0), steps(rows.count) {}
+  Moments<A> at(int64_t row) const {
+    const int64_t i = row * rows.n;
+    return {pivot.data + i, first.data + i, second.data + i};
+  }
+  template <class S>
+  INDRNN_INLINE void start(int64_t row, const S* values) const {
+    const Moments<A> sums = at(row);
+    for (int64_t j = 0; j < rows.n; ++j) {
+      pivot.data[row * rows.n + j] = load(values[j]);
+      sums.first[j] = sums.second[j] = A(0);
+    }
+    steps.data[row] = 1;
+  }
+  INDRNN_INLINE void finish(int64_t row, double* sum, double* square) const {
+    if (steps.data[row]) move_into(rows.n, steps.data[row], at(row), sum, square);
+    steps.data[row] = 0;
+  }
+};
+
 template <class S, class A>
 struct Forward {
   Shape shape;
   Activation activation;
+  Place place;
   Series<const S> x;
   Series<S> h;
   const A* u;
-  const A* bias;  // (N,), or null
-  A* state;       // in: h_0; out: h_last
-  Affine<A> norm;  // of x, before the recurrence; constants (B, R), null where there is none
+  const A* bias;   // (N,), or null
+  A* state;        // in: h_0; out: h_last
+  Affine<A> norm;  // before the recurrence: constants (B, R)
   const A* mask;   // (B, R), or null: y = mask * h
   Series<S> y;
-  double *sum, *square;  // in: zeros; out: each chain's sums over h and its square; or null
+  double *sum, *square;  // after the recurrence: in zeros; out each chain's sums over h and its square
 
-  template <Activation act>
+  template <Activation act, Place place>
   INDRNN_INLINE void run(Tile tile) const {
     const int64_t R = shape.R();
-    // Where nothing differs between the rows of the tile and memory has no gap between them, they are one long row.
-    const bool merge = shape.plain() && x.rows_touch(R) && h.rows_touch(R) && tile.j1 - tile.j0 == R;
-    const int64_t group = merge ? tile.b1 - tile.b0 : 1;
-    const int64_t n = group * (tile.j1 - tile.j0);
-    const Scratch<A> u_row(n), bias_row(n), row(n);
+    const Rows rows(shape, tile, x.rows_touch(R));
+    const int64_t n = rows.n;
+    const Scratch<A> u_row(n), bias_row(n), ones(n);
+    std::fill_n(ones.data, n, A(1));
     repeat(u, shape.N, tile.j0, n, u_row.data);
     if (bias) repeat(bias, shape.N, tile.j0, n, bias_row.data);
-    const A* const added = bias ? bias_row.data : nullptr;
-    for (int64_t step = 0; step < shape.T; ++step) {
+    const Stretch<A> part(rows, place == Place::after);
+    const int64_t direction = shape.reverse ? -1 : 1;
+    constexpr int many = steps_at_once<act, S>;
+    for (int64_t step = 0, taken; step < shape.T; step += taken) {
       const int64_t t = shape.reverse ? shape.T - 1 - step : step;
-      for (int64_t b = tile.b0; b < tile.b1; b += group) {
-        S* const out = h.row(t, b, tile.j0);
-        A* const s = state + b * R + tile.j0;
+      taken = rows.merged && step + many <= shape.T ? many : 1;
+      for (int64_t b = tile.b0; b < tile.b1; b += rows.group) {
+        const int64_t at = b * R + tile.j0, r = rows.index(tile, b);
+        const ForwardRow<S, A> row{x.row(t, b, tile.j0),
+                                   h.row(t, b, tile.j0),
+                                   (mask ? y : h).row(t, b, tile.j0),
+                                   direction * x.stride_t,
+                                   direction * h.stride_t,
+                                   u_row.data,
+                                   bias_row.data,
+                                   state + at,
+                                   norm.at(at),
+                                   mask ? mask + at : ones.data,
+                                   part.at(r)};
         if (t >= shape.length(b)) {
-          std::memset(static_cast<void*>(out), 0, size_t(n) * sizeof(S));
-          if (mask) std::memset(static_cast<void*>(y.row(t, b, tile.j0)), 0, size_t(n) * sizeof(S));
+          std::memset(static_cast<void*>(row.h), 0, size_t(n) * sizeof(S));
+          if (mask) std::memset(static_cast<void*>(row.y), 0, size_t(n) * sizeof(S));
           continue;
         }
-        if (shape.reset(t, b)) std::memset(s, 0, size_t(n) * sizeof(A));
-        const S* const in = x.row(t, b, tile.j0);
-        const int64_t at = b * R + tile.j0;
-        if (norm.slope) affine_row<S, A>(n, nullptr, in, norm.at(at), row.data);
-        const A* const input = norm.slope ? row.data : loaded(n, in, row.data);
-        forward_row<act, S, A>(n, input, u_row.data, added, s, out);
-        if (sum) sums_row<S, A>(n, out, nullptr, nullptr, sum + at, square + at);
-        if (mask) {
-          affine_row<S, A>(n, out, nullptr, {mask + at, nullptr, nullptr, nullptr}, row.data);
-          store_row(n, row.data, y.row(t, b, tile.j0));
-        }
+        if (shape.reset(t, b)) std::memset(row.state, 0, size_t(n) * sizeof(A));
+        const bool fresh = place == Place::after && part.steps.data[r] == 0;
+        if (fresh) taken = 1;
+        if (many > 1 && taken == many)
+          forward_rows<act, place, many>(n, row);
+        else
+          forward_rows<act, place, 1>(n, row);
+        if (fresh) part.start(r, row.h);
+        else if (place == Place::after && (part.steps.data[r] += taken) > stretch) part.finish(r, sum + at, square + at);
       }
     }
+    if (place == Place::after)
+      for (int64_t b = tile.b0; b < tile.b1; b += rows.group)
+        part.finish(rows.index(tile, b), sum + b * R + tile.j0, square + b * R + tile.j0);
   }
 };
 
@@ -104,102 +162,108 @@ template <class S, class A>
 struct Backward {
   Shape shape;
   Activation activation;
+  Place place;
   Series<const S> grad_h, h;
   Series<S> grad_x;
   const A* u;
   const A* h_0;  // (B, R), or null for zeros
   A* carry;      // in: grad_h_last; out: grad_h_0
-  A* sum_u;      // in: zeros; out: each chain's part of u's gradient, (B, R)
-  A* sum_bias;   // the same for a bias: the sum of x's gradient
+  double *sum_u, *sum_bias;  // in: zeros; out: each chain's part of the gradients of u and a bias, (B, R)
   Affine<A> norm;     // of grad_h, with v = h: the backward pass of a norm or dropout after the recurrence
   Series<const S> x;  // for a norm before the recurrence: with its center, (B, R), each chain's sum of grad * (x - center)
   const A* x_center;
-  double *sum, *sum_x;  // in: zeros; or null
+  double* sum_x;
 
-  // A sum over very many steps is added up in stretches, or rounding would grow with its length.
-  static constexpr int64_t stretch = 512;
-
-  static INDRNN_INLINE void move_into(int64_t n, A* __restrict part, A* __restrict sum) {
-    for (int64_t j = 0; j < n; ++j) {
-      sum[j] += part[j];
-      part[j] = A(0);
-    }
-  }
-
-  template <Activation act>
+  template <Activation act, Place place>
   INDRNN_INLINE void run(Tile tile) const {
     const int64_t R = shape.R();
-    const bool merge = shape.plain() && grad_h.rows_touch(R) && h.rows_touch(R) && grad_x.rows_touch(R) && x.rows_touch(R) &&
-                       tile.j1 - tile.j0 == R;
-    const int64_t group = merge ? tile.b1 - tile.b0 : 1;
-    const int64_t n = group * (tile.j1 - tile.j0);
-    const int64_t rows = (tile.b1 - tile.b0) / group;
-    const Scratch<A> u_row(n), zeros(n), partial_u(rows * n), partial_bias(rows * n), row(n), entered(n);
+    const Rows rows(shape, tile, grad_h.rows_touch(R) && x.rows_touch(R));
+    const int64_t n = rows.n, size = rows.count * n;
+    const Scratch<A> u_row(n), zeros(n), ones(n), room(n), part_u(size), part_bias(size), part_x(size);
+    const Scratch<S> no_gradient(n);
+    std::fill_n(ones.data, n, A(1));
+    constexpr int many = steps_at_once<act, S>;
     repeat(u, shape.N, tile.j0, n, u_row.data);
-    for (int64_t step = shape.T - 1; step >= 0; --step) {
-      const int64_t t = shape.reverse ? shape.T - 1 - step : step;
-      const int64_t before = shape.reverse ? t + 1 : t - 1;
-      for (int64_t b = tile.b0; b < tile.b1; b += group) {
-        const int64_t at = b * R + tile.j0;
-        A* const part_u = partial_u.data + (b - tile.b0) / group * n;
-        A* const part_bias = partial_bias.data + (b - tile.b0) / group * n;
+    const int64_t direction = shape.reverse ? 1 : -1;
+    int64_t since = 0;
+    for (int64_t left = shape.T, taken; left > 0; left -= taken) {
+      taken = rows.merged && left >= many ? many : 1;
+      const int64_t t = shape.reverse ? shape.T - left : left - 1;
+      const int64_t before = t + direction * taken;  // the step whose state entered the last one taken
+      since += taken;
+      for (int64_t b = tile.b0; b < tile.b1; b += rows.group) {
+        const int64_t at = b * R + tile.j0, r = rows.index(tile, b);
         S* const out = grad_x.row(t, b, tile.j0);
         if (t < shape.length(b)) {
-          const S* const g = grad_h.row(t, b, tile.j0);
-          const S* const now = h.row(t, b, tile.j0);
-          const bool first = before < 0 || before >= shape.length(b);
-          const bool reset = shape.reset(t, b);
-          if (norm.gain) affine_row<S, A>(n, g, now, norm.at(at), row.data);
-          const A* const incoming = norm.gain ? row.data : loaded(n, g, row.data);
-          const A* const previous = reset || (first && !h_0) ? zeros.data
-                                    : first                  ? h_0 + at
-                                                             : loaded(n, h.row(before, b, tile.j0), entered.data);
-          backward_row<act, S, A>(n, incoming, now, previous, u_row.data, carry + at, part_u, part_bias, out);
-          if (sum) sums_row<S, A>(n, out, x.row(t, b, tile.j0), x_center + at, sum + at, sum_x + at);
+          const bool first = before < 0 || before >= shape.length(b), reset = shape.reset(t, b);
+          const BackwardRow<S, A> row{grad_h.data ? grad_h.row(t, b, tile.j0) : no_gradient.data,
+                                      h.row(t, b, tile.j0),
+                                      x.row(t, b, tile.j0),
+                                      out,
+                                      grad_h.data ? direction * grad_h.stride_t : 0,
+                                      direction * h.stride_t,
+                                      direction * x.stride_t,
+                                      reset || (first && !h_0) ? zeros.data
+                                      : first ? h_0 + at
+                                              : loaded(n, h.row(before, b, tile.j0), room.data),
+                                      u_row.data,
+                                      carry + at,
+                                      norm.gain ? norm.at(at) : Affine<A>{ones.data, nullptr, nullptr, nullptr},
+                                      x_center ? x_center + at : nullptr,
+                                      part_u.data + r * n,
+                                      part_bias.data + r * n,
+                                      part_x.data + r * n};
+          if (many > 1 && taken == many)
+            backward_rows<act, place, many>(n, row);
+          else
+            backward_rows<act, place, 1>(n, row);
           if (reset) std::memset(carry + at, 0, size_t(n) * sizeof(A));
         } else {
           std::memset(static_cast<void*>(out), 0, size_t(n) * sizeof(S));
         }
-        if (step % stretch == 0) {
-          move_into(n, part_u, sum_u + at);
-          move_into(n, part_bias, sum_bias + at);
+        if (since >= stretch || left == taken) {
+          move_into(n, part_u.data + r * n, sum_u + at);
+          move_into(n, part_bias.data + r * n, sum_bias + at);
+          if (place == Place::before) move_into(n, part_x.data + r * n, sum_x + at);
         }
       }
+      if (since >= stretch) since = 0;
     }
   }
 };
 
-// to = gain * g + offset + slope * (v - center) at each valid step, and 0 elsewhere; `to` may be g.
+// to = gain * g + offset + slope * (v - center) at each valid step, and 0 elsewhere; g is `to` or nothing.
 template <class S, class A>
 struct Combine {
   Shape shape;
-  Series<const S> g, v;
+  bool in_place;
+  Series<const S> v;
   Series<S> to;
   Affine<A> by;
 
   INDRNN_INLINE void run(Tile tile) const {
     const int64_t R = shape.R();
-    const bool merge = shape.plain() && g.rows_touch(R) && v.rows_touch(R) && tile.j1 - tile.j0 == R;
-    const int64_t group = merge ? tile.b1 - tile.b0 : 1;
-    const int64_t n = group * (tile.j1 - tile.j0);
-    const Scratch<A> row(n);
-    for (int64_t t = shape.T - 1; t >= 0; --t) {  // what was made last is in the cache still
-      for (int64_t b = tile.b0; b < tile.b1; b += group) {
+    const Rows rows(shape, tile, v.rows_touch(R));
+    constexpr int many = std::is_same<S, float>::value ? 4 : 1;
+    for (int64_t left = shape.T, taken; left > 0; left -= taken) {  // what was made last is in the cache still
+      taken = rows.merged && left >= many ? many : 1;
+      const int64_t t = left - taken;
+      for (int64_t b = tile.b0; b < tile.b1; b += rows.group) {
         S* const out = to.row(t, b, tile.j0);
-        if (t < shape.length(b)) {
-          const S* const from = g.row(t, b, tile.j0);
-          A* const direct = std::is_same<S, A>::value && out != from ? reinterpret_cast<A*>(out) : nullptr;
-          affine_row<S, A>(n, from, v.row(t, b, tile.j0), by.at(b * R + tile.j0), direct ? direct : row.data);
-          if (!direct) store_row(n, row.data, out);
-        } else {
-          std::memset(static_cast<void*>(out), 0, size_t(n) * sizeof(S));
-        }
+        const S* const from = v.row(t, b, tile.j0);
+        const Affine<A> here = by.at(b * R + tile.j0);
+        if (t >= shape.length(b))
+          std::memset(static_cast<void*>(out), 0, size_t(rows.n) * sizeof(S));
+        else if (many > 1 && taken == many)
+          affine_rows<many>(rows.n, in_place, from, v.stride_t, here, out, to.stride_t);
+        else
+          affine_rows<1>(rows.n, in_place, from, v.stride_t, here, out, to.stride_t);
       }
     }
   }
 };
 
-// Each chain's sums over its valid steps: of v, and of v * (w - center), or of squares where w is missing.
+// Each chain's sums over its valid steps: of v and its squares, or of v and v * (w - center) where w is given.
 template <class S, class A>
 struct Sums {
   Shape shape;
@@ -209,28 +273,80 @@ struct Sums {
 
   INDRNN_INLINE void run(Tile tile) const {
     const int64_t R = shape.R();
-    const bool merge = shape.plain() && v.rows_touch(R) && w.rows_touch(R) && tile.j1 - tile.j0 == R;
-    const int64_t group = merge ? tile.b1 - tile.b0 : 1;
-    const int64_t n = group * (tile.j1 - tile.j0);
-    for (int64_t t = 0; t < shape.T; ++t) {
-      for (int64_t b = tile.b0; b < tile.b1; b += group) {
+    const Rows rows(shape, tile, v.rows_touch(R) && w.rows_touch(R));
+    const int64_t n = rows.n;
+    const Stretch<A> part(rows, true);
+    constexpr int many = std::is_same<S, float>::value ? 4 : 1;
+    for (int64_t t = 0, taken; t < shape.T; t += taken) {
+      taken = rows.merged && t + many <= shape.T ? many : 1;
+      for (int64_t b = tile.b0; b < tile.b1; b += rows.group) {
         if (t >= shape.length(b)) continue;
-        const int64_t at = b * R + tile.j0;
-        const A* const c = center ? center + at : nullptr;
-        sums_row<S, A>(n, v.row(t, b, tile.j0), w.row(t, b, tile.j0), c, first + at, second + at);
+        const int64_t at = b * R + tile.j0, r = rows.index(tile, b);
+        const Moments<A> sums = part.at(r);
+        const S *const value = v.row(t, b, tile.j0), *const other = w.row(t, b, tile.j0);
+        if (!other && part.steps.data[r] == 0) {
+          part.start(r, value);
+          taken = 1;
+          continue;
+        }
+        if (many > 1 && other && taken == many)
+          products_rows<many>(n, value, v.stride_t, other, w.stride_t, center + at, sums.first, sums.second);
+        else if (other)
+          products_rows<1>(n, value, v.stride_t, other, w.stride_t, center + at, sums.first, sums.second);
+        else if (many > 1 && taken == many)
+          moments_rows<many>(n, value, v.stride_t, sums);
+        else
+          moments_rows<1>(n, value, v.stride_t, sums);
+        // Without a pivot it is 0, and putting it back changes nothing.
+        if ((part.steps.data[r] += taken) > stretch) part.finish(r, first + at, second + at);
       }
     }
+    for (int64_t b = tile.b0; b < tile.b1; b += rows.group)
+      part.finish(rows.index(tile, b), first + b * R + tile.j0, second + b * R + tile.j0);
   }
 };
+
+template <Activation activation, class Pass>
+INDRNN_INLINE void run_placed(const Pass& pass, Tile tile) {
+  switch (pass.place) {
+    case Place::nowhere: return pass.template run<activation, Place::nowhere>(tile);
+    case Place::before: return pass.template run<activation, Place::before>(tile);
+    case Place::after: return pass.template run<activation, Place::after>(tile);
+  }
+}
 
 template <class Pass>
 INDRNN_INLINE void run_tile(const Pass& pass, Tile tile) {
   switch (pass.activation) {
-    case Activation::relu: return pass.template run<Activation::relu>(tile);
-    case Activation::tanh: return pass.template run<Activation::tanh>(tile);
-    case Activation::sigmoid: return pass.template run<Activation::sigmoid>(tile);
-    case Activation::identity: return pass.template run<Activation::identity>(tile);
+    case Activation::relu: return run_placed<Activation::relu>(pass, tile);
+    case Activation::tanh: return run_placed<Activation::tanh>(pass, tile);
+    case Activation::sigmoid: return run_placed<Activation::sigmoid>(pass, tile);
+    case Activation::identity: return run_placed<Activation::identity>(pass, tile);
   }
 }
+
+// All of a tile. Defined in tiles_full.cpp and tiles_half.cpp, which compile side by side.
+#define INDRNN_DECLARE_TILES(S, A)                \
+  void tile_of(const Forward<S, A>&, Tile tile);  \
+  void tile_of(const Backward<S, A>&, Tile tile); \
+  void tile_of(const Combine<S, A>&, Tile tile);  \
+  void tile_of(const Sums<S, A>&, Tile tile);
+INDRNN_DECLARE_TILES(float, float)
+INDRNN_DECLARE_TILES(double, double)
+INDRNN_DECLARE_TILES(BFloat16, float)
+INDRNN_DECLARE_TILES(Float16, float)
+
+// One binary for every x86-64: the loops are compiled twice and the loader picks. CMake checks that the compiler can.
+#ifdef INDRNN_HAVE_TARGET_CLONES
+#define INDRNN_CLONES __attribute__((target_clones("avx2", "default")))
+#else
+#define INDRNN_CLONES
+#endif
+// Not templates, and apart from the parallel region: neither goes together with target_clones.
+#define INDRNN_DEFINE_TILES(S, A)                                                             \
+  INDRNN_CLONES void tile_of(const Forward<S, A>& pass, Tile tile) { run_tile(pass, tile); }  \
+  INDRNN_CLONES void tile_of(const Backward<S, A>& pass, Tile tile) { run_tile(pass, tile); } \
+  INDRNN_CLONES void tile_of(const Combine<S, A>& pass, Tile tile) { pass.run(tile); }        \
+  INDRNN_CLONES void tile_of(const Sums<S, A>& pass, Tile tile) { pass.run(tile); }
 
 }  // namespace indrnn

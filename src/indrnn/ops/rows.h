@@ -12,6 +12,15 @@
 #else
 #define INDRNN_INLINE inline __attribute__((always_inline))
 #endif
+// Before a loop over a row: its iterations do not depend on each other. `restrict` cannot say so of one tensor's steps.
+#if defined(_MSC_VER)
+#define INDRNN_APART __pragma(loop(ivdep))
+#elif defined(__clang__)
+#define INDRNN_APART _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDRNN_APART _Pragma("GCC ivdep")
+#endif
+
 namespace indrnn {
 
 enum class Activation : int { relu, tanh, sigmoid, identity };
@@ -148,46 +157,17 @@ INDRNN_INLINE A through_activation(A gradient, A h) {
   return gradient;
 }
 
-// ---- one step of one row
+// ---- a few steps of one row
+//
+// Below, `..._t` is the distance in memory from one step to the next, in the order of the pass; S is the type of tensors
+// over time and A that of everything else.
 
-// A row in the accumulation type: itself, or read into `room`
-template <class S, class A>
-INDRNN_INLINE const A* loaded(int64_t n, const S* __restrict from, A* __restrict room) {
-  if constexpr (std::is_same<S, A>::value) {
-    (void)n, (void)room;
-    return from;
-  } else {
-    if (!from) return nullptr;
-    for (int64_t j = 0; j < n; ++j) room[j] = load(from[j]);
-    return room;
-  }
-}
+// Several steps go together where they are cheap beside memory: what is constant along a chain is then read once for all.
+template <Activation activation, class S>
+constexpr int steps_at_once = activation == Activation::relu && std::is_same<S, float>::value ? 4 : 1;
 
-template <Activation activation, class S, class A>
-INDRNN_INLINE void forward_row(int64_t n, const A* __restrict x, const A* __restrict u, const A* __restrict bias,
-                               A* __restrict state, S* __restrict h) {
-  for (int64_t j = 0; j < n; ++j) {
-    const A input = bias ? x[j] + bias[j] : x[j];
-    const A value = activate<activation, A>(input + u[j] * state[j]);
-    state[j] = value;
-    store(h[j], value);
-  }
-}
-
-// `previous` is the state that entered the step: a row of h, or h_0, or zeros.
-template <Activation activation, class S, class A>
-INDRNN_INLINE void backward_row(int64_t n, const A* __restrict grad_h, const S* __restrict h,
-                                const A* __restrict previous, const A* __restrict u, A* __restrict carry,
-                                A* __restrict sum_u, A* __restrict sum_bias, S* __restrict grad_x) {
-  for (int64_t j = 0; j < n; ++j) {
-    const A incoming = (grad_h ? grad_h[j] : A(0)) + carry[j];
-    const A delta = through_activation<activation, A>(incoming, load(h[j]));
-    carry[j] = u[j] * delta;
-    sum_u[j] += delta * previous[j];
-    sum_bias[j] += delta;
-    store(grad_x[j], delta);
-  }
-}
+// Where batch norm stands
+enum class Place : int { nowhere, before, after };
 
 // Batch norm, its backward pass and dropout are all of one form: gain * g + offset + slope * (v - center), where the
 // four are constant along a chain. g, or v with its three, may be missing.
@@ -200,42 +180,198 @@ struct Affine {
   }
 };
 
+// Sums of v - pivot and its square over a few steps of each chain
+template <class A>
+struct Moments {
+  const A* pivot;
+  A *first, *second;
+};
+
 template <class S, class A>
-INDRNN_INLINE void affine_row(int64_t n, const S* __restrict g, const S* __restrict v, Affine<A> by,
-                              A* __restrict to) {
+struct ForwardRow {
+  const S* x;
+  S *h, *y;  // y may be h
+  int64_t x_t, h_t;
+  const A *u, *bias;
+  A* state;
+  Affine<A> norm;  // of x, for a norm before the recurrence
+  const A* mask;   // y = mask * h there
+  Moments<A> sums;  // of h, for a norm after it
+};
+
+template <Activation activation, Place place, int steps, class S, class A>
+INDRNN_INLINE void forward_rows(int64_t n, const ForwardRow<S, A>& row) {
+  const S* __restrict x = row.x;
+  S *__restrict h = row.h, *__restrict y = row.y;
+  const A *__restrict u = row.u, *__restrict bias = row.bias, *__restrict offset = row.norm.offset,
+          *__restrict slope = row.norm.slope, *__restrict center = row.norm.center, *__restrict mask = row.mask,
+          *__restrict pivot = row.sums.pivot;
+  A *__restrict state = row.state, *__restrict first = row.sums.first, *__restrict second = row.sums.second;
+  const int64_t x_t = row.x_t, h_t = row.h_t;
+  INDRNN_APART
+  for (int64_t j = 0; j < n; ++j) {
+    A now = state[j], sum = A(0), square = A(0);
+    for (int k = 0; k < steps; ++k) {
+      A input = load(x[k * x_t + j]);
+      if constexpr (place == Place::before) input = offset[j] + slope[j] * (input - center[j]);
+      if constexpr (place != Place::before) input += bias[j];
+      now = activate<activation, A>(input + u[j] * now);
+      S stored;
+      store(stored, now);
+      h[k * h_t + j] = stored;
+      if constexpr (place == Place::before) store(y[k * h_t + j], mask[j] * load(stored));
+      if constexpr (place == Place::after) {
+        const A away = load(stored) - pivot[j];
+        sum += away;
+        square += away * away;
+      }
+    }
+    state[j] = now;
+    if constexpr (place == Place::after) {
+      first[j] += sum;
+      second[j] += square;
+    }
+  }
+}
+
+template <class S, class A>
+struct BackwardRow {
+  const S *grad_h, *h, *x;
+  S* grad_x;
+  int64_t grad_h_t, h_t, x_t;
+  const A* previous;  // the state that entered the last of the steps: a row of h, or h_0, or zeros
+  const A* u;
+  A* carry;
+  Affine<A> norm;     // of grad_h, with v = h; for a norm before the recurrence its gain alone
+  const A* x_center;  // for a norm before it, and sum_x
+  A *sum_u, *sum_bias, *sum_x;
+};
+
+template <Activation activation, Place place, int steps, class S, class A>
+INDRNN_INLINE void backward_rows(int64_t n, const BackwardRow<S, A>& row) {
+  const S *__restrict grad_h = row.grad_h, *__restrict h = row.h, *__restrict x = row.x;
+  S* __restrict grad_x = row.grad_x;
+  const A *__restrict previous = row.previous, *__restrict u = row.u, *__restrict gain = row.norm.gain,
+          *__restrict offset = row.norm.offset, *__restrict slope = row.norm.slope, *__restrict center = row.norm.center,
+          *__restrict x_center = row.x_center;
+  A *__restrict carry = row.carry, *__restrict sum_u = row.sum_u, *__restrict sum_bias = row.sum_bias,
+    *__restrict sum_x = row.sum_x;
+  const int64_t grad_h_t = row.grad_h_t, h_t = row.h_t, x_t = row.x_t;
+  INDRNN_APART
+  for (int64_t j = 0; j < n; ++j) {
+    A from_later = carry[j], here = load(h[j]), of_u = A(0), of_bias = A(0), of_x = A(0);
+    for (int k = 0; k < steps; ++k) {
+      const A entered = k + 1 < steps ? load(h[(k + 1) * h_t + j]) : previous[j];
+      A incoming = load(grad_h[k * grad_h_t + j]);
+      if constexpr (place == Place::after) incoming = gain[j] * incoming + (offset[j] + slope[j] * (here - center[j]));
+      if constexpr (place == Place::before) incoming *= gain[j];
+      const A delta = through_activation<activation, A>(incoming + from_later, here);
+      from_later = u[j] * delta;
+      of_u += delta * entered;
+      of_bias += delta;
+      if constexpr (place == Place::before) of_x += delta * (load(x[k * x_t + j]) - x_center[j]);
+      store(grad_x[k * h_t + j], delta);
+      here = entered;
+    }
+    carry[j] = from_later;
+    sum_u[j] += of_u;
+    sum_bias[j] += of_bias;
+    if constexpr (place == Place::before) sum_x[j] += of_x;
+  }
+}
+
+// to = gain * to + offset + slope * (v - center), or without its first term
+template <int steps, class S, class A>
+INDRNN_INLINE void affine_rows(int64_t n, bool in_place, const S* __restrict v, int64_t v_t, Affine<A> by,
+                               S* __restrict to, int64_t to_t) {
   const A *__restrict gain = by.gain, *__restrict offset = by.offset, *__restrict slope = by.slope,
           *__restrict center = by.center;
-  if (gain && slope) {
-    for (int64_t j = 0; j < n; ++j) to[j] = gain[j] * load(g[j]) + (offset[j] + slope[j] * (load(v[j]) - center[j]));
-  } else if (gain) {
-    for (int64_t j = 0; j < n; ++j) to[j] = gain[j] * load(g[j]);
+  if (in_place) {
+    INDRNN_APART
+    for (int64_t j = 0; j < n; ++j)
+      for (int k = 0; k < steps; ++k) {
+        const A other = offset[j] + slope[j] * (load(v[k * v_t + j]) - center[j]);
+        store(to[k * to_t + j], gain[j] * load(to[k * to_t + j]) + other);
+      }
   } else {
-    for (int64_t j = 0; j < n; ++j) to[j] = offset[j] + slope[j] * (load(v[j]) - center[j]);
+    INDRNN_APART
+    for (int64_t j = 0; j < n; ++j)
+      for (int k = 0; k < steps; ++k) {
+        store(to[k * to_t + j], offset[j] + slope[j] * (load(v[k * v_t + j]) - center[j]));
+      }
   }
 }
 
-// first += v, second += v * (w - center); sums of squares where w is missing. In double: a variance is the small
-// difference of large sums.
-template <class S, class A>
-INDRNN_INLINE void sums_row(int64_t n, const S* __restrict v, const S* __restrict w, const A* __restrict center,
-                            double* __restrict first, double* __restrict second) {
-  if (w) {
-    for (int64_t j = 0; j < n; ++j) {
-      const double value = double(load(v[j]));
-      first[j] += value;
-      second[j] += value * double(load(w[j]) - center[j]);
+template <int steps, class S, class A>
+INDRNN_INLINE void moments_rows(int64_t n, const S* __restrict v, int64_t v_t, Moments<A> sums) {
+  const A* __restrict pivot = sums.pivot;
+  A *__restrict first = sums.first, *__restrict second = sums.second;
+  INDRNN_APART
+  for (int64_t j = 0; j < n; ++j) {
+    A sum = A(0), square = A(0);
+    for (int k = 0; k < steps; ++k) {
+      const A away = load(v[k * v_t + j]) - pivot[j];
+      sum += away;
+      square += away * away;
     }
-  } else {
-    for (int64_t j = 0; j < n; ++j) {
-      const double value = double(load(v[j]));
-      first[j] += value;
-      second[j] += value * value;
-    }
+    first[j] += sum;
+    second[j] += square;
   }
 }
 
-template <class S, class A>
-INDRNN_INLINE void store_row(int64_t n, const A* __restrict from, S* __restrict to) {
-  for (int64_t j = 0; j < n; ++j) store(to[j], from[j]);
+// first += g, second += g * (v - center)
+template <int steps, class S, class A>
+INDRNN_INLINE void products_rows(int64_t n, const S* __restrict g, int64_t g_t, const S* __restrict v, int64_t v_t,
+                                 const A* __restrict center, A* __restrict first, A* __restrict second) {
+  INDRNN_APART
+  for (int64_t j = 0; j < n; ++j) {
+    A sum = A(0), product = A(0);
+    for (int k = 0; k < steps; ++k) {
+      const A value = load(g[k * g_t + j]);
+      sum += value;
+      product += value * (load(v[k * v_t + j]) - center[j]);
+    }
+    first[j] += sum;
+    second[j] += product;
+  }
 }
+
+// A row in the accumulation type: itself, or read into `room`
+template <class S, class A>
+INDRNN_INLINE const A* loaded(int64_t n, const S* __restrict from, A* __restrict room) {
+  if constexpr (std::is_same<S, A>::value) {
+    (void)n, (void)room;
+    return from;
+  } else {
+    INDRNN_APART
+    for (int64_t j = 0; j < n; ++j) room[j] = load(from[j]);
+    return room;
+  }
+}
+
+// Sums over few steps, in the accumulation type, move on into those over all of time, in double.
+template <class A>
+INDRNN_INLINE void move_into(int64_t n, A* __restrict part, double* __restrict sum) {
+  INDRNN_APART
+  for (int64_t j = 0; j < n; ++j) {
+    sum[j] += double(part[j]);
+    part[j] = A(0);
+  }
+}
+
+// The same for the sums of `count` numbers and their squares, whose pivot is put back
+template <class A>
+INDRNN_INLINE void move_into(int64_t n, int64_t count, Moments<A> part, double* __restrict sum,
+                             double* __restrict square) {
+  const A* __restrict pivot = part.pivot;
+  A *__restrict first = part.first, *__restrict second = part.second;
+  INDRNN_APART
+  for (int64_t j = 0; j < n; ++j) {
+    const double p = double(pivot[j]), s = double(first[j]);
+    sum[j] += s + double(count) * p;
+    square[j] += double(second[j]) + 2.0 * p * s + double(count) * p * p;
+    first[j] = second[j] = A(0);
+  }
+}
+
 }  // namespace indrnn
