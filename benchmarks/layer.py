@@ -16,7 +16,7 @@ import torch
 from measure import Timing, interleaved, machine, peak_bytes, quantiles, write_json
 from torch import Tensor, nn
 
-from indrnn import IndRNN, recurrence
+from indrnn import IndRNN, keep_memory, recurrence
 
 HIDDEN = 128
 LENGTHS = (256, 512, 1024)
@@ -178,6 +178,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="draw the comparison with LSTM here (.png or .svg)")
     options = parser.parse_args()
     torch.manual_seed(0)
+    keep_memory()  # for all that is measured here alike
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
     check_agreement()
     report = Report(options.rounds)

@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     torch.manual_seed(0)
+    indrnn.keep_memory()  # for all that is measured here alike
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
     rows: list[dict[str, Any]] = []
     for title, build in NETWORKS.items():

@@ -15,6 +15,7 @@ from .layers import (
     constrain_,
     parameter_groups,
 )
+from .memory import keep_memory
 from .networks import (
     DenseDropout,
     DenseIndRNN,
@@ -46,6 +47,7 @@ __all__ = [
     "attach_constraint",
     "backends",
     "constrain_",
+    "keep_memory",
     "parameter_groups",
     "recurrence",
 ]

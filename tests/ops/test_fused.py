@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -101,9 +102,10 @@ def test_equals_separate_steps(backend: str, activation: str, place: str, masked
 
 @each_kind
 @both_places
-def test_equals_separate_steps_in_float32(backend: str, place: str, kind: dict[str, Any]) -> None:
-    p = problem(40, 7, 33, dtype=torch.float32, **kind)
-    p.u.clamp_(-1, 1)
+@pytest.mark.parametrize("T", [40, 67, 131])  # within one of the kernel's stretches of 64 steps, and over two and three
+def test_equals_separate_steps_in_float32(backend: str, place: str, kind: dict[str, Any], T: int) -> None:
+    p = problem(T, 7, 33, dtype=torch.float32, **kind)
+    p.u.clamp_(-0.99, 0.99)
     if place == "before":  # a bias has no gradient there, and the separate steps' rounding is all of theirs
         p.bias = None
     case = Case(place, True, p)
@@ -258,3 +260,18 @@ def test_a_bad_place_is_named() -> None:
     p = problem()
     with pytest.raises(ValueError, match="place must be 'before' or 'after', got 'around'"):
         recurrence_norm(p.x, p.u, p.u, p.u, place="around")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("weight", (4,), "(5,)"),
+        ("shift", (1,), "(5,)"),
+        ("mask", (3, 5), "(1, 3, 5)"),
+        ("mask", (1, 1, 5), "(1, 3, 5)"),
+    ],
+)
+def test_a_bad_shape_is_named(name: str, shape: tuple[int, ...], expected: str) -> None:
+    arguments = {"weight": torch.ones(5), "shift": torch.zeros(5), "mask": None} | {name: torch.ones(shape)}
+    with pytest.raises(ValueError, match=re.escape(f"{name} must have shape {expected}")):
+        recurrence_norm(torch.randn(4, 3, 5), torch.ones(5), place="after", **arguments)  # type: ignore[arg-type]
