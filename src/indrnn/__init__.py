@@ -16,6 +16,7 @@ from .layers import (
     parameter_groups,
 )
 from .memory import keep_memory
+from .models import load
 from .networks import (
     DenseDropout,
     DenseIndRNN,
@@ -48,6 +49,7 @@ __all__ = [
     "backends",
     "constrain_",
     "keep_memory",
+    "load",
     "parameter_groups",
     "recurrence",
 ]

@@ -19,10 +19,11 @@ pytestmark = pytest.mark.usefixtures("_one_thread")
     ("input_size", "growth_rate", "classes", "parameters"), [(1, 16, 10, 256_514), (150, 48, 60, 2_314_428)]
 )
 def test_parameter_counts_of_the_paper(input_size: int, growth_rate: int, classes: int, parameters: int) -> None:
-    model = LastStepClassifier(DenseIndRNN(input_size, growth_rate), classes)
+    network = DenseIndRNN(input_size, growth_rate)
+    model = LastStepClassifier(network, classes)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
-    assert len(model.network.recurrent_layers) == 40
-    assert model.network.extra_repr() == "recurrent_layers=40"
+    assert len(network.recurrent_layers) == 40
+    assert network.extra_repr() == "recurrent_layers=40"
 
 
 def test_every_recurrent_layer_has_u_bias_and_affine_norm() -> None:

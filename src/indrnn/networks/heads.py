@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..layers.checks import check_size
-from .network import Network
+from .network import Features
 from .unit import State
 
 
@@ -15,14 +15,14 @@ class LastStepClassifier(nn.Module):
     """A network whose last valid step's features are classified.
 
     Args:
-        network: any of the networks.
+        network: any of the networks, or a baseline.
         classes: how many there are.
     """
 
-    def __init__(self, network: Network, classes: int) -> None:
+    def __init__(self, network: Features, classes: int) -> None:
         super().__init__()
         check_size("classes", classes)
-        self.network = network
+        self.network: Features = network
         weight = next(network.parameters())
         self.classifier = nn.Linear(network.output_size, classes, device=weight.device, dtype=weight.dtype)
         nn.init.kaiming_normal_(self.classifier.weight)
@@ -40,19 +40,19 @@ class PerStepClassifier(nn.Module):
     """A network whose every step's features are classified, with the weights of an embedding or its own.
 
     Args:
-        network: any of the networks.
+        network: any of the networks, or a baseline.
         classes: how many there are.
         embedding: tie the weights to this one, (classes, output_size); its own if None.
     """
 
-    def __init__(self, network: Network, classes: int, embedding: nn.Embedding | None = None) -> None:
+    def __init__(self, network: Features, classes: int, embedding: nn.Embedding | None = None) -> None:
         super().__init__()
         check_size("classes", classes)
         shape = (classes, network.output_size)
         if embedding is not None and tuple(embedding.weight.shape) != shape:
             given = tuple(embedding.weight.shape)
             raise ValueError(f"embedding must have the shape (classes, output_size) = {shape}, got {given}")
-        self.network = network
+        self.network: Features = network
         like = next(network.parameters())
         own = nn.Embedding(*shape, device=like.device, dtype=like.dtype) if embedding is None else embedding
         if embedding is None:

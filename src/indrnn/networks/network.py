@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, Protocol
+
 import torch
 from torch import Tensor, nn
 
 from ..layers.checks import check_like_parameters, check_resets, check_tensor
 from ..layers.padding import without_padding
 from .unit import IndRec, Recurrent, Run, State, state_after
+
+
+class Features(Protocol):
+    """What the heads need of a network; the baselines have it too."""
+
+    output_size: int
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """As of any module."""
+
+    def __call__(
+        self,
+        input: Tensor,
+        state: Any = None,
+        *,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+        last: bool = False,
+    ) -> tuple[Tensor, Any]:
+        """As `Network.forward`."""
 
 
 class Network(nn.Module):

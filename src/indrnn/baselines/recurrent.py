@@ -1,0 +1,108 @@
+"""The recurrent networks that PyTorch has, called as ours are."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from ..layers.checks import check_probability, check_size
+from ..networks.network import last_step
+
+Kind = Literal["rnn", "irnn", "lstm", "gru"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+
+class BaselineRNN(nn.Module):
+    """RNN with tanh, IRNN (RNN with ReLU, its recurrent matrix started as the identity), LSTM or GRU.
+
+    As `torch.nn.RNN`, `LSTM` and `GRU` but for one bias a layer instead of two that are added, as the paper counts
+    parameters; LSTM's forget gate starts with a bias of 1. Called as `indrnn.PlainIndRNN` is.
+
+    Args:
+        kind: "rnn", "irnn", "lstm" or "gru".
+        input_size: features of the input at each step.
+        hidden_size: neurons of each layer.
+        num_layers: layers.
+        dropout: probability between layers.
+        batch_first: whether the batch comes before time in input and output.
+        device: where the parameters are made.
+        dtype: their type.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        for name, value in {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}.items():
+            check_size(name, value)
+        check_probability("dropout", dropout)
+        self.kind, self.input_size, self.output_size, self.batch_first = kind, input_size, hidden_size, batch_first
+        options: dict[str, Any] = {"device": device, "dtype": dtype, "batch_first": batch_first}
+        if num_layers > 1:
+            options["dropout"] = dropout
+        if kind in ("rnn", "irnn"):
+            options["nonlinearity"] = "relu" if kind == "irnn" else "tanh"
+        make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(kind, nn.RNN)
+        self.rnn: nn.RNNBase = make(input_size, hidden_size, num_layers, **options)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        self.rnn.reset_parameters()
+        for name, parameter in self.rnn.named_parameters():
+            if name.startswith("bias"):
+                nn.init.zeros_(parameter)
+            if name.startswith("bias_hh"):  # one bias a layer: this one stays 0 (the GRU's is not the other's double)
+                parameter.requires_grad_(self.kind == "gru")
+            if self.kind == "irnn" and name.startswith("weight_hh"):
+                nn.init.eye_(parameter)
+            if self.kind == "irnn" and name.startswith("weight_ih"):
+                nn.init.normal_(parameter, std=0.001)
+            if self.kind == "lstm" and name.startswith("bias_ih"):
+                size = self.output_size
+                with torch.no_grad():
+                    parameter[size : 2 * size] = 1.0
+
+    def forward(
+        self,
+        input: Tensor,
+        state: Any = None,
+        *,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+        last: bool = False,
+    ) -> tuple[Tensor, Any]:
+        """Run over a sequence, or over the next piece of one; see `indrnn.networks.Network.forward`.
+
+        The state is torch's own. `resets` are not served, and `lengths` must be at least 1.
+        """
+        if resets is not None:
+            raise ValueError(f"resets are not served by the {self.kind} baseline; split the sequence where it resets")
+        given: Any = input
+        if lengths is not None:
+            given = pack_padded_sequence(input, lengths.cpu(), self.batch_first, enforce_sorted=False)
+        features, state = self.rnn(given, state)
+        if lengths is not None:
+            steps = input.shape[1 if self.batch_first else 0]
+            features, _ = pad_packed_sequence(features, self.batch_first, total_length=steps)
+        if last:
+            return last_step(features.transpose(0, 1) if self.batch_first else features, lengths), state
+        return features, state
+
+    def extra_repr(self) -> str:
+        """Which it is."""
+        return self.kind

@@ -1,0 +1,5 @@
+"""The command line, `indrnn`."""
+
+from .main import main
+
+__all__ = ["main"]

@@ -1,0 +1,226 @@
+"""The commands around runs: demo, recipes, train, evaluate."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, make_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from .. import keep_memory
+from ..models import from_plain, load
+from ..recipes import ROWS, Recipe, Row, find
+from ..recipes.adding import AddingRecipe
+from ..recipes.types import TYPES
+from ..tasks.adding import BASELINE
+from ..training import Result, RunFolder
+from ..training import train as run_training
+from ..training.folder import plain
+from .main import UsageError
+
+
+def recipes(arguments: list[str]) -> int:
+    """List every recipe: what it is in the paper, parameters and rough cost."""
+
+    @dataclass
+    class Options:
+        """List every recipe: what it is in the paper, what the paper reports, parameters, rough cost on two cores."""
+
+    tyro.cli(Options, args=arguments, prog="indrnn recipes")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("recipe", "in the paper", "reported there", "parameters", "cost on 2 cores"):
+        table.add_column(column, justify="right" if column == "parameters" else "left", no_wrap=True)
+    for row in ROWS.values():
+        table.add_row(row.name, row.paper, row.value, f"{parameters(row.recipe):,}", row.cost)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    console.print(table)
+    return 0
+
+
+def parameters(recipe: Recipe) -> int:
+    """How many numbers are trained."""
+    with torch.device("meta"):
+        model = recipe.model_config().build()
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def train(arguments: list[str]) -> int:
+    """Train a recipe."""
+    if not arguments or arguments[0].startswith("-"):
+        if arguments[:1] in (["--help"], ["-h"]):
+            print("usage: indrnn train RECIPE [--FIELD VALUE ...] [--out DIR] [--resume] [--overwrite]\n")
+            print("Train a recipe and leave a run in a folder. RECIPE is one of:\n")
+            recipes([])
+            print("\n`indrnn train RECIPE --help` shows all that can be changed, with its value.")
+            return 0
+        raise UsageError("train needs the name of a recipe; `indrnn recipes` lists them")
+    row = find(arguments[0])
+    options = _train_options(row, arguments[1:])
+    recipe: Recipe = options.recipe
+    out = Path("runs") / row.name if options.out is None else options.out
+    result = run(row.name, recipe, out, resume=options.resume, overwrite=options.overwrite, arguments=arguments)
+    return _told(result)
+
+
+def _train_options(row: Row, arguments: list[str]) -> Any:
+    recipe = row.recipe
+    doc = f"{recipe.__doc__} In the paper: {row.paper}, {row.value}."
+    options = make_dataclass(
+        "Train",
+        [
+            ("recipe", Annotated[type(recipe), tyro.conf.arg(name="")], recipe),
+            (
+                "out",
+                Annotated[Path | None, tyro.conf.arg(help="The run's folder; runs/RECIPE if none is given.")],
+                None,
+            ),
+            ("resume", Annotated[bool, tyro.conf.arg(help="Go on from the last checkpoint in the folder.")], False),
+            ("overwrite", Annotated[bool, tyro.conf.arg(help="Replace a run that is in the folder.")], False),
+        ],
+    )
+    options.__doc__ = doc
+    return tyro.cli(
+        options,
+        args=arguments,
+        prog=f"indrnn train {row.name}",
+        description=doc,
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff),
+    )
+
+
+def run(
+    name: str, recipe: Recipe, out: Path, *, resume: bool = False, overwrite: bool = False, arguments: list[str]
+) -> Result:
+    """Train a recipe into a folder, and draw its curve."""
+    keep_memory()
+    torch.manual_seed(recipe.seed)
+    config = recipe.model_config()
+    again = [argument for argument in arguments if argument not in ("--resume", "--overwrite")]
+    options = {key: value for key, value in plain(recipe).items() if key not in ("training", "seed")}
+    result = run_training(
+        model := config.build(),
+        recipe.task(),
+        recipe.training,
+        out=out,
+        seed=recipe.seed,
+        resume=resume,
+        overwrite=overwrite,
+        config={"recipe": name, "options": options},
+        model_config=plain(config),
+        resume_command=shlex.join(["indrnn", "train", *again, "--resume"]),
+    )
+    if result.finished:
+        _draw(result, recipe, model)
+    return result
+
+
+def _draw(result: Result, recipe: Recipe, model: torch.nn.Module) -> None:
+    try:
+        from ..analysis.curves import draw_adding, draw_run
+    except ImportError:
+        return
+    folder = RunFolder(result.folder)
+    if isinstance(recipe, AddingRecipe):
+        draw_adding(folder, model, recipe.length, recipe.seed)
+    else:
+        draw_run(folder, recipe.task().metric)
+
+
+def _told(result: Result) -> int:
+    if not result.finished:
+        assert result.stopped_by is not None
+        return 128 + result.stopped_by
+    best = ", ".join(f"{name} {value:.5g}" for name, value in result.test.items())
+    print(f"{result.steps} steps in {_time(result.seconds)}: {best} with the best weights, of step {result.best_step}")
+    print(f"saved in {result.folder}; indrnn.load({str(result.folder)!r}) gives the model")
+    return 0
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Measure a run's best weights again."""
+
+    @dataclass
+    class Options:
+        """Measure the best weights of a run again, on the test data."""
+
+        run: tyro.conf.Positional[Path]
+        """The run's folder."""
+        device: str = "auto"
+        """cpu, cuda, ...; auto takes a GPU where there is one."""
+
+    options = tyro.cli(Options, args=arguments, prog="indrnn evaluate")
+    folder = RunFolder(options.run)
+    if not folder.config.exists():
+        raise UsageError(f"run must be the folder of a run, and {options.run} holds no config.json")
+    recorded = json.loads(folder.config.read_text())
+    if "options" not in recorded:
+        raise UsageError(f"{options.run} is not the run of a recipe; load its weights with your own program")
+    recipe: Recipe = from_plain(
+        recorded["options"] | {"training": recorded["training"], "seed": recorded["seed"]}, TYPES
+    )
+    if folder.weights.exists():
+        model, which = load(options.run), "the finished run's weights"
+    else:
+        state, _ = folder.checkpoints.load()
+        if state is None or state["best_step"] is None:
+            raise UsageError(f"{options.run} holds no weights and no checkpoint with an evaluation yet")
+        model = recipe.model_config().build()
+        model.load_state_dict(folder.checkpoints.load_best(state["best_step"])["model"])
+        which = f"the best weights so far, of step {state['best_step']} (the run is not finished)"
+    from ..training.processes import Processes, choose_device
+
+    model = model.to(choose_device(options.device, Processes())).eval()
+    with torch.inference_mode():
+        measured = recipe.task().test(model)
+    print(f"{recorded['recipe']}: {', '.join(f'{name} {value:.6g}' for name, value in measured.items())} with {which}")
+    return 0
+
+
+def demo(arguments: list[str]) -> int:
+    """Learn the adding problem in about a minute."""
+
+    @dataclass
+    class Options:
+        """Learn the adding problem in about a minute, and draw what was learnt."""
+
+        out: Path = Path("runs/demo")
+        """Where the run goes; an earlier demo there is replaced."""
+        steps: int = 2_500
+        """Updates of the weights."""
+
+    options = tyro.cli(Options, args=arguments, prog="indrnn demo")
+    row = find("adding-100-fast")
+    assert isinstance(row.recipe, AddingRecipe)
+    recipe = replace(row.recipe, training=replace(row.recipe.training, steps=options.steps))
+    folder = RunFolder(options.out)
+    if folder.used and not folder.config.exists():
+        raise UsageError(f"out: {options.out} holds something that is not a run; name another folder")
+    print("The adding problem: 100 random numbers, two of them marked; the answer is the sum of those two.")
+    print(f"A two-layer IndRNN of 128 neurons a layer learns it in {options.steps} steps; always answering 1 has an")
+    print(f"error of {BASELINE:.3f}.")
+    result = run(row.name, recipe, options.out, overwrite=folder.used, arguments=[])
+    if not result.finished:
+        return 128 + (result.stopped_by or 0)
+    error = result.test["test_mse"]
+    verdict = "It learnt to add" if error < 0.01 else "It is on its way" if error < 0.1 else "It has not learnt it yet"
+    print(
+        f"{verdict}: mean squared error {error:.5f} on 1,000 fresh sequences after {_time(result.seconds)}. The run "
+        f"and its picture are in {result.folder}/ (curve.png). Next: indrnn train adding-1000-fast"
+    )
+    return 0
+
+
+__all__ = ["demo", "evaluate", "recipes", "train"]

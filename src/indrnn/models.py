@@ -1,0 +1,140 @@
+"""Models as data: what is written beside a run's weights, and what they are loaded into again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from .baselines import BaselineRNN, Kind
+from .layers.checks import check_probability, check_size
+from .networks import LastStepClassifier, Network, PlainIndRNN, Recurrent
+
+
+@dataclass(frozen=True)
+class Plain:
+    """IndRNN layers upon each other."""
+
+    hidden_size: int = 128
+    """Neurons of each layer."""
+    layers: int = 6
+    """How many."""
+    nonlinearity: Literal["relu", "tanh", "sigmoid", "identity"] = "relu"
+    """The activation."""
+    norm: Literal["before", "after"] | None = "after"
+    """Batch norm before or after the recurrence, or none."""
+    dropout: float = 0.0
+    """Probability after each layer, with one mask for all time steps."""
+    gamma: float | None = 1.0
+    """Recurrent weights are held in |u| <= gamma^(1/T); None for no bound."""
+    long_memory: bool = True
+    """The last layer's recurrent weights start between epsilon^(1/T) and the bound."""
+    epsilon: float = 0.2
+    """See long_memory."""
+    weight_std: float | None = None
+    """Input weights start normally distributed with this deviation; None for the paper's uniform ones."""
+
+    def __post_init__(self) -> None:
+        check_size("hidden_size", self.hidden_size)
+        check_size("layers", self.layers)
+        check_probability("dropout", self.dropout)
+        if self.weight_std is not None and not self.weight_std > 0:
+            raise ValueError(f"weight_std must be a positive number or None, got {self.weight_std!r}")
+
+    def build(self, input_size: int, steps: int) -> Network:
+        """The network, for sequences of so many steps."""
+        recurrent = Recurrent(
+            nonlinearity=self.nonlinearity,
+            norm=self.norm,
+            gamma=self.gamma,
+            sequence_length=steps,
+            long_memory=self.long_memory,
+            epsilon=self.epsilon,
+        )
+        network = PlainIndRNN(input_size, self.hidden_size, self.layers, recurrent, dropout=self.dropout)
+        if self.weight_std is not None:
+            for weight in network.weights.parameters():
+                if weight.dim() == 2:
+                    nn.init.normal_(weight, std=self.weight_std)
+        return network
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One of PyTorch's recurrent networks."""
+
+    kind: Kind = "lstm"
+    """rnn (tanh), irnn (ReLU, identity recurrent matrix), lstm or gru."""
+    hidden_size: int = 128
+    """Neurons of each layer."""
+    layers: int = 1
+    """How many."""
+    dropout: float = 0.0
+    """Probability between layers."""
+
+    def __post_init__(self) -> None:
+        check_size("hidden_size", self.hidden_size)
+        check_size("layers", self.layers)
+        check_probability("dropout", self.dropout)
+
+    def build(self, input_size: int, steps: int) -> BaselineRNN:
+        """The network; the number of steps does not matter to it."""
+        return BaselineRNN(self.kind, input_size, self.hidden_size, self.layers, dropout=self.dropout)
+
+
+AnyNetwork = Plain | Baseline
+
+
+@dataclass(frozen=True)
+class LastStep:
+    """A network whose last step gives the answer."""
+
+    network: AnyNetwork
+    input_size: int
+    outputs: int
+    steps: int
+
+    def build(self) -> LastStepClassifier:
+        """The module, with weights drawn anew."""
+        return LastStepClassifier(self.network.build(self.input_size, self.steps), self.outputs)
+
+
+TYPES: dict[str, type] = {kind.__name__: kind for kind in (Plain, Baseline, LastStep)}
+
+
+def from_plain(value: Any, types: dict[str, type] = TYPES) -> Any:
+    """Options from what `training.folder.plain` made of them."""
+    if isinstance(value, dict) and "type" in value:
+        fields = {name: from_plain(item, types) for name, item in value.items() if name != "type"}
+        if value["type"] not in types:
+            raise ValueError(f"type must be one of {', '.join(types)}, got {value['type']!r}")
+        return types[value["type"]](**fields)
+    return value
+
+
+def load(run: str | Path) -> nn.Module:
+    """Load the model of a finished run, in evaluation mode.
+
+    Args:
+        run: the folder of the run, or any that holds its weights.safetensors and model.json.
+
+    Example:
+        model = indrnn.load("runs/adding-100")
+    """
+    from .training.folder import RunFolder
+
+    folder = RunFolder(Path(run))
+    if not folder.path.is_dir():
+        raise FileNotFoundError(f"run must be the folder of a run, and {folder.path} is none")
+    for path in (folder.model, folder.weights):
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{folder.path} holds no {path.name}: the run is not finished, or was of a model that only its own "
+                "program can build"
+            )
+    model: nn.Module = from_plain(json.loads(folder.model.read_text())).build()
+    folder.read_weights(model)
+    return model.eval()

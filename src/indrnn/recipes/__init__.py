@@ -1,0 +1,23 @@
+"""The rows of the paper's tables and figures, by name."""
+
+from __future__ import annotations
+
+import difflib
+
+from . import adding
+from .recipe import Recipe, Row
+
+ROWS: dict[str, Row] = {row.name: row for row in (*adding.ROWS,)}
+"""Every recipe."""
+
+
+def find(name: str) -> Row:
+    """The recipe of this name; raises with a hint where there is none."""
+    if name not in ROWS:
+        close = difflib.get_close_matches(name, ROWS, n=3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else "; `indrnn recipes` lists them"
+        raise ValueError(f"recipe must be one that `indrnn recipes` lists, got {name!r}{hint}")
+    return ROWS[name]
+
+
+__all__ = ["ROWS", "Recipe", "Row", "find"]

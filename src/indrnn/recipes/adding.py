@@ -1,0 +1,79 @@
+"""The adding problem: the paper's four panels, and quicker ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..models import AnyNetwork, Baseline, LastStep, Plain
+from ..tasks.adding import Adding
+from ..training import Cosine, Steps, Training
+from .recipe import Loop, Row
+
+# The paper gives the bound |u| <= 2^(1/T). That the last layer starts above 2^(-1/T) and that input weights start in
+# N(0, 0.001) are the authors' published settings.
+_INDRNN = Plain(hidden_size=128, layers=2, norm=None, gamma=2.0, epsilon=0.5, weight_std=0.001)
+
+
+@dataclass(frozen=True)
+class AddingRecipe:
+    """Learn to add the two marked numbers of a sequence."""
+
+    length: int = 100
+    """Steps of a sequence."""
+    batch_size: int = 50
+    """Sequences in a batch."""
+    test_sequences: int = 1000
+    """Fresh sequences in each evaluation."""
+    model: AnyNetwork = _INDRNN
+    """The network; its last step gives the answer."""
+    training: Loop = field(default_factory=Training)
+    """The loop."""
+    seed: int = 0
+    """Of the weights and all data."""
+
+    def __post_init__(self) -> None:
+        self.task()
+
+    def model_config(self) -> LastStep:
+        """The model."""
+        return LastStep(self.model, input_size=2, outputs=1, steps=self.length)
+
+    def task(self) -> Adding:
+        """The data."""
+        return Adding(self.length, self.batch_size, self.test_sequences, self.seed)
+
+
+def _paper(length: int, lr: float, model: AnyNetwork = _INDRNN) -> AddingRecipe:
+    """The paper's training: the learning rate falls to a tenth every 20,000 of 60,000 steps."""
+    return AddingRecipe(length, model=model, training=Training(steps=60_000, lr=lr, schedule=Steps(20_000, 0.1)))
+
+
+def _fast(length: int, steps: int, lr: float) -> AddingRecipe:
+    """The same network with a learning rate that falls along a cosine, over far fewer steps."""
+    return AddingRecipe(length, model=_INDRNN, training=Training(steps=steps, lr=lr, schedule=Cosine(warm_up=0.05)))
+
+
+_RNN, _LSTM, _IRNN = Baseline("rnn"), Baseline("lstm"), Baseline("irnn")
+
+ROWS = (
+    Row("adding-100", _paper(100, 2e-4), "Fig. 4a", "error near 0", "15 min"),
+    Row("adding-100-rnn", _paper(100, 2e-3, _RNN), "Fig. 4a", "does not learn", "30 min"),
+    Row("adding-100-lstm", _paper(100, 2e-3, _LSTM), "Fig. 4a", "error near 0", "1 h"),
+    Row("adding-100-irnn", _paper(100, 2e-4, _IRNN), "Fig. 4a", "error near 0", "30 min"),
+    Row("adding-500", _paper(500, 2e-4), "Fig. 4b", "error near 0", "1 h"),
+    Row("adding-500-rnn", _paper(500, 2e-3, _RNN), "Fig. 4b", "does not learn", "2 h"),
+    Row("adding-500-lstm", _paper(500, 2e-3, _LSTM), "Fig. 4b", "learns with difficulty", "5 h"),
+    Row("adding-500-irnn", _paper(500, 1e-5, _IRNN), "Fig. 4b", "learns with difficulty", "2 h"),
+    Row("adding-1000", _paper(1000, 2e-4), "Fig. 4c", "error near 0", "2 h"),
+    Row("adding-1000-rnn", _paper(1000, 2e-3, _RNN), "Fig. 4c", "does not learn", "4 h"),
+    Row("adding-1000-lstm", _paper(1000, 2e-3, _LSTM), "Fig. 4c", "does not learn", "9 h"),
+    Row("adding-1000-irnn", _paper(1000, 1e-5, _IRNN), "Fig. 4c", "does not learn", "4 h"),
+    Row("adding-5000", _paper(5000, 2e-4), "Fig. 4d", "error near 0", "10 h"),
+    Row("adding-5000-rnn", _paper(5000, 2e-3, _RNN), "beside Fig. 4d", "not shown", "20 h"),
+    Row("adding-5000-lstm", _paper(5000, 2e-3, _LSTM), "beside Fig. 4d", "not shown", "2 days"),
+    Row("adding-5000-irnn", _paper(5000, 1e-5, _IRNN), "beside Fig. 4d", "not shown", "20 h"),
+    Row("adding-100-fast", _fast(100, 3_000, 1e-3), "Fig. 4a, quicker", "error near 0", "1 min"),
+    Row("adding-500-fast", _fast(500, 5_000, 1e-3), "Fig. 4b, quicker", "error near 0", "5 min"),
+    Row("adding-1000-fast", _fast(1000, 8_000, 1e-3), "Fig. 4c, quicker", "error near 0", "15 min"),
+    Row("adding-5000-fast", _fast(5000, 10_000, 5e-4), "Fig. 4d, quicker", "error near 0", "90 min"),
+)

@@ -1,0 +1,1 @@
+"""The paper's problems: data, loss and metric of each."""

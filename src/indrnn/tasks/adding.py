@@ -1,0 +1,77 @@
+"""The adding problem.
+
+A sequence holds a random number at each step and marks two of the steps; the answer is the sum of the two marked
+numbers. Always answering 1 has a mean squared error of 1/6 = 0.167.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..training.options import check_count
+from ..training.task import Batch, Shard, generator, rows_of
+
+BASELINE = 1 / 6
+"""The error of always answering 1: the variance of the sum of two uniform numbers."""
+
+
+def adding_batch(length: int, sequences: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Make fresh sequences: input (length, sequences, 2), numbers and marks; answer (sequences,)."""
+    values = torch.rand(length, sequences, generator=random)
+    first = torch.randint(length, (sequences,), generator=random)
+    apart = torch.randint(1, length, (sequences,), generator=random)  # so that the second is another step
+    marks = torch.zeros(length, sequences)
+    marks.scatter_(0, torch.stack([first, (first + apart) % length]), 1.0)
+    return torch.stack([values, marks], dim=-1), (values * marks).sum(0)
+
+
+class Adding:
+    """Endless fresh sequences, made from (seed, step): any batch can be made again.
+
+    Args:
+        length: steps of a sequence.
+        batch_size: sequences in a batch.
+        test_sequences: fresh ones that each evaluation is made on.
+        seed: of all data.
+    """
+
+    metric = "test_mse"
+    higher_is_better = False
+
+    def __init__(self, length: int, batch_size: int = 50, test_sequences: int = 1000, seed: int = 0) -> None:
+        check_count("length", length, 2)
+        check_count("batch_size", batch_size)
+        check_count("test_sequences", test_sequences)
+        self.length, self.batch_size, self.test_sequences, self.seed = length, batch_size, test_sequences, seed
+
+    def batch(self, step: int, shard: Shard) -> Batch:
+        """See `Task.batch`."""
+        x, answer = adding_batch(self.length, self.batch_size, generator(self.seed, "train", step))
+        if shard.count == 1:
+            return Batch(x, answer, self.batch_size, self.batch_size)
+        rows, count = rows_of(shard, self.batch_size)
+        return Batch(x[:, rows], answer[rows], count, self.batch_size)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean squared error."""
+        return F.mse_loss(model(batch.inputs)[0].squeeze(-1).float(), batch.target)
+
+    def _error(self, model: nn.Module, random: torch.Generator) -> dict[str, float]:
+        """On fresh sequences, in pieces that fit into memory."""
+        device = next(model.parameters()).device
+        squares, piece = 0.0, max(1, 100_000 // self.length)
+        for start in range(0, self.test_sequences, piece):
+            x, answer = adding_batch(self.length, min(piece, self.test_sequences - start), random)
+            predicted = model(x.to(device))[0].squeeze(-1).float().cpu()
+            squares += float(((predicted - answer).double() ** 2).sum())
+        return {"test_mse": squares / self.test_sequences}
+
+    def evaluate(self, model: nn.Module, step: int) -> dict[str, float]:
+        """The error on sequences that are fresh each time."""
+        return self._error(model, generator(self.seed, "evaluate", step))
+
+    def test(self, model: nn.Module) -> dict[str, float]:
+        """The error on sequences that were used for nothing else."""
+        return self._error(model, generator(self.seed, "test"))

@@ -1,0 +1,59 @@
+"""Where a number that is not finite came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .task import Batch, Task
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value] if value.is_floating_point() else []
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (tuple, list)) else []
+
+
+def _finite(value: Any) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(value))
+
+
+def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str:
+    """Run a batch again and name the first module that gave a number that is not finite.
+
+    In the order of the forward pass, by the modules' outputs; where those are all finite, in the order of the backward
+    pass, by the gradients that reach them and their parameters.
+    """
+    names = {module: name or type(model).__name__ for name, module in model.named_modules()}
+    forward: list[str] = []
+    backward: list[str] = []
+
+    def after(module: nn.Module, _inputs: Any, output: Any) -> None:
+        if not _finite(output):
+            forward.append(names[module])
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient: None if _finite(gradient) else backward.append(names[module]))
+
+    handles = [module.register_forward_hook(after) for module in names]
+    try:
+        model.zero_grad()
+        loss = task.loss(model, batch)
+        if forward:
+            return f"first in the output of {forward[0]}"
+        if not _finite(loss):
+            return "in the loss itself; every module's output is finite"
+        loss.backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if backward:
+        return f"first in the gradient of the output of {backward[0]}; the forward pass is finite"
+    for name, parameter in reversed(list(model.named_parameters())):
+        if parameter.grad is not None and not _finite(parameter.grad):
+            return f"in the gradient of {name}; the forward pass is finite"
+    return "which did not come again when the batch was run once more"

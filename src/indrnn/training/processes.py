@@ -1,0 +1,100 @@
+"""Several processes, one for each GPU or part of a CPU, as `torchrun` starts them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass
+class Processes:
+    """This process among those that train together; one alone where `torchrun` did not start it."""
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+    control: dist.ProcessGroup | None = None
+    """For small messages between CPUs, whatever the gradients go through."""
+
+    @property
+    def main(self) -> bool:
+        """Whether it is the one that writes."""
+        return self.rank == 0
+
+    def sum(self, values: list[float]) -> list[float]:
+        """Each number summed over the processes; the same result on all of them."""
+        if self.count == 1:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.control)
+        return [float(value) for value in tensor]
+
+    def from_main(self, values: dict[str, float]) -> dict[str, float]:
+        """The main process's numbers, on all."""
+        if self.count == 1:
+            return values
+        tensor = torch.tensor(list(values.values()), dtype=torch.float64)
+        dist.broadcast(tensor, 0, group=self.control)
+        return dict(zip(values, map(float, tensor), strict=True))
+
+    def state_from_main(self, state: Any) -> Any:
+        """Any picklable object of the main process, on all."""
+        if self.count == 1:
+            return state
+        holder = [state]
+        dist.broadcast_object_list(holder, 0, group=self.control)
+        return holder[0]
+
+    def wait(self) -> None:
+        """Wait for all."""
+        if self.count > 1:
+            dist.barrier(group=self.control)
+
+
+@contextmanager
+def processes(device: str) -> Iterator[Processes]:
+    """Join the processes that torchrun started, if it did, and leave them together at the end."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Processes()
+        return
+    started_here = not dist.is_initialized()
+    if started_here:
+        on_gpu = device != "cpu" and torch.cuda.is_available()
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+    control = dist.new_group(backend="gloo")
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    group = Processes(dist.get_rank(), dist.get_world_size(), rank, control)
+    try:
+        yield group
+        group.wait()  # or the first to leave takes the connection of the others with it
+    finally:
+        if started_here:
+            dist.destroy_process_group()
+
+
+def choose_device(name: str, group: Processes) -> torch.device:
+    """The device that this process computes on."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device {name!r} was asked for, and PyTorch finds no GPU here")
+        # torch's types say that an index is always there; "cuda" alone has none
+        number = int(name.partition(":")[2] or (group.local_rank if group.count > 1 else torch.cuda.current_device()))
+        if number >= torch.cuda.device_count():
+            raise ValueError(f"device {name!r} was asked for, and there are {torch.cuda.device_count()} GPUs here")
+        device = torch.device("cuda", number)
+        torch.cuda.set_device(device)
+    elif device.type not in ("cpu", "mps"):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}")
+    return device
