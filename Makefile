@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: demo test test-slow lint bench clean
 
 demo: $(READY)
-	$(BIN)/python examples/adding.py
+	$(BIN)/indrnn demo
 
 test: lint
 	$(BIN)/python -m pytest -n auto -m "not slow"

@@ -18,7 +18,7 @@ _indrnn() {{
           esac
         fi ;;
       demo) words="--out --steps" ;;
-      evaluate) words="--device $(compgen -d -- "$current")" ;;
+      evaluate|report) words="--device --out $(compgen -d -- "$current")" ;;
       completion) words="bash zsh" ;;
     esac
   fi

@@ -16,6 +16,7 @@ commands:
   recipes              list every recipe: what it is in the paper, parameters, cost
   train RECIPE         train one; `indrnn train RECIPE --help` shows everything that can be changed
   evaluate RUN         measure the best weights of a run again
+  report RUN ...       gather runs of the adding problem into small JSON files and the paper's figure
   completion SHELL     print a completion script for bash or zsh
 
 options:
@@ -39,6 +40,7 @@ def commands() -> dict[str, Callable[[list[str]], int]]:
         "recipes": run.recipes,
         "train": run.train,
         "evaluate": run.evaluate,
+        "report": run.report,
         "completion": completion.completion,
     }
 

@@ -189,6 +189,25 @@ def evaluate(arguments: list[str]) -> int:
     return 0
 
 
+def report(arguments: list[str]) -> int:
+    """Gather runs into a page of results."""
+
+    @dataclass
+    class Options:
+        """Gather runs of the adding problem: a small JSON for each, and the paper's figure of all in the folder."""
+
+        runs: tyro.conf.Positional[tuple[Path, ...]]
+        """Folders of runs, finished or not."""
+        out: Path = Path("results/adding")
+        """Where the JSON files and adding.png go; what is there already is drawn too."""
+
+    options = tyro.cli(Options, args=arguments, prog="indrnn report")
+    from ..analysis.adding import gather
+
+    print(gather(options.runs, options.out))
+    return 0
+
+
 def demo(arguments: list[str]) -> int:
     """Learn the adding problem in about a minute."""
 
@@ -206,12 +225,12 @@ def demo(arguments: list[str]) -> int:
     assert isinstance(row.recipe, AddingRecipe)
     recipe = replace(row.recipe, training=replace(row.recipe.training, steps=options.steps))
     folder = RunFolder(options.out)
-    if folder.used and not folder.config.exists():
-        raise UsageError(f"out: {options.out} holds something that is not a run; name another folder")
+    if folder.used and not (folder.config.exists() and json.loads(folder.config.read_text()).get("recipe") == "demo"):
+        raise UsageError(f"out: {options.out} holds something that is not an earlier demo; name another folder")
     print("The adding problem: 100 random numbers, two of them marked; the answer is the sum of those two.")
     print(f"A two-layer IndRNN of 128 neurons a layer learns it in {options.steps} steps; always answering 1 has an")
     print(f"error of {BASELINE:.3f}.")
-    result = run(row.name, recipe, options.out, overwrite=folder.used, arguments=[])
+    result = run("demo", recipe, options.out, overwrite=folder.used, arguments=[])
     if not result.finished:
         return 128 + (result.stopped_by or 0)
     error = result.test["test_mse"]
@@ -223,4 +242,4 @@ def demo(arguments: list[str]) -> int:
     return 0
 
 
-__all__ = ["demo", "evaluate", "recipes", "train"]
+__all__ = ["demo", "evaluate", "recipes", "report", "train"]
