@@ -43,9 +43,8 @@ def draw_run(run: RunFolder, metric: str, reference: tuple[float, str] | None = 
     """Draw a metric of a run over its steps into curve.png; `reference` is a line to compare with, and its name."""
     figure, (axes,) = _figure(1)
     _curve(axes, run.read_metrics(), metric, reference)
-    path = run.path / "curve.png"
-    _save(figure, path)
-    return path
+    _save(figure, run.picture)
+    return run.picture
 
 
 def _curve(axes: Axes, lines: list[dict[str, Any]], metric: str, reference: tuple[float, str] | None) -> None:
@@ -74,9 +73,8 @@ def draw_adding(run: RunFolder, model: nn.Module, length: int, seed: int = 0) ->
     right.scatter(answer, predicted, s=6, color="C0")
     right.set_xlabel("the sum of the two marked numbers")
     right.set_ylabel("the network's answer")
-    path = run.path / "curve.png"
-    _save(figure, path)
-    return path
+    _save(figure, run.picture)
+    return run.picture
 
 
 def draw_panels(

@@ -117,27 +117,30 @@ def run(
         model_config=plain(config),
         resume_command=shlex.join(["indrnn", "train", *again, "--resume"]),
     )
-    if result.finished:
+    if result.finished and result.main:
         _draw(result, recipe, model)
     return result
 
 
 def _draw(result: Result, recipe: Recipe, model: torch.nn.Module) -> None:
-    try:
-        from ..analysis.curves import draw_adding, draw_run
-    except ImportError:
-        return
+    from ..analysis.curves import draw_adding, draw_run
+
     folder = RunFolder(result.folder)
-    if isinstance(recipe, AddingRecipe):
-        draw_adding(folder, model, recipe.length, recipe.seed)
-    else:
-        draw_run(folder, recipe.task().metric)
+    try:
+        if isinstance(recipe, AddingRecipe):
+            draw_adding(folder, model, recipe.length, recipe.seed)
+        else:
+            draw_run(folder, recipe.task().metric)
+    except ImportError:
+        print("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')")
 
 
 def _told(result: Result) -> int:
     if not result.finished:
         assert result.stopped_by is not None
         return 128 + result.stopped_by
+    if not result.main:
+        return 0
     best = ", ".join(f"{name} {value:.5g}" for name, value in result.test.items())
     print(f"{result.steps} steps in {_time(result.seconds)}: {best} with the best weights, of step {result.best_step}")
     print(f"saved in {result.folder}; indrnn.load({str(result.folder)!r}) gives the model")

@@ -34,6 +34,7 @@ class RunFolder:
         self.result = path / "result.json"
         self.weights = path / "weights.safetensors"
         self.model = path / "model.json"
+        self.picture = path / "curve.png"
         self.checkpoints = Checkpoints(path / "checkpoints")
 
     @property
@@ -55,7 +56,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove what a run wrote, and nothing else."""
-        for path in (self.config, self.metrics, self.result, self.weights, self.model, *self.path.glob("*.png")):
+        for path in (self.config, self.metrics, self.result, self.weights, self.model, self.picture):
             path.unlink(missing_ok=True)
         for folder in (self.path / "checkpoints", self.path / "tensorboard"):
             if folder.is_dir():

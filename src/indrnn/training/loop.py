@@ -51,6 +51,8 @@ class Result:
     """The evaluation of the best weights."""
     test: dict[str, float] = field(default_factory=dict)
     """`Task.test` of the best weights."""
+    main: bool = True
+    """Whether this is the process that wrote the files, of those that trained together."""
 
 
 def train(
@@ -224,18 +226,11 @@ class _Loop:
                 say(f"resuming at step {state['step']}")
         elif resume:
             say(f"nothing to resume in {folder.path}: starting")
-        record = {
-            **self.config,
-            "command": command(),
-            "started": now(),
-            "processes": self.group.count,
-            "threads": torch.get_num_threads(),
-            "machine": machine(),
-        }
-        if state is not None:
-            record["first"] = json.loads(folder.config.read_text()).get("first") or json.loads(
-                folder.config.read_text()
-            )
+        this_time = {"command": command(), "started": now(), "threads": torch.get_num_threads(), "machine": machine()}
+        record = {**self.config, "processes": self.group.count, **this_time}
+        if state is not None:  # the first time stays; the others are listed
+            earlier = json.loads(folder.config.read_text())
+            record = earlier | self.config | {"resumed": [*earlier.get("resumed", []), this_time]}
         folder.write_json(folder.config, record)
         return state
 
@@ -491,7 +486,13 @@ class _Loop:
 
     def _result(self, **others: Any) -> Result:
         return Result(
-            self.folder.path, self.step, round(self.seconds, 1), best_step=self.best_step, best=self.best, **others
+            self.folder.path,
+            self.step,
+            round(self.seconds, 1),
+            best_step=self.best_step,
+            best=self.best,
+            main=self.group.main,
+            **others,
         )
 
 

@@ -51,6 +51,7 @@ class Lines(Silent):
 
     def __init__(self, every: float = 30.0) -> None:
         self.every, self._told = every, -float("inf")
+        self._began: tuple[float, int] | None = None
 
     def say(self, text: str) -> None:
         """Print it."""
@@ -58,9 +59,14 @@ class Lines(Silent):
 
     def progress(self, step: int, steps: int, text: str) -> None:
         """Print it, unless the last one was a moment ago."""
-        if step == steps or time.monotonic() - self._told >= self.every:
-            self._told = time.monotonic()
-            print(f"step {step}/{steps}  {text}", flush=True)
+        now = time.monotonic()
+        self._began = self._began or (now, step)
+        if step == steps or now - self._told >= self.every:
+            self._told = now
+            taken = step - self._began[1]
+            minutes = (now - self._began[0]) / max(1, taken) * (steps - step) / 60
+            left = f"  {minutes:.0f} min left" if taken and step < steps else ""
+            print(f"step {step}/{steps}  {text}{left}", flush=True)
 
 
 class Bar(Silent):
