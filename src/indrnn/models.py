@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
 
 from .baselines import BaselineRNN, Kind
 from .layers.checks import check_probability, check_size
@@ -124,17 +126,37 @@ def load(run: str | Path) -> nn.Module:
     Example:
         model = indrnn.load("runs/adding-100")
     """
-    from .training.folder import RunFolder
-
-    folder = RunFolder(Path(run))
-    if not folder.path.is_dir():
-        raise FileNotFoundError(f"run must be the folder of a run, and {folder.path} is none")
-    for path in (folder.model, folder.weights):
+    folder = Path(run)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"run must be the folder of a run, and {folder} is none")
+    options, weights = folder / "model.json", folder / "weights.safetensors"
+    for path in (options, weights):
         if not path.exists():
             raise FileNotFoundError(
-                f"{folder.path} holds no {path.name}: the run is not finished, or was of a model that only its own "
-                "program can build"
+                f"{folder} holds no {path.name}: the run is not finished, or was of a model that only its own program "
+                "can build"
             )
-    model: nn.Module = from_plain(json.loads(folder.model.read_text())).build()
-    folder.read_weights(model)
+    model: nn.Module = from_plain(json.loads(options.read_text())).build()
+    state = model.state_dict()
+    missing, unexpected = model.load_state_dict(load_file(weights), strict=False)
+    wrong = sorted({*unexpected, *missing} - (state.keys() - _unshared(state).keys()))
+    if wrong:
+        raise ValueError(f"{weights} does not fit the model: {', '.join(wrong)}")
     return model.eval()
+
+
+def weights_as_bytes(model: nn.Module) -> bytes:
+    """A model's weights as the content of a safetensors file."""
+    return save({name: value.detach().cpu().contiguous() for name, value in _unshared(model.state_dict()).items()})
+
+
+def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a state without those that are another's under a second name, as tied weights are."""
+    seen: set[tuple[int, torch.Size]] = set()
+    result = {}
+    for name, value in state.items():
+        key = (value.data_ptr(), value.shape)
+        if value.numel() == 0 or key not in seen:
+            result[name] = value
+        seen.add(key)
+    return result

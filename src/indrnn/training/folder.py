@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
-from torch import Tensor, nn
 
 from .checkpoint import Checkpoints, write_atomically
 
@@ -71,31 +69,6 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         return [json.loads(line) for line in self.metrics.read_text().splitlines()] if self.metrics.exists() else []
-
-    def write_weights(self, model: nn.Module) -> None:
-        """Write weights.safetensors."""
-        state = {name: value.detach().cpu().contiguous() for name, value in _unshared(model.state_dict()).items()}
-        write_atomically(self.weights, save(state))
-
-    def read_weights(self, model: nn.Module) -> None:
-        """Put weights.safetensors into a model."""
-        missing, unexpected = model.load_state_dict(load_file(self.weights), strict=False)
-        tied = set(model.state_dict()) - set(_unshared(model.state_dict()))
-        if unexpected or set(missing) - tied:
-            wrong = sorted({*unexpected, *(set(missing) - tied)})
-            raise ValueError(f"{self.weights} does not fit the model: {', '.join(wrong)}")
-
-
-def _unshared(state: dict[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a state without those that are another's under a second name."""
-    seen: set[tuple[int, torch.Size]] = set()
-    result = {}
-    for name, value in state.items():
-        key = (value.data_ptr(), value.shape)
-        if value.numel() == 0 or key not in seen:
-            result[name] = value
-        seen.add(key)
-    return result
 
 
 def machine() -> dict[str, str]:

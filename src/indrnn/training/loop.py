@@ -23,6 +23,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..layers import constrain_, parameter_groups
+from ..models import weights_as_bytes
+from .checkpoint import write_atomically
 from .diagnose import first_not_finite
 from .folder import RunFolder, command, machine, now, plain
 from .options import FREE_ON_RESUME, Plateau, Training
@@ -471,7 +473,7 @@ class _Loop:
             folder = self.folder
 
             def write() -> None:
-                folder.write_weights(self.model)
+                write_atomically(folder.weights, weights_as_bytes(self.model))
                 if self.model_config is not None:
                     folder.write_json(folder.model, self.model_config)
                 record = {name: getattr(result, name) for name in ("steps", "seconds", "best_step", "best", "test")}
