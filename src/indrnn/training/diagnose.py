@@ -22,11 +22,11 @@ def _finite(value: Any) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(value))
 
 
-def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str:
+def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str | None:
     """Run a batch again and name the first module that gave a number that is not finite.
 
     In the order of the forward pass, by the modules' outputs; where those are all finite, in the order of the backward
-    pass, by the gradients that reach them and their parameters.
+    pass, by the gradients that reach them and their parameters. None where all is finite this time.
     """
     names = {module: name or type(model).__name__ for name, module in model.named_modules()}
     forward: list[str] = []
@@ -56,4 +56,4 @@ def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str:
     for name, parameter in reversed(list(model.named_parameters())):
         if parameter.grad is not None and not _finite(parameter.grad):
             return f"in the gradient of {name}; the forward pass is finite"
-    return "which did not come again when the batch was run once more"
+    return None

@@ -347,19 +347,16 @@ class _Loop:
         return norm
 
     def _not_finite(self, loss: float) -> str:
-        where = "in another process"
+        found = ""
         for piece in range(self.options.accumulate):
             with self._autocast():
-                where = first_not_finite(self.model, self.task, self._batch(piece))
-            if where.startswith(("first", "in the")):
-                break
-        last = (
-            "there is no checkpoint yet"
-            if self.saved_step is None
-            else f"the checkpoint of step {self.saved_step} is kept"
-        )
+                found = found or first_not_finite(self.model, self.task, self._batch(piece)) or ""
+        seen = [text for text in self.group.of_all(found) if text]
+        where = seen[0] if seen else "which did not come again when the batch was run once more"
+        step, folder = self.saved_step, self.folder.checkpoints.folder
+        last = "There is no checkpoint yet" if step is None else f"The checkpoint of step {step} is kept in {folder}"
         what = f"the loss became {loss}" if not math.isfinite(loss) else "a gradient is not finite"
-        return f"step {self.step + 1}: {what}, {where}. {last[0].upper()}{last[1:]} in {self.folder.checkpoints.folder}"
+        return f"step {self.step + 1}: {what}, {where}. {last}"
 
     # ---- evaluations
 

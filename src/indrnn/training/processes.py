@@ -51,6 +51,14 @@ class Processes:
         dist.broadcast_object_list(holder, 0, group=self.control)
         return holder[0]
 
+    def of_all(self, text: str) -> list[str]:
+        """The texts of all processes, on all."""
+        if self.count == 1:
+            return [text]
+        texts: list[Any] = [None] * self.count
+        dist.all_gather_object(texts, text, group=self.control)
+        return texts
+
     def wait(self) -> None:
         """Wait for all."""
         if self.count > 1:
