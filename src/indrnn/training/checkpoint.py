@@ -64,7 +64,7 @@ def load(path: Path) -> dict[str, Any]:
     if len(content) < header or not content.startswith(_MAGIC):
         raise BrokenCheckpointError(f"{path} is not a checkpoint, or only the start of one ({len(content)} bytes)")
     payload = content[header:]
-    if hashlib.sha256(payload).hexdigest().encode() != content[len(_MAGIC) : header - 1]:
+    if hashlib.sha256(payload).hexdigest().encode() + b"\n" != content[len(_MAGIC) : header]:
         raise BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
     return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")  # type: ignore[no-any-return]
 
@@ -120,27 +120,29 @@ class Checkpoints:
         Returns:
             The state, None where there is none; and what was wrong on the way to it.
         """
+        fresh = self.folder / "next.ckpt"
         troubles: list[str] = []
-        found: dict[str, Any] | None = None
-        for path in (self.folder / "next.ckpt", self.last, self.previous):
+        whole: dict[Path, dict[str, Any]] = {}
+        for path in (fresh, self.last, self.previous):
             if not path.exists():
                 continue
             try:
                 state = load(path)
-                if state["best_step"] is not None and found is None:
+                if not whole and state["best_step"] is not None:
                     load(self.best(state["best_step"]))
+                whole[path] = state
             except (BrokenCheckpointError, OSError) as error:
                 troubles.append(str(error))
                 with contextlib.suppress(OSError):  # out of the way, or it would take the place of a good one
                     path.replace(path.with_suffix(".damaged"))
-                continue
-            if path.name == "next.ckpt":  # whole, and its process ended before it was renamed
-                if self.last.exists():
-                    self.last.replace(self.previous)
-                path.replace(self.last)
-                path = self.last
-            self._kept.setdefault(path, state["best_step"])
-            found = found or state
+        found = next(iter(whole.values()), None)
+        if fresh in whole:  # its process ended before it was renamed
+            if self.last in whole:
+                self.last.replace(self.previous)
+                whole[self.previous] = whole[self.last]
+            fresh.replace(self.last)
+            whole[self.last] = whole.pop(fresh)
+        self._kept = {path: state["best_step"] for path, state in whole.items()}
         return found, troubles
 
     def load_best(self, step: int) -> dict[str, Any]:

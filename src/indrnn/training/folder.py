@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -56,11 +57,20 @@ class RunFolder:
         """Remove what a run wrote, and nothing else."""
         for path in (self.config, self.metrics, self.result, self.weights, self.model, self.picture):
             path.unlink(missing_ok=True)
-        for folder in (self.path / "checkpoints", self.path / "tensorboard"):
-            if folder.is_dir():
-                for path in folder.iterdir():
-                    path.unlink()
+        own = {self.checkpoints.folder: ("*.ckpt", "*.damaged", ".*.tmp"), self.path / "tensorboard": ("events.*",)}
+        for folder, patterns in own.items():
+            for path in [path for pattern in patterns for path in folder.glob(pattern)]:
+                path.unlink()
+            with contextlib.suppress(OSError):  # something else is in it
                 folder.rmdir()
+
+    def remove_temporary(self) -> None:
+        """Remove what processes that were killed had half written."""
+        files = (self.config, self.result, self.weights, self.model)
+        for path in [path for file in files for path in self.path.glob(f".{file.name}.*.tmp")]:
+            path.unlink(missing_ok=True)
+        for path in self.checkpoints.folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
 
     def write_json(self, path: Path, value: Any) -> None:
         """Write one of the files as JSON."""

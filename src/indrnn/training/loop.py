@@ -189,7 +189,7 @@ class _Loop:
         if self.group.main:
             try:
                 state = self._open_folder(resume, overwrite)
-            except (ValueError, OSError) as error:
+            except (ValueError, OSError, RunError) as error:
                 problem = error
         state, text = self.group.state_from_main((state, str(problem) if problem else None))
         if text is not None:
@@ -228,19 +228,20 @@ class _Loop:
                 say(f"resuming at step {state['step']}")
         elif resume:
             say(f"nothing to resume in {folder.path}: starting")
+        folder.remove_temporary()
         this_time = {"command": command(), "started": now(), "threads": torch.get_num_threads(), "machine": machine()}
         record = {**self.config, "processes": self.group.count, **this_time}
         if state is not None:  # the first time stays; the others are listed
             earlier = json.loads(folder.config.read_text())
             record = earlier | self.config | {"resumed": [*earlier.get("resumed", []), this_time]}
-        folder.write_json(folder.config, record)
+        self._writing(lambda: folder.write_json(folder.config, record))
         return state
 
     def _compare(self, earlier: dict[str, Any]) -> None:
         """Raise where this run is not the one it is to go on with."""
         differences = []
         now_flat = _flat(json.loads(json.dumps(self.config)))
-        earlier_flat = _flat({name: earlier.get(name) for name in self.config})
+        earlier_flat = _flat({name: value for name, value in earlier.items() if name not in _OF_THIS_TIME})
         for name in sorted({*now_flat, *earlier_flat}):
             if name.startswith("training.") and name.removeprefix("training.") in FREE_ON_RESUME:
                 continue
@@ -299,7 +300,7 @@ class _Loop:
         schedule = options.schedule
         lr = options.lr * schedule.factor(self.step, options.steps)
         if isinstance(schedule, Plateau):
-            lr /= schedule.divide_by**self.divisions
+            lr *= (1 / schedule.divide_by) ** self.divisions
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = lr
         self.optimizer.zero_grad()
@@ -494,6 +495,9 @@ class _Loop:
             **others,
         )
 
+
+# What config.json says beside what was asked for
+_OF_THIS_TIME = ("processes", "command", "started", "threads", "machine", "resumed")
 
 # What a checkpoint counts beside weights and the optimiser's state
 _COUNTED = ("step", "seconds", "best_step", "best", "since_best", "divisions", "loss_sum", "norm_sum", "since_line")

@@ -150,7 +150,7 @@ class Training:
             check_count(name, getattr(self, name))
         if self.threads is not None:
             check_count("threads", self.threads)
-        if not self.checkpoint_every >= 0:
+        if not (isinstance(self.checkpoint_every, (int, float)) and self.checkpoint_every >= 0):
             raise ValueError(f"checkpoint_every must be seconds, at least 0, got {self.checkpoint_every!r}")
         if self.precision not in ("float32", "bf16"):
             raise ValueError(f"precision must be float32 or bf16, got {self.precision!r}")

@@ -175,7 +175,7 @@ def _checked(name: str, data: Data) -> tuple[Tensor, ...]:
     data = tuple(data)
     if len(data) not in (2, 3) or not all(isinstance(tensor, Tensor) for tensor in data):
         raise TypeError(f"{name} must be two tensors, inputs and targets, or three, with lengths")
-    sizes = {len(tensor) for tensor in data}
+    sizes = {len(tensor) if tensor.dim() else 0 for tensor in data}
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(
             f"{name} must hold the same number of items, at least one, in each tensor, got {sorted(sizes)}"
