@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -113,7 +114,10 @@ def from_plain(value: Any, types: dict[str, type] = TYPES) -> Any:
         fields = {name: from_plain(item, types) for name, item in value.items() if name != "type"}
         if value["type"] not in types:
             raise ValueError(f"type must be one of {', '.join(types)}, got {value['type']!r}")
-        return types[value["type"]](**fields)
+        try:
+            return types[value["type"]](**fields)
+        except TypeError as error:  # of a later version, or not ours
+            raise ValueError(f"{value['type']} cannot be made of these options: {error}") from None
     return value
 
 
@@ -136,11 +140,24 @@ def load(run: str | Path) -> nn.Module:
                 f"{folder} holds no {path.name}: the run is not finished, or was of a model that only its own program "
                 "can build"
             )
-    model: nn.Module = from_plain(json.loads(options.read_text())).build()
+    try:
+        config = from_plain(json.loads(options.read_text()))
+    except ValueError as error:
+        raise ValueError(f"{options} cannot be read: {error}") from None
+    if not isinstance(config, LastStep):
+        raise ValueError(f"{options} must describe a model of this package, got {type(config).__name__}")
+    model = config.build()
     state = model.state_dict()
-    missing, unexpected = model.load_state_dict(load_file(weights), strict=False)
-    wrong = sorted({*unexpected, *missing} - (state.keys() - _unshared(state).keys()))
-    if wrong:
+    try:
+        stored = load_file(weights)
+    except SafetensorError as error:
+        raise ValueError(f"{weights} cannot be read: {error}") from None
+    tied = state.keys() - _unshared(state).keys()
+    wrong = sorted((stored.keys() ^ state.keys()) - tied)
+    wrong += [name for name in sorted(stored.keys() & state.keys()) if stored[name].shape != state[name].shape]
+    if not wrong:
+        model.load_state_dict(stored, strict=False)
+    else:
         raise ValueError(f"{weights} does not fit the model: {', '.join(wrong)}")
     return model.eval()
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..layers.checks import check_probability, check_size
+from ..layers.checks import check_probability, check_size, check_tensor
 from ..networks.network import last_step
 
 Kind = Literal["rnn", "irnn", "lstm", "gru"]
@@ -94,10 +94,13 @@ class BaselineRNN(nn.Module):
             raise ValueError(f"resets are not served by the {self.kind} baseline; split the sequence where it resets")
         given: Any = input
         if lengths is not None:
+            batch, steps = (input.shape[0], input.shape[1]) if self.batch_first else (input.shape[1], input.shape[0])
+            check_tensor("lengths", lengths, (batch,))
+            if batch and not 1 <= int(lengths.min()) <= int(lengths.max()) <= steps:
+                raise ValueError(f"lengths must lie in 1 to {steps} for this input, got {lengths.tolist()}")
             given = pack_padded_sequence(input, lengths.cpu(), self.batch_first, enforce_sorted=False)
         features, state = self.rnn(given, state)
         if lengths is not None:
-            steps = input.shape[1 if self.batch_first else 0]
             features, _ = pad_packed_sequence(features, self.batch_first, total_length=steps)
         if last:
             return last_step(features.transpose(0, 1) if self.batch_first else features, lengths), state

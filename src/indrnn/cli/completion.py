@@ -18,7 +18,8 @@ _indrnn() {{
           esac
         fi ;;
       demo) words="--out --steps" ;;
-      evaluate|report) words="--device --out $(compgen -d -- "$current")" ;;
+      evaluate) words="--device" ;;
+      report) words="--out" ;;
       completion) words="bash zsh" ;;
     esac
   fi
@@ -58,5 +59,5 @@ def _names(options: dict[str, object], prefix: str = "") -> list[str]:
         if isinstance(value, dict):
             result += _names(value, "" if name == "training" else f"{prefix}{name}.")
         elif name != "type":
-            result.append(prefix + name)
+            result.append(f"{prefix}no_{name}" if value is True else prefix + name)  # what is on can be turned off
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Callable
 
@@ -69,7 +70,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _say(error: object, code: int) -> int:
-    print(f"indrnn: {error}", file=sys.stderr)
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # of the processes that torchrun started here, one tells
+        print(f"indrnn: {error}", file=sys.stderr)
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
@@ -34,7 +35,7 @@ def recipes(arguments: list[str]) -> int:
 
     tyro.cli(Options, args=arguments, prog="indrnn recipes")
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("recipe", "in the paper", "reported there", "parameters", "cost on 2 cores"):
+    for column in ("recipe", "in the paper", "reported there", "parameters", "cost"):
         table.add_column(column, justify="right" if column == "parameters" else "left", no_wrap=True)
     for row in ROWS.values():
         table.add_row(row.name, row.paper, row.value, f"{parameters(row.recipe):,}", row.cost)
@@ -66,7 +67,9 @@ def train(arguments: list[str]) -> int:
     options = _train_options(row, arguments[1:])
     recipe: Recipe = options.recipe
     out = Path("runs") / row.name if options.out is None else options.out
-    result = run(row.name, recipe, out, resume=options.resume, overwrite=options.overwrite, arguments=arguments)
+    again = [argument for argument in arguments if argument not in ("--resume", "--overwrite")]
+    again = ["train", *again, "--resume"]
+    result = run(row.name, recipe, out, resume=options.resume, overwrite=options.overwrite, again=again)
     return _told(result)
 
 
@@ -97,13 +100,12 @@ def _train_options(row: Row, arguments: list[str]) -> Any:
 
 
 def run(
-    name: str, recipe: Recipe, out: Path, *, resume: bool = False, overwrite: bool = False, arguments: list[str]
+    name: str, recipe: Recipe, out: Path, *, resume: bool = False, overwrite: bool = False, again: list[str]
 ) -> Result:
     """Train a recipe into a folder, and draw its curve."""
     keep_memory()
     torch.manual_seed(recipe.seed)
     config = recipe.model_config()
-    again = [argument for argument in arguments if argument not in ("--resume", "--overwrite")]
     options = {key: value for key, value in plain(recipe).items() if key not in ("training", "seed")}
     result = run_training(
         model := config.build(),
@@ -115,11 +117,20 @@ def run(
         overwrite=overwrite,
         config={"recipe": name, "options": options},
         model_config=plain(config),
-        resume_command=shlex.join(["indrnn", "train", *again, "--resume"]),
+        resume_command=_again(again),
     )
     if result.finished and result.main:
         _draw(result, recipe, model)
     return result
+
+
+def _again(arguments: list[str]) -> str:
+    """The command that goes on with a run."""
+    count, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if count > here:
+        return "the same torchrun commands with --resume"
+    start = ["torchrun", "--nproc-per-node", str(count), "-m", "indrnn"] if count > 1 else ["indrnn"]
+    return shlex.join([*start, *arguments])
 
 
 def _draw(result: Result, recipe: Recipe, model: torch.nn.Module) -> None:
@@ -168,7 +179,10 @@ def evaluate(arguments: list[str]) -> int:
     folder = RunFolder(options.run)
     if not folder.config.exists():
         raise UsageError(f"run must be the folder of a run, and {options.run} holds no config.json")
-    recorded = json.loads(folder.config.read_text())
+    try:
+        recorded = json.loads(folder.config.read_text())
+    except ValueError as error:
+        raise UsageError(f"{folder.config} cannot be read: {error}") from None
     if "options" not in recorded:
         raise UsageError(f"{options.run} is not the run of a recipe; load its weights with your own program")
     recipe: Recipe = from_plain(
@@ -177,7 +191,7 @@ def evaluate(arguments: list[str]) -> int:
     if folder.weights.exists():
         model, which = load(options.run), "the finished run's weights"
     else:
-        state, _ = folder.checkpoints.load()
+        state = folder.checkpoints.peek()
         if state is None or state["best_step"] is None:
             raise UsageError(f"{options.run} holds no weights and no checkpoint with an evaluation yet")
         model = recipe.model_config().build()
@@ -233,7 +247,8 @@ def demo(arguments: list[str]) -> int:
     print("The adding problem: 100 random numbers, two of them marked; the answer is the sum of those two.")
     print(f"A two-layer IndRNN of 128 neurons a layer learns it in {options.steps} steps; always answering 1 has an")
     print(f"error of {BASELINE:.3f}.")
-    result = run("demo", recipe, options.out, overwrite=folder.used, arguments=[])
+    again = ["demo", "--steps", str(options.steps), "--out", str(options.out)]  # a minute: it starts over
+    result = run("demo", recipe, options.out, overwrite=folder.used, again=again)
     if not result.finished:
         return 128 + (result.stopped_by or 0)
     error = result.test["test_mse"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ..models import AnyNetwork, Baseline, LastStep, Plain
 from ..tasks.adding import Adding
 from ..training import Cosine, Steps, Training
+from ..training.options import check_seed
 from .recipe import Loop, Row
 
 # The paper gives the bound |u| <= 2^(1/T). That the last layer starts above 2^(-1/T) and that input weights start in
@@ -33,6 +34,7 @@ class AddingRecipe:
 
     def __post_init__(self) -> None:
         self.task()
+        check_seed(self.seed)
 
     def model_config(self) -> LastStep:
         """The model."""

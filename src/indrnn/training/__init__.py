@@ -3,7 +3,7 @@
 from .folder import RunFolder
 from .loop import Result, RunError, train
 from .options import Constant, Cosine, OneCycle, Plateau, Schedule, Steps, Training
-from .task import Batch, Shard, Task, TensorTask, derive_seed, generator
+from .task import Batch, Shard, Task, TensorTask, derive_seed, generator, rows_of
 
 __all__ = [
     "Batch",
@@ -22,5 +22,6 @@ __all__ = [
     "Training",
     "derive_seed",
     "generator",
+    "rows_of",
     "train",
 ]

@@ -145,6 +145,16 @@ class Checkpoints:
         self._kept = {path: state["best_step"] for path, state in whole.items()}
         return found, troubles
 
+    def peek(self) -> dict[str, Any] | None:
+        """As `load`, and move nothing: for a run that another process may be at work on."""
+        for path in (self.folder / "next.ckpt", self.last, self.previous):
+            with contextlib.suppress(BrokenCheckpointError, OSError):
+                state = load(path)
+                if state["best_step"] is not None:
+                    load(self.best(state["best_step"]))
+                return state
+        return None
+
     def load_best(self, step: int) -> dict[str, Any]:
         """Read the best weights of this step."""
         return load(self.best(step))

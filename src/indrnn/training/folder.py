@@ -108,7 +108,8 @@ def now() -> str:
 
 def command() -> list[str]:
     """How this program was called."""
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+    name = Path(sys.argv[0]).name
+    return [*(["python", "-m", "indrnn"] if name == "__main__.py" else [name]), *sys.argv[1:]]
 
 
 def plain(value: Any) -> Any:

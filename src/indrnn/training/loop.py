@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ..layers import constrain_, parameter_groups
 from ..models import weights_as_bytes
@@ -28,7 +27,7 @@ from .checkpoint import write_atomically
 from .diagnose import first_not_finite
 from .folder import RunFolder, command, machine, now, plain
 from .options import FREE_ON_RESUME, Plateau, Training
-from .processes import Processes, choose_device, processes
+from .processes import LostError, Processes, choose_device, processes
 from .report import Report, Silent, default_report
 from .task import Batch, Shard, Task, derive_seed
 
@@ -98,7 +97,7 @@ def train(
         raise ValueError("resume and overwrite cannot both be asked for")
     threads = torch.get_num_threads()
     recorded = {"training": plain(options), "seed": seed, **(config or {})}
-    with processes(options.device) as group, torch.random.fork_rng(devices=_gpus()):
+    with _lost(), processes(options.device) as group, torch.random.fork_rng(devices=_gpus()):
         try:
             if options.threads is not None:
                 torch.set_num_threads(options.threads)
@@ -112,6 +111,14 @@ def train(
                 return loop.run(received)
         finally:
             torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _lost() -> Iterator[None]:
+    try:
+        yield
+    except LostError as error:
+        raise RunError(str(error)) from error
 
 
 def _gpus() -> list[int]:
@@ -174,11 +181,9 @@ class _Loop:
 
     def _runner(self) -> nn.Module:
         """The model as it is called in training."""
-        runner = self.model
         if self.group.count > 1:
-            on = [self.device.index] if self.device.type == "cuda" else None
-            runner = DistributedDataParallel(runner, device_ids=on)
-        return torch.compile(runner) if self.options.compile else runner  # type: ignore[return-value]
+            self.group.copy_from_main([tensor.detach() for tensor in self.model.state_dict().values()])
+        return torch.compile(self.model) if self.options.compile else self.model  # type: ignore[return-value]
 
     # ---- begin
 
@@ -191,9 +196,9 @@ class _Loop:
                 state = self._open_folder(resume, overwrite)
             except (ValueError, OSError, RunError) as error:
                 problem = error
-        state, text = self.group.state_from_main((state, str(problem) if problem else None))
-        if text is not None:
-            raise problem or ValueError(text)
+        state, text, bad = self.group.state_from_main((state, str(problem or ""), isinstance(problem, RunError)))
+        if text:
+            raise problem or (RunError(text) if bad else ValueError(text))
         if state is not None:
             self._restore(state)
         if self.group.main:
@@ -221,7 +226,7 @@ class _Loop:
                 say("no checkpoint to resume from: starting over")
             elif state["processes"] != self.group.count:
                 raise ValueError(
-                    f"this run was trained by {state['processes']} processes and must be resumed by as many, "
+                    f"this run must be resumed by as many processes as began it, {state['processes']}, "
                     f"got {self.group.count}"
                 )
             else:
@@ -307,14 +312,14 @@ class _Loop:
         mine = 0.0
         for piece in range(pieces):
             batch = self._batch(piece)
-            waits = group.count > 1 and piece < pieces - 1
-            with self.runner.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
-                with self._autocast():
-                    loss = self.task.loss(self.runner, batch)
-                # The pieces' losses are means of their own items; together they are to be the mean of all.
-                share = batch.count / batch.total
-                (loss * (share * group.count)).backward()
+            with self._autocast():
+                loss = self.task.loss(self.runner, batch)
+            # The pieces' losses are means of their own items; together they are to be the mean of all.
+            share = batch.count / batch.total
+            (loss * share).backward()
             mine += loss.item() * share
+        if group.count > 1:
+            group.add_up_gradients(self.parameters)
         total, stops = group.sum([mine, float(stop)])
         norm = self._gradient_norm()
         if not (math.isfinite(total) and math.isfinite(norm)):
@@ -348,11 +353,11 @@ class _Loop:
         return norm
 
     def _not_finite(self, loss: float) -> str:
-        found = ""
-        for piece in range(self.options.accumulate):
-            with self._autocast():
-                found = found or first_not_finite(self.model, self.task, self._batch(piece)) or ""
-        seen = [text for text in self.group.of_all(found) if text]
+        with self._autocast():
+            pieces = range(self.options.accumulate)
+            found = [first_not_finite(self.model, self.task, self._batch(piece)) for piece in pieces]
+        mine = next((text for text in found if text), "")
+        seen = [text for text in self.group.of_all(mine) if text]
         where = seen[0] if seen else "which did not come again when the batch was run once more"
         step, folder = self.saved_step, self.folder.checkpoints.folder
         last = "There is no checkpoint yet" if step is None else f"The checkpoint of step {step} is kept in {folder}"
@@ -426,6 +431,7 @@ class _Loop:
 
     def _save(self) -> None:
         if not self.group.main:
+            self.saved_step = self.step
             return
         metrics = self.folder.metrics
         state = {name: getattr(self, name) for name in _COUNTED}

@@ -25,6 +25,12 @@ def check_fraction(name: str, value: float) -> None:
         raise ValueError(f"{name} must be a number in [0, 1), got {value!r}")
 
 
+def check_seed(value: int) -> None:
+    """Raise unless value is a seed that torch takes."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**64:
+        raise ValueError(f"seed must be a whole number of 64 bits, got {value!r}")
+
+
 @dataclass(frozen=True)
 class Constant:
     """The same learning rate throughout."""
@@ -137,7 +143,7 @@ class Training:
     compile: bool = False
     """Run the network through torch.compile."""
     tensorboard: bool = True
-    """Write scalars for TensorBoard too, where it is installed."""
+    """Whether scalars are written for TensorBoard too, where it is installed."""
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+
+class LostError(RuntimeError):
+    """Another process is gone."""
 
 
 @dataclass
@@ -51,6 +57,25 @@ class Processes:
         dist.broadcast_object_list(holder, 0, group=self.control)
         return holder[0]
 
+    def add_up_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Sum the gradients over the processes; in one order, so that the bits are the same in every step.
+
+        A parameter that no process has a gradient of is left without one.
+        """
+        there = torch.tensor([float(parameter.grad is not None) for parameter in parameters])
+        flat = [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in parameters]
+        together = torch.cat([there.to(flat[0]), *flat])
+        dist.all_reduce(together)
+        seen, *parts = together.split([len(parameters), *[part.numel() for part in flat]])
+        for parameter, part, any_there in zip(parameters, parts, seen.tolist(), strict=True):
+            if any_there:
+                parameter.grad = part.view_as(parameter).clone()
+
+    def copy_from_main(self, tensors: list[torch.Tensor]) -> None:
+        """Give all processes the main one's tensors."""
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
+
     def of_all(self, text: str) -> list[str]:
         """The texts of all processes, on all."""
         if self.count == 1:
@@ -71,19 +96,27 @@ def processes(device: str) -> Iterator[Processes]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Processes()
         return
-    started_here = not dist.is_initialized()
-    if started_here:
+    if not dist.is_initialized():
         on_gpu = device != "cpu" and torch.cuda.is_available()
         dist.init_process_group("nccl" if on_gpu else "gloo")
+        atexit.register(_leave)  # and not after each run: torch's processes do not reliably meet a second time
     control = dist.new_group(backend="gloo")
     rank = int(os.environ.get("LOCAL_RANK", "0"))
     group = Processes(dist.get_rank(), dist.get_world_size(), rank, control)
     try:
         yield group
         group.wait()  # or the first to leave takes the connection of the others with it
+    except RuntimeError as error:
+        if not re.search("Connection (closed|reset) by peer", str(error)):
+            raise
+        raise LostError("another process of this run ended; what it said says why") from error
     finally:
-        if started_here:
-            dist.destroy_process_group()
+        dist.destroy_process_group(control)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def choose_device(name: str, group: Processes) -> torch.device:

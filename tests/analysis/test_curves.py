@@ -1,0 +1,199 @@
+"""Pictures of runs: that they are drawn, whole, of what was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from indrnn.analysis.curves import draw_adding, draw_panels, draw_run, smooth
+from indrnn.models import Baseline, LastStep, Plain
+from indrnn.training.folder import RunFolder
+
+image = pytest.importorskip("matplotlib.image")
+figure = pytest.importorskip("matplotlib.figure")
+
+
+def assert_picture(path: Path) -> tuple[int, int]:
+    """A whole PNG with something on it, and nothing left beside it; its height and width."""
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    pixels = image.imread(path)
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 10
+    assert not [other.name for other in path.parent.iterdir() if "tmp" in other.name]
+    return int(pixels.shape[0]), int(pixels.shape[1])
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every figure that is saved."""
+    figures: list[Any] = []
+    save = figure.Figure.savefig
+
+    def remember(self: Any, *args: Any, **kwargs: Any) -> Any:
+        figures.append(self)
+        return save(self, *args, **kwargs)
+
+    monkeypatch.setattr(figure.Figure, "savefig", remember)
+    return figures
+
+
+def a_run(folder: Path, lines: list[dict[str, Any]]) -> RunFolder:
+    folder.mkdir(exist_ok=True)
+    run = RunFolder(folder)
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+LINES = [{"step": 10 * i, "test_mse": 0.2 / i, "train_loss": 0.3 / i} for i in range(1, 8)]
+
+
+def curves(axes: Any) -> dict[str, list[tuple[float, float]]]:
+    """The lines on axes, by their labels."""
+    return {line.get_label(): list(zip(*map(list, line.get_data()), strict=True)) for line in axes.get_lines()}
+
+
+# ---- smoothing
+
+
+@pytest.mark.parametrize("over", [1, 2, 5, 23, 100])
+@pytest.mark.parametrize("size", [0, 1, 4, 23])
+def test_smooth_is_the_mean_of_the_last_values(size: int, over: int) -> None:
+    values = np.random.default_rng(3).normal(size=size)
+    sums = np.convolve(values, np.ones(over))[:size] if size else np.zeros(0)
+    counts = np.minimum(np.arange(1, size + 1), over)
+    assert smooth(values.tolist(), over) == pytest.approx((sums / counts).tolist())
+
+
+# ---- one run
+
+
+@pytest.mark.parametrize("metric", ["test_mse", "train_loss"])
+def test_a_runs_curve_is_what_was_measured(metric: str, tmp_path: Path, drawn: list[Any]) -> None:
+    path = draw_run(a_run(tmp_path, LINES), metric, (0.125, "as good as nothing"))
+    assert path == tmp_path / "curve.png"
+    assert_picture(path)
+    (axes,) = drawn[0].axes
+    found = curves(axes)
+    assert found[metric.replace("_", " ")] == [(line["step"], line[metric]) for line in LINES]
+    assert {y for _, y in found["as good as nothing"]} == {0.125}
+    assert axes.get_yscale() == "log"
+
+
+@pytest.mark.parametrize(
+    ("lines", "points"),
+    [
+        ([], 0),
+        ([{"step": 5, "loss": 1.0}], 1),
+        ([{"step": 5, "loss": None}, {"step": 10, "loss": -2.0}, {"step": 15, "other": 3.0}], 1),
+        ([{"step": 5, "loss": 0.0}, {"step": 10, "loss": 2.0}], 2),
+    ],
+    ids=["no lines", "one line", "missing values", "zeros"],
+)
+def test_awkward_metrics_are_drawn_too(
+    lines: list[dict[str, Any]], points: int, tmp_path: Path, drawn: list[Any]
+) -> None:
+    assert_picture(draw_run(a_run(tmp_path, lines), "loss"))
+    assert len(curves(drawn[0].axes[0])["loss"]) == points
+
+
+def test_a_run_without_metrics_yet_is_drawn_too(tmp_path: Path) -> None:
+    assert_picture(draw_run(RunFolder(tmp_path), "loss"))
+
+
+def test_a_picture_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "curve.png").write_bytes(b"an older one")
+    assert_picture(draw_run(a_run(tmp_path, LINES), "test_mse"))
+
+
+@pytest.mark.parametrize("kind", ["indrnn", "lstm"])
+def test_answers_of_the_adding_problem_are_drawn_beside_the_curve(kind: str, tmp_path: Path, drawn: list[Any]) -> None:
+    network: Plain | Baseline = Plain(5, 2, norm=None) if kind == "indrnn" else Baseline("lstm", 5)
+    model = LastStep(network, 2, 1, 13).build().eval()
+    path = draw_adding(a_run(tmp_path, LINES), model, 13, seed=4)
+    assert path == tmp_path / "curve.png"
+    height, width = assert_picture(path)
+    assert width > 2 * height
+    left, right = drawn[0].axes
+    assert curves(left)["test mse"] == [(line["step"], line["test_mse"]) for line in LINES]
+    assert {y for _, y in curves(left)["always answering 1"]} == {1 / 6}
+    assert left.get_xlabel()
+    assert left.get_ylabel()
+    assert right.get_xlabel()
+    assert right.get_ylabel()
+    assert not any(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_perfect_models_answers_lie_on_the_line(tmp_path: Path, drawn: list[Any]) -> None:
+    class Perfect(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.anchor = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, None]:
+            return ((x[..., 0] * x[..., 1]).sum(0) + self.anchor).unsqueeze(-1), None
+
+    pictures = []
+    for seed in (1, 1, 2):
+        draw_adding(a_run(tmp_path, LINES), Perfect(), 13, seed)
+        points = np.asarray(drawn[-1].axes[1].collections[0].get_offsets())
+        assert points.shape == (500, 2)
+        np.testing.assert_allclose(points[:, 0], points[:, 1], rtol=1e-6)
+        assert np.all((points >= 0) & (points <= 2))
+        pictures.append(points)
+    assert np.array_equal(pictures[0], pictures[1])
+    assert not np.array_equal(pictures[0], pictures[2])
+
+
+# ---- several
+
+
+def falling(steps: int, by: float) -> list[tuple[int, float]]:
+    return [(100 * i, math.exp(-by * i)) for i in range(1, steps + 1)]
+
+
+def test_four_panels_as_in_the_paper(tmp_path: Path, drawn: list[Any]) -> None:
+    """Each with its own curves, smoothed; a name has one colour in all of them."""
+    panels = {
+        "T = 100": {"IndRNN": falling(12, 0.5), "RNN": falling(12, 0.01), "LSTM": falling(9, 0.3)},
+        "T = 500": {"IndRNN": falling(12, 0.4), "LSTM": falling(1, 0.1)},
+        "T = 1000": {"RNN": falling(7, 0.01), "IndRNN": falling(12, 0.3)},
+        "T = 5000": {"IndRNN": falling(3, 0.2)},
+    }
+    path = tmp_path / "adding.png"
+    draw_panels(path, panels, (1 / 6, "always answering 1"))
+    height, width = assert_picture(path)
+    assert width > 3 * height
+    assert [axes.get_title() for axes in drawn[0].axes] == list(panels)
+    colours: dict[str, set[str]] = {}
+    for axes, wanted in zip(drawn[0].axes, panels.values(), strict=True):
+        found = curves(axes)
+        assert set(found) == {*wanted, "always answering 1"}
+        for name, points in wanted.items():
+            values = [value for _, value in points]
+            means = [float(np.mean(values[max(0, i - 4) : i + 1])) for i in range(len(values))]
+            assert [x for x, _ in found[name]] == [step for step, _ in points]
+            assert [y for _, y in found[name]] == pytest.approx(means)
+        for line in axes.get_lines():
+            colours.setdefault(line.get_label(), set()).add(line.get_color())
+    assert all(len(of_name) == 1 for of_name in colours.values())
+    assert len(set.union(*colours.values())) == 4
+    (legend,) = drawn[0].legends
+    assert sorted(text.get_text() for text in legend.get_texts()) == sorted(colours)
+
+
+def test_one_panel(tmp_path: Path) -> None:
+    draw_panels(tmp_path / "one.png", {"T = 100": {"IndRNN": falling(12, 0.5)}}, (1 / 6, "always answering 1"))
+    assert_picture(tmp_path / "one.png")
+
+
+def test_drawing_needs_no_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor pyplot, which would look for one and keep every figure."""
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    assert_picture(draw_run(a_run(tmp_path, LINES), "test_mse"))
