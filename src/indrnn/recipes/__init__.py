@@ -16,7 +16,7 @@ def find(name: str) -> Row:
     if name not in ROWS:
         close = difflib.get_close_matches(name, ROWS, n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else "; `indrnn recipes` lists them"
-        raise ValueError(f"no such recipe: {name}{hint}")
+        raise ValueError(f"no such recipe: {name!r}{hint}")
     return ROWS[name]
 
 

@@ -76,6 +76,6 @@ ROWS = (
     Row("adding-5000-irnn", _paper(5000, 1e-5, _IRNN), "beside Fig. 4d", "not shown", "20 h"),
     Row("adding-100-fast", _fast(100, 3_000, 1e-3), "Fig. 4a, quicker", "error near 0", "1 min"),
     Row("adding-500-fast", _fast(500, 5_000, 1e-3), "Fig. 4b, quicker", "error near 0", "5 min"),
-    Row("adding-1000-fast", _fast(1000, 8_000, 5e-4), "Fig. 4c, quicker", "error near 0", "15 min"),
-    Row("adding-5000-fast", _fast(5000, 4_000, 2e-4), "Fig. 4d, quicker", "error near 0", "50 min"),
+    Row("adding-1000-fast", _fast(1000, 12_000, 1e-3), "Fig. 4c, quicker", "error near 0", "25 min"),
+    Row("adding-5000-fast", _fast(5000, 4_000, 1e-4), "Fig. 4d, quicker", "error near 0", "50 min"),
 )
