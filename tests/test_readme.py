@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,3 +34,12 @@ def test_networks() -> None:
     assert sum(parameter.numel() for parameter in names["model"].parameters()) == 256_514
     depths = [len(names[name].recurrent_layers) for name in ("plain", "residual", "dense")]
     assert depths == [6, 11, 40]
+
+
+def test_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # the page's runs go into ./runs
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    names = run("docs/training.md")
+    assert (tmp_path / "runs/sign/weights.safetensors").exists()
+    assert names["result"].folder == Path("runs/sum")
+    assert names["result"].test["mse"] < 0.5  # the variance of the answer is 30/12
