@@ -13,6 +13,7 @@ from torch.func import grad, vmap
 from indrnn import recurrence
 from indrnn.ops.fused import recurrence_norm
 
+from ..conftest import smooth
 from .problems import Problem, problem
 
 both_places = pytest.mark.parametrize("place", ["before", "after"])
@@ -102,7 +103,7 @@ def test_equals_separate_steps(backend: str, activation: str, place: str, masked
 
 @each_kind
 @both_places
-@pytest.mark.parametrize("T", [40, 67, 131])  # within one of the kernel's stretches of 64 steps, and over two and three
+@pytest.mark.parametrize("T", [40, 67, 130])  # within one of the kernel's stretches of 64 steps, and over two and three
 def test_equals_separate_steps_in_float32(backend: str, place: str, kind: dict[str, Any], T: int) -> None:
     p = problem(T, 7, 33, dtype=torch.float32, **kind)
     p.u.clamp_(-0.99, 0.99)
@@ -116,7 +117,7 @@ def test_equals_separate_steps_in_float32(backend: str, place: str, kind: dict[s
 @with_and_without_mask
 @pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
 def test_gradcheck(backend: str, place: str, masked: bool, ragged: bool) -> None:
-    p = problem(5, 4, 2, activation="tanh", lengths=ragged, resets=ragged)
+    p = problem(5, 4, 2, activation=smooth(backend), lengths=ragged, resets=ragged)
     if ragged:
         p.lengths = torch.tensor([5, 0, 3, 1])
     case = Case(place, masked, p)
@@ -131,7 +132,7 @@ def test_gradcheck(backend: str, place: str, masked: bool, ragged: bool) -> None
             bias=bias,
             place=place,
             mask=case.mask,
-            activation="tanh",
+            activation=smooth(backend),
             lengths=p.lengths,
             resets=p.resets,
             backend=backend,
@@ -158,7 +159,7 @@ def test_a_mean_ten_thousand_times_the_deviation(backend: str, place: str) -> No
 
 @both_places
 def test_what_stands_in_the_padding_changes_nothing(backend: str, place: str) -> None:
-    p = problem(8, 5, 7, activation="tanh", lengths=True, resets=True)
+    p = problem(8, 5, 7, activation=smooth(backend), lengths=True, resets=True)
     assert p.lengths is not None
     clean = Case(place, True, p)
     expected = clean.solve(clean.fused(backend))
@@ -236,18 +237,22 @@ def test_opcheck(backend: str, place: str, masked: bool) -> None:
 @both_places
 def test_compiles_whole(backend: str, place: str) -> None:
     torch._dynamo.reset()
-    case = Case(place, True, problem(6, 4, 5, activation="tanh", lengths=True))
+    case = Case(place, True, problem(6, 4, 5, activation=smooth(backend), lengths=True))
     compiled = torch.compile(lambda: case.fused(backend), fullgraph=True, backend="aot_eager")
     assert_close(case.solve(compiled()), case.solve(case.fused(backend)), 1e-12)
 
 
 @both_places
 def test_func_grad_and_vmap(backend: str, place: str) -> None:
-    p = problem(5, 4, 3, activation="tanh", h_0=False, bias=False)
+    p = problem(5, 4, 3, activation=smooth(backend), h_0=False, bias=False)
     weight, shift = torch.rand(3).double(), torch.rand(3).double()
 
     def loss(x: Tensor, u: Tensor) -> Tensor:
-        return recurrence_norm(x, u, weight, shift, place=place, activation="tanh", backend=backend)[0].sin().sum()
+        return (
+            recurrence_norm(x, u, weight, shift, place=place, activation=smooth(backend), backend=backend)[0]
+            .sin()
+            .sum()
+        )
 
     x = torch.stack([p.x, p.x.flip(0)])
     expected = [torch.autograd.functional.vjp(loss, (one, p.u))[1] for one in x]

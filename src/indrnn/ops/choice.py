@@ -10,10 +10,11 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from . import native, reference
+from . import native, reference, scan
 
 # In the order in which the automatic choice tries them
-_BACKENDS: dict[str, ModuleType] = {"native": native, "reference": reference}
+_AUTOMATIC: dict[str, ModuleType] = {"native": native, "reference": reference}
+_BACKENDS: dict[str, ModuleType] = _AUTOMATIC | {"scan": scan}
 _VARIABLE = "INDRNN_BACKEND"
 
 
@@ -42,7 +43,7 @@ def backends(x: Tensor | None = None, activation: str = "relu") -> dict[str, Bac
     x = torch.empty(0) if x is None else x
     reasons = {name: module.why_not(x, activation) for name, module in _BACKENDS.items()}
     asked = _asked(None)
-    chosen = asked or next(name for name, reason in reasons.items() if reason is None)
+    chosen = asked or next(name for name in _AUTOMATIC if reasons[name] is None)
     return {
         name: Backend(reason is None, name == chosen and reason is None, reason) for name, reason in reasons.items()
     }
@@ -57,7 +58,7 @@ def choose(x: Tensor, activation: str, backend: str | None) -> ModuleType:
             by = "by the argument backend" if backend is not None else f"by the environment variable {_VARIABLE}"
             raise RuntimeError(f"backend {asked!r}, asked for {by}, cannot serve: {reason}")
         return _BACKENDS[asked]
-    for module in _BACKENDS.values():
+    for module in _AUTOMATIC.values():
         reason = module.why_not(x, activation)
         if reason is None:
             return module

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from . import choice, native, op, reference
 
+Run = Callable[..., tuple[Tensor, Tensor]]
 Through = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
@@ -86,8 +87,9 @@ def norm_forward(
     eps: float,
     activation: str,
     place: str,
+    run: Run = reference.forward,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return y, h_last, h (empty where it is y), mean and variance."""
+    """Return y, h_last, h (empty where it is y), mean and variance; `run` is the recurrence's forward pass."""
     dtype, valid = reference.accumulation_dtype(x.dtype), _valid(x, lengths)
 
     def normal(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,11 +98,11 @@ def norm_forward(
         return torch.where(valid, y, 0.0), mean, var
 
     if place == "after":
-        h, h_last = reference.forward(x, u, bias, h_0, lengths, resets, activation, False)
+        h, h_last = run(x, u, bias, h_0, lengths, resets, activation, False)
         y, mean, var = normal(h.to(dtype))
         return (y if mask is None else y * mask.to(dtype)).to(x.dtype), h_last, h, mean, var
     z, mean, var = normal(x.to(dtype))
-    h, h_last = reference.forward(z, u.to(dtype), None, h_0, lengths, resets, activation, False)
+    h, h_last = run(z, u.to(dtype), None, h_0, lengths, resets, activation, False)
     h, h_last = h.to(x.dtype), h_last.to(x.dtype)
     if mask is None:
         return h, h_last, x.new_empty(0), mean, var
@@ -188,16 +190,16 @@ op.LIBRARY.define(
 def _forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     x, _, _, _, _, _, _, lengths, _, _, activation, _, backend = args
     op.check_lengths(lengths, x.shape[0])
-    function = native.norm_forward if choice.choose(x, activation, backend) is native else norm_forward
-    return function(*args[:-1])
+    module = choice.choose(x, activation, backend)
+    return native.norm_forward(*args[:-1]) if module is native else norm_forward(*args[:-1], run=module.forward)
 
 
 def _backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     grad_y, grad_h_last, h, x, u, h_0, weight, _, _, mask, lengths, resets, eps, activation, _, backend = args
-    if choice.choose(h, activation, backend) is native:
+    module = choice.choose(h, activation, backend)
+    if module is native:
         return native.norm_backward(*args[:-2])
-
-    through = functools.partial(reference.backward, activation=activation, reverse=False)
+    through = functools.partial(module.backward, activation=activation, reverse=False)
     return norm_backward(grad_y, grad_h_last, h, x, u, h_0, weight, mask, lengths, resets, eps, through)
 
 
