@@ -191,7 +191,8 @@ def _forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     x, _, _, _, _, _, _, lengths, _, _, activation, _, backend = args
     op.check_lengths(lengths, x.shape[0])
     module = choice.choose(x, activation, backend)
-    return native.norm_forward(*args[:-1]) if module is native else norm_forward(*args[:-1], run=module.forward)
+    function = native.norm_forward if module is native else functools.partial(norm_forward, run=module.forward)
+    return function(*args[:-1])
 
 
 def _backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
