@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .baselines import BaselineRNN, Kind
@@ -130,6 +128,9 @@ def load(run: str | Path) -> nn.Module:
     Example:
         model = indrnn.load("runs/adding-100")
     """
+    from safetensors import SafetensorError  # where it is used: importing indrnn brings in torch alone
+    from safetensors.torch import load_file
+
     folder = Path(run)
     if not folder.is_dir():
         raise FileNotFoundError(f"run must be the folder of a run, and {folder} is none")
@@ -164,6 +165,8 @@ def load(run: str | Path) -> nn.Module:
 
 def weights_as_bytes(model: nn.Module) -> bytes:
     """A model's weights as the content of a safetensors file."""
+    from safetensors.torch import save
+
     return save({name: value.detach().cpu().contiguous() for name, value in _unshared(model.state_dict()).items()})
 
 
