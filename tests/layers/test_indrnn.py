@@ -699,7 +699,7 @@ def test_ensemble_by_vmap() -> None:
 
 
 def test_backend_is_passed_on(backend: str) -> None:
-    layer = make_layer(2, bidirectional=True, backend=backend)
+    layer = make_layer(2, "relu", bidirectional=True, backend=backend)
     x = torch.randn(T, B, M, dtype=torch.float64)
     assert_close(run(layer, x), run(twin(layer), x))
 
