@@ -47,6 +47,7 @@ def summary(run: RunFolder) -> dict[str, Any]:
         "name": run.path.name,
         "recipe": config["recipe"],
         "command": shlex.join(config["command"]),
+        "resumed": [shlex.join(time["command"]) for time in config.get("resumed", [])],
         "model": model.get("kind", "indrnn"),
         "length": options["length"],
         "lr": config["training"]["lr"],
@@ -73,7 +74,10 @@ def thinned(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 def table(runs: list[dict[str, Any]]) -> str:
     """Runs as a Markdown table."""
-    rows = ["| T | model | lr | steps | time | test MSE | command |", "|---|---|---|---|---|---|---|"]
+    rows = [
+        "| T | model | lr | steps | time | test MSE | command |",
+        "|---|---|---|---|---|---|---|",
+    ]  # of the first time
     for run in sorted(runs, key=lambda one: (one["length"], one["model"], one["lr"])):
         planned = "" if run["finished"] else f" of {run['planned_steps']:,}"
         error = f"{run['test_mse']:.2g}" if run["finished"] else f"{run['best'][1]:.2g} (best evaluation)"
