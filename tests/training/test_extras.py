@@ -1,0 +1,80 @@
+"""What a run does where something more is installed or asked for: TensorBoard, torch.compile."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import indrnn
+from indrnn.training import TensorTask, Training, train
+from indrnn.training.report import Silent
+
+OPTIONS = Training(steps=6, lr=1e-2, evaluate_every=2, device="cpu", threads=1)
+
+
+def task() -> TensorTask:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(21, 7, 3, generator=generator)
+    return TensorTask((x, (x[:, :, 0].sum(1) > 0).long()), batch_size=5)
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return indrnn.LastStepClassifier(indrnn.PlainIndRNN(3, 5, 2, batch_first=True), 2)
+
+
+class Writer:
+    """In the place of TensorBoard's."""
+
+    made: ClassVar[list[Writer]] = []
+
+    def __init__(self, folder: str, purge_step: int) -> None:
+        self.folder, self.purge_step = folder, purge_step
+        self.scalars: list[tuple[str, float, int]] = []
+        self.closed = False
+        Writer.made.append(self)
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.scalars.append((name, value, step))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_scalars_go_to_tensorboard_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module: Any = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    monkeypatch.setattr(Writer, "made", [])
+    train(model(), task(), OPTIONS, out=tmp_path / "run", report=Silent())
+    train(model(), task(), replace(OPTIONS, steps=8), out=tmp_path / "run", resume=True, report=Silent())
+    first, second = Writer.made
+    assert Path(first.folder) == tmp_path / "run" / "tensorboard"
+    assert (first.purge_step, second.purge_step) == (0, 6)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    expected = [(name, value, line["step"]) for line in lines for name, value in line.items() if name != "step"]
+    assert first.scalars + second.scalars == expected
+    assert first.closed
+    assert second.closed
+
+
+def test_without_tensorboard_a_run_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # as if it could not be imported
+    assert train(model(), task(), OPTIONS, out=tmp_path / "run", report=Silent()).finished
+    assert not (tmp_path / "run/tensorboard").exists()
+
+
+@pytest.mark.slow
+def test_compiled_it_learns_the_same(tmp_path: Path) -> None:
+    plain = train(model(), task(), OPTIONS, out=tmp_path / "plain", report=Silent())
+    compiled = train(model(), task(), replace(OPTIONS, compile=True), out=tmp_path / "compiled", report=Silent())
+    assert compiled.best["loss"] == pytest.approx(plain.best["loss"], rel=1e-4)
+    model().load_state_dict(load_file(tmp_path / "compiled/weights.safetensors"))  # names as of the module itself
