@@ -808,7 +808,9 @@ def test_batch_first_shapes_are_named() -> None:
 
 
 def test_unknown_backend_is_named() -> None:
-    with pytest.raises(ValueError, match="backend must be None or one of native, reference, scan, got 'quantum'"):
+    with pytest.raises(
+        ValueError, match="backend must be None or one of native, reference, scan, triton, got 'quantum'"
+    ):
         IndRNN(M, N, backend="quantum")(X)
 
 

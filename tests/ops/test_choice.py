@@ -48,7 +48,7 @@ def test_the_argument_comes_before_the_variable(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDRNN_BACKEND", "nativ")
-    expected = r"INDRNN_BACKEND must be unset or one of native, reference, scan, got 'nativ'"
+    expected = r"INDRNN_BACKEND must be unset or one of native, reference, scan, triton, got 'nativ'"
     with pytest.raises(ValueError, match=expected):
         indrnn.recurrence(X, U)
 

@@ -630,7 +630,11 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         r"resets must have the shape \(T, B\) = \(4, 3\)",
     ),
-    "backend": ({"backend": "cuda"}, ValueError, "backend must be None or one of native, reference, scan, got 'cuda'"),
+    "backend": (
+        {"backend": "cuda"},
+        ValueError,
+        "backend must be None or one of native, reference, scan, triton, got 'cuda'",
+    ),
 }
 
 

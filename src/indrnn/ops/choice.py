@@ -10,11 +10,12 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from . import native, reference, scan
+from . import native, reference, scan, triton_backend
 
 # In the order in which the automatic choice tries them
 _AUTOMATIC: dict[str, ModuleType] = {"native": native, "reference": reference}
-_BACKENDS: dict[str, ModuleType] = _AUTOMATIC | {"scan": scan}
+# The Triton kernels have only been run in its interpreter: on a GPU they are to be asked for.
+_BACKENDS: dict[str, ModuleType] = _AUTOMATIC | {"scan": scan, "triton": triton_backend}
 _VARIABLE = "INDRNN_BACKEND"
 
 

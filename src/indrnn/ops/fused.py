@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import choice, native, op, reference
+from . import choice, native, op, reference, triton_backend
 
+_WITH_NORM = (native, triton_backend)  # backends that do this in fewer passes
 Run = Callable[..., tuple[Tensor, Tensor]]
 Through = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
 
@@ -191,15 +192,16 @@ def _forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     x, _, _, _, _, _, _, lengths, _, _, activation, _, backend = args
     op.check_lengths(lengths, x.shape[0])
     module = choice.choose(x, activation, backend)
-    function = native.norm_forward if module is native else functools.partial(norm_forward, run=module.forward)
-    return function(*args[:-1])
+    if module in _WITH_NORM:
+        return module.norm_forward(*args[:-1])  # type: ignore[no-any-return]
+    return functools.partial(norm_forward, run=module.forward)(*args[:-1])
 
 
 def _backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     grad_y, grad_h_last, h, x, u, h_0, weight, _, _, mask, lengths, resets, eps, activation, _, backend = args
     module = choice.choose(h, activation, backend)
-    if module is native:
-        return native.norm_backward(*args[:-2])
+    if module in _WITH_NORM:
+        return module.norm_backward(*args[:-2])  # type: ignore[no-any-return]
     through = functools.partial(module.backward, activation=activation, reverse=False)
     return norm_backward(grad_y, grad_h_last, h, x, u, h_0, weight, mask, lengths, resets, eps, through)
 

@@ -44,8 +44,8 @@ def recurrence(
         lengths: (B,), integers in 0..T: the steps of each sequence. Later steps are padding: they give zeros in h and
             in x's gradient, and nothing that stands there matters. With `reverse` a sequence starts at its true end.
         resets: (T, B), bool: zero the state before this step, in the order of processing.
-        backend: "native", "reference" or "scan" (parallel in time); None leaves the choice to INDRNN_BACKEND, else to
-            what `backends()` shows.
+        backend: "native", "reference", "scan" (parallel in time) or "triton" (GPU); None leaves the choice to
+            INDRNN_BACKEND, else to what `backends()` shows.
 
     Returns:
         h (T, B, ..., N), the state after each step, and h_last (B, ..., N), the state after each sequence's last step
