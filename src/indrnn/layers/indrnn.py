@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..ops import choice, recurrence, reference
+from ..ops import choice, recurrence, reference, split
 from .bound import EPSILON, RecurrentBound
 from .checks import check_like_parameters, check_nonlinearity, check_probability, check_resets, check_size, check_tensor
 from .dropout import shared_dropout
@@ -205,6 +205,7 @@ class IndRNN(nn.Module):
     def _forward_packed(
         self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[PackedSequence, Tensor]:
+        split.refuse("a PackedSequence")
         data, batch_sizes, order, back = input
         if lengths is not None:
             raise ValueError("lengths must be None with a PackedSequence, which has its own")
@@ -242,6 +243,7 @@ class IndRNN(nn.Module):
         check_tensor("hx", hx, (self.num_layers * self._directions, *batches, self.hidden_size))
         check_like_parameters("hx", hx, self)
         check_tensor("lengths", lengths, batches)
+        time = split.all_steps(time)
         check_resets(resets, (*batches, time) if self.batch_first else (time, *batches))
 
     def extra_repr(self) -> str:

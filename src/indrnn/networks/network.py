@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..layers.checks import check_like_parameters, check_resets, check_tensor
 from ..layers.padding import without_padding
+from ..ops import split
 from .unit import IndRec, Recurrent, Run, State, state_after
 
 
@@ -102,9 +103,10 @@ class Network(nn.Module):
             layout = "(B, T, {})" if self.batch_first else "(T, B, {})"
             raise ValueError(f"input must have the shape {layout.format(self.input_size)}, got {tuple(input.shape)}")
         check_like_parameters("input", input, self)
-        batch = input.shape[0 if self.batch_first else 1]
+        batch, time = input.shape[:2] if self.batch_first else input.shape[1::-1]
         check_tensor("lengths", lengths, (batch,))
-        check_resets(resets, tuple(input.shape[:2]))
+        time = split.all_steps(time)
+        check_resets(resets, (batch, time) if self.batch_first else (time, batch))
         if state is None:
             return
         if not isinstance(state, State):
@@ -127,12 +129,23 @@ class Network(nn.Module):
 def last_step(features: Tensor, lengths: Tensor | None) -> Tensor:
     """The last valid step of (T, B, F): (B, F), zeros for a sequence of length 0."""
     T, B, F = features.shape
+    if split.current() is not None:
+        return _last_step_of_all(features, lengths)
     if T == 0:
         return features.new_zeros(B, F)
     if lengths is None:
         return features[-1]
     at = (lengths.long() - 1).clamp_min(0).view(1, -1, 1).expand(1, B, F)
     return torch.where((lengths > 0).unsqueeze(-1), features.gather(0, at).squeeze(0), 0.0)
+
+
+def _last_step_of_all(features: Tensor, lengths: Tensor | None) -> Tensor:
+    """The same where each process holds a slice: on every one, from the one that has the step."""
+    T, B, _ = features.shape
+    last = torch.full((B,), split.all_steps(T), device=features.device) if lengths is None else lengths
+    step = torch.arange(T, device=features.device).unsqueeze(1) + split.first_step()
+    here = (step == last - 1).unsqueeze(-1)  # (T, B, 1)
+    return split.sum_over_ranks(torch.where(here, features, 0.0).sum(0))
 
 
 def weight_layer(inputs: int, outputs: int, device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Linear:

@@ -12,7 +12,7 @@ from ..layers.bound import EPSILON, RecurrentBound
 from ..layers.checks import check_nonlinearity, check_probability, check_size
 from ..layers.dropout import dropout_mask, shared_dropout
 from ..layers.norm import SequenceBatchNorm, StepBatchNorm, next_position
-from ..ops import choice, recurrence
+from ..ops import choice, recurrence, split
 from ..ops.fused import recurrence_norm
 
 Place = Literal["before", "after"]
@@ -156,6 +156,8 @@ class IndRec(nn.Module):
 
     def _fuses(self) -> bool:
         norm = self.norm
+        if split.current() is not None:
+            return False
         return self.settings.fused and self.training and isinstance(norm, SequenceBatchNorm) and not norm.synchronised
 
     def _fused(self, x: Tensor, run: Run, bias: Tensor | None) -> Tensor:

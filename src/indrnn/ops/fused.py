@@ -63,6 +63,8 @@ def recurrence_norm(
     """
     if place not in ("before", "after"):
         raise ValueError(f"place must be 'before' or 'after', got {place!r}")
+    if op.instead is not None:
+        raise RuntimeError("recurrence_norm cannot run within split_time: its statistics would be of a slice of time")
     op.check(x, u, h_0, bias, activation, lengths, resets)
     for name, value in (("weight", weight), ("shift", shift)):
         if value.shape != u.shape:

@@ -16,6 +16,9 @@ from . import choice, reference
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
+instead: Callable[..., tuple[Tensor, Tensor]] | None = None
+"""What computes `recurrence` in its place, with the same arguments: set within `split.split_time`."""
+
 
 def recurrence(
     x: Tensor,
@@ -51,6 +54,9 @@ def recurrence(
         h (T, B, ..., N), the state after each step, and h_last (B, ..., N), the state after each sequence's last step
         (h_0 for a sequence of length 0). Both contiguous, in x's type.
     """
+    if instead is not None:
+        options = {"activation": activation, "reverse": reverse, "backend": backend}
+        return instead(x, u, h_0, bias=bias, lengths=lengths, resets=resets, **options)
     check(x, u, h_0, bias, activation, lengths, resets)
     choice.check_name(backend)
     arguments = (x, u, bias, h_0, lengths, resets, activation, reverse, backend)

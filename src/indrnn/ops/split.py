@@ -1,0 +1,371 @@
+"""The recurrence over a sequence whose time is split over processes: each rank holds a slice, in the order of ranks.
+
+For relu and identity a slice, however long, is one clamped affine map of the state that enters it (docs/scan.md), and
+backward one affine map of the gradient that comes back to it. The ranks exchange these maps, a few numbers for each
+batch element and neuron; each applies those before it, and runs over its own slice from where it truly starts.
+Shapes as in `reference`, with T_r steps on rank r in place of T; docs/split.md says how it is used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from . import choice, op, reference
+from .scan import Map
+
+Group = Any
+"""A process group, or None for the default one."""
+
+
+def split_recurrence(
+    x: Tensor,
+    u: Tensor,
+    h_0: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    activation: str = "relu",
+    reverse: bool = False,
+    lengths: Tensor | None = None,
+    resets: Tensor | None = None,
+    group: Group = None,
+    backend: str | None = None,
+    summed: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Compute h_t = σ(x_t + b + u ⊙ h_{t−1}) over a sequence of which each rank holds a slice of time.
+
+    Every rank of the group makes the call, with all but x alike, and every rank runs the backward pass: one without a
+    loss of its own, on `h.sum() * 0`. The gradient is that of the sum of all ranks' losses. Differentiable once.
+
+    Args:
+        x: (T_r, B, ..., N), this rank's slice; T_r may differ between ranks, and be 0.
+        u: (N,), as for `recurrence`.
+        h_0: (B, ..., N), the state before the first step of the whole sequence; zeros if None.
+        bias: (N,), as for `recurrence`.
+        activation: "relu" or "identity".
+        reverse: go from the last step of the last rank to the first step of the first.
+        lengths: (B,), the steps of each whole sequence.
+        resets: (T, B), bool, of the whole sequence.
+        group: the process group; None for the default one.
+        backend: as for `recurrence`; it computes the slices.
+        summed: give every rank the whole gradient of u, bias and h_0. If False a rank gets a part, and the sum of the
+            ranks' parts is the gradient: for parameters whose gradients are summed later, and for an h_0 that is the
+            h_last of another such call.
+
+    Returns:
+        h (T_r, B, ..., N), the states of this rank's steps, and h_last (B, ..., N), the state after the last step of
+        the whole sequence, on every rank.
+    """
+    op.check(x, u, h_0, bias, activation, lengths, None)
+    if activation not in ("relu", "identity"):
+        raise ValueError(f"activation must be relu or identity where time is split over processes, got {activation!r}")
+    choice.check_name(backend)
+    given = (h_0 is not None, bias is not None, lengths is not None, resets is not None)
+    alike = (tuple(x.shape[1:]), x.dtype, activation, reverse, given, torch.is_grad_enabled(), summed)
+    needs = any(tensor is not None and tensor.requires_grad for tensor in (x, u, bias, h_0))
+    rows = _gather_objects((x.shape[0], needs, alike), group)
+    for rank, (_, _, other) in enumerate(rows):
+        if other != rows[0][2]:
+            names = (
+                "x's shape without T, x's type, activation, reverse, which arguments are given, the grad mode, summed"
+            )
+            raise ValueError(f"every rank must have the same ({names}), got {rows[0][2]} on rank 0, {other} on {rank}")
+    place = _place([steps for steps, *_ in rows], group)
+    whole = x.new_empty(()).expand(place.total, *x.shape[1:])
+    op.check(whole, u, h_0, bias, activation, lengths, resets)
+    op.check_lengths(lengths, place.total)
+    if lengths is not None:
+        lengths = (lengths - place.start).clamp(0, place.steps)
+    if resets is not None:
+        resets = resets[place.start : place.start + place.steps]
+    # A rank on which nothing needs a gradient takes part in the backward pass all the same.
+    anchor = torch.zeros((), requires_grad=True) if any(row[1] for row in rows) else None
+    options = (activation, reverse, backend)
+    h, h_last = _SplitRecurrence.apply(x, u, bias, h_0, anchor, lengths, resets, options, group, summed)
+    return h, h_last
+
+
+class _SplitRecurrence(torch.autograd.Function):
+    """Lengths and resets are this rank's own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        u: Tensor,
+        bias: Tensor | None,
+        h_0: Tensor | None,
+        anchor: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        options: tuple[str, bool, str | None],
+        group: Group,
+        summed: bool,
+    ) -> tuple[Tensor, Tensor]:
+        activation, reverse, backend = options
+        dtype = reference.accumulation_dtype(x.dtype)
+        u_, bias_ = u.to(dtype), None if bias is None else bias.to(dtype)
+        state = x.new_zeros(x.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
+
+        def run(x: Tensor, start: Tensor, activation: str = activation) -> tuple[Tensor, Tensor]:
+            return torch.ops.indrnn.recurrence(  # type: ignore[no-any-return]
+                x, u_, bias_, start, lengths, resets, activation, reverse, backend
+            )
+
+        # The map's bounds are where the slice leads from the two ends of all numbers; its slope is known.
+        exact = x.to(dtype)
+        largest = torch.full_like(state, torch.finfo(dtype).max)
+        ends = (-largest, largest)
+        if activation == "relu":
+            ends = (run(exact, ends[0])[1], run(exact, ends[1])[1])
+        own = Map(
+            run(exact, torch.zeros_like(state), "identity")[1],
+            _slope(u_, x, lengths, resets),
+            torch.minimum(*ends).clamp(-largest, largest),
+            torch.maximum(*ends).clamp(-largest, largest),
+        )
+        maps = [Map(*part) for part in _gather(torch.stack(own), group)]
+        order = _order(group, reverse)
+        states = [state]
+        for rank in order:
+            states.append(maps[rank](states[-1]))
+        if _finite(*(torch.stack(each) for each in maps)) and all(bool((h.abs() < largest).all()) for h in states):
+            start, h_last = states[order.index(dist.get_rank(group))], states[-1]
+            h = run(x, start)[0]
+        else:  # the sequential order puts NaN and Inf where the equation does; bounds would make Inf the largest number
+            for rank in order:
+                if rank == dist.get_rank(group):
+                    start = state
+                    h, state = run(exact, start)
+                state = _from_rank(rank, state, group)
+            h, h_last = h.to(x.dtype), state
+        ctx.save_for_backward(h, u, start, lengths, resets)
+        ctx.options, ctx.group, ctx.summed = options, group, summed
+        ctx.dtypes = (None if bias is None else bias.dtype, None if h_0 is None else h_0.dtype)
+        ctx.set_materialize_grads(False)
+        return h, h_last.to(x.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "indrnn.ops.split_recurrence can be differentiated once, and a second derivative was asked for"
+            )
+        h, u, start, lengths, resets = ctx.saved_tensors
+        activation, reverse, backend = ctx.options
+        u_ = u.to(start.dtype)
+
+        def pull(carry: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            return torch.ops.indrnn.recurrence_backward(  # type: ignore[no-any-return]
+                grad_h, carry, h, u_, start, lengths, resets, activation, reverse, backend
+            )
+
+        zero = torch.zeros_like(start)
+        slope = _slope(u_, h, lengths, resets, h if activation == "relu" else None)
+        own = torch.stack([pull(zero)[3], slope, zero if grad_h_last is None else grad_h_last.to(start.dtype)])
+        parts = _gather(own, ctx.group)
+        carry = _sum([part[2] for part in parts])
+        order = _order(ctx.group, not reverse)
+        carries = [carry]
+        for rank in order:
+            offset, slope, _ = parts[rank]
+            carries.append(offset + slope * carries[-1])
+        if _finite(*carries, *parts):
+            gradients = pull(carries[order.index(dist.get_rank(ctx.group))])
+            carry = carries[-1]
+        else:
+            for rank in order:
+                if rank == dist.get_rank(ctx.group):
+                    gradients = pull(carry)
+                    carry = gradients[3]
+                carry = _from_rank(rank, carry, ctx.group)
+        grad_x, grad_u, grad_bias, _ = gradients
+        if ctx.summed:
+            grad_u, grad_bias = _sum(_gather(torch.stack([grad_u, grad_bias]), ctx.group))
+        elif dist.get_rank(ctx.group) != order[-1]:
+            carry = zero
+        bias_dtype, h_0_dtype = ctx.dtypes
+        return (
+            grad_x,
+            grad_u.to(u.dtype),
+            None if bias_dtype is None else grad_bias.to(bias_dtype),
+            None if h_0_dtype is None else carry.to(h_0_dtype),
+            *[None] * 6,
+        )
+
+
+def _slope(u: Tensor, x: Tensor, lengths: Tensor | None, resets: Tensor | None, active: Tensor | None = None) -> Tensor:
+    """(B, ..., N), what a slice multiplies a small change of its first state with: u for each step, or nothing at all.
+
+    Nothing passes a reset, nor, where `active` is relu's output, a step that is not.
+    """
+    T, B, *rest = x.shape
+    valid = torch.ones((T, B), dtype=torch.bool, device=x.device)
+    if lengths is not None:
+        valid = torch.arange(T, device=x.device).unsqueeze(1) < lengths
+    count = valid.sum(0).view(B, *[1] * len(rest))
+    slope = (u ** count.to(u.dtype)).expand(B, *rest)
+    if resets is not None:
+        slope = torch.where((resets & valid).any(0).view_as(count), 0.0, slope)
+    if active is not None:
+        stops = (active <= 0) & valid.view(T, *count.shape)
+        slope = torch.where(stops.any(0), 0.0, slope)
+    return slope
+
+
+# ---- layers and networks
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The steps of a sequence that this rank holds."""
+
+    group: Group
+    start: int
+    steps: int
+    total: int
+
+
+_current: Slice | None = None
+
+
+@contextmanager
+def split_time(steps: int, group: Group = None) -> Iterator[Slice]:
+    """Within it, layers and networks run over a sequence of which this rank holds a slice of `steps` time steps.
+
+    Every rank of the group enters it, and makes the same calls. Inputs and outputs of a call are this rank's slice;
+    `lengths`, `resets`, states and a network's `last` features are those of the whole sequence, on every rank. The
+    backward pass may run outside of it, on every rank. A rank's gradients of parameters are its part of them:
+    `sum_gradients` makes them whole. `recurrence` is `split_recurrence`, with parts of gradients, too.
+
+    Args:
+        steps: T_r, the time steps on this rank.
+        group: the process group; None for the default one.
+    """
+    global _current
+    place = _place(_gather_objects(steps, group), group)
+    outer = _current, op.instead
+    _current, op.instead = place, functools.partial(_recurrence_within, place)
+    try:
+        yield place
+    finally:
+        _current, op.instead = outer
+
+
+def _recurrence_within(place: Slice, x: Tensor, u: Tensor, h_0: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
+    if x.shape[0] != place.steps:
+        raise ValueError(f"x must have the {place.steps} steps that split_time was given, got {x.shape[0]}")
+    return split_recurrence(x, u, h_0, group=place.group, summed=False, **options)
+
+
+def sum_gradients(parameters: Iterable[Tensor], group: Group = None) -> None:
+    """Sum the parameters' `grad` over the ranks, on every rank; one that has none counts as zeros."""
+    for parameter in parameters:
+        if parameter.requires_grad:
+            part = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            total = part.contiguous().clone()
+            dist.all_reduce(total, group=group)
+            parameter.grad = total
+
+
+def current() -> Slice | None:
+    """The slice that `split_time` is about; None outside of it."""
+    return _current
+
+
+def first_step() -> int:
+    """The place in the whole sequence of the first step that is here."""
+    return 0 if _current is None else _current.start
+
+
+def all_steps(T: int) -> int:
+    """The steps of the whole sequence, of which T are here."""
+    return T if _current is None else _current.total
+
+
+def refuse(what: str) -> None:
+    """Raise within `split_time`."""
+    if _current is not None:
+        raise RuntimeError(f"{what} cannot run within split_time, where each process holds a slice of time")
+
+
+def same_on_all(value: Tensor) -> Tensor:
+    """The first rank's: what is drawn at random and shared over time."""
+    return value if _current is None else _from_rank(0, value, _current.group)
+
+
+def sum_over_ranks(value: Tensor) -> Tensor:
+    """The sum over the ranks, on each of them; the gradient is that of the sum of their losses."""
+    return value if _current is None else _SumOverRanks.apply(value, _current.group)
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return _sum(_gather(value, group))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _sum(_gather(grad, ctx.group)), None
+
+
+# ---- what is exchanged
+
+
+def _place(steps: list[int], group: Group) -> Slice:
+    rank = dist.get_rank(group)
+    return Slice(group, sum(steps[:rank]), steps[rank], sum(steps))
+
+
+def _gather_objects(value: Any, group: Group) -> list[Any]:
+    """Every rank's value, in the order of ranks."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise RuntimeError(
+            "time is split over the processes of a group, and there is none: call torch.distributed.init_process_group"
+        )
+    if dist.get_rank(group) < 0:
+        raise ValueError("group must be one that this process is in")
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def _gather(value: Tensor, group: Group) -> list[Tensor]:
+    """Every rank's value, in the order of ranks."""
+    size = dist.get_world_size(group)
+    if value.numel() == 0:
+        return [value] * size
+    values = [torch.zeros_like(value, memory_format=torch.contiguous_format) for _ in range(size)]
+    dist.all_gather(values, value.contiguous(), group=group)
+    return values
+
+
+def _from_rank(rank: int, value: Tensor, group: Group) -> Tensor:
+    """This rank's value, on all."""
+    value = value.contiguous().clone()
+    if value.numel() > 0:
+        dist.broadcast(value, group_src=rank, group=group)
+    return value
+
+
+def _sum(values: list[Tensor]) -> Tensor:
+    """One after the other: the same bits on every rank."""
+    return functools.reduce(torch.add, values)
+
+
+def _order(group: Group, reverse: bool) -> list[int]:
+    """The ranks in the order of processing."""
+    ranks = list(range(dist.get_world_size(group)))
+    return ranks[::-1] if reverse else ranks
+
+
+def _finite(*tensors: Tensor) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
