@@ -40,12 +40,20 @@ def interleaved(
     raw: dict[str, list[float]] = {name: [] for name in candidates}
     for i in range(warm_up + rounds):
         for name, run in candidates.items():
+            _wait()
             start = time.perf_counter()
             run()
+            _wait()
             elapsed = (time.perf_counter() - start) * 1e3
             if i >= warm_up:
                 raw[name].append(elapsed)
     return {name: quantiles(values) for name, values in raw.items()}, raw
+
+
+def _wait() -> None:
+    """Until a GPU has done what it was given."""
+    if torch.get_default_device().type == "cuda":
+        torch.cuda.synchronize()
 
 
 def quantiles(values: list[float]) -> Timing:
@@ -57,6 +65,11 @@ def peak_bytes(run: Callable[[], object]) -> int:
     """The most memory that torch held at once during `run`, above what it held before."""
     run()
     gc.collect()
+    if torch.get_default_device().type == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     assert profiler.profiler is not None
@@ -83,9 +96,12 @@ def machine() -> dict[str, str]:
     info = Path("/proc/cpuinfo")
     if info.exists():
         cpu = next((line.split(":", 1)[1].strip() for line in info.open() if line.startswith("model name")), cpu)
+    threads = torch.get_num_threads()
+    gpu = torch.get_default_device().type == "cuda"
     return {
+        "device": torch.cuda.get_device_name() if gpu else f"{threads} CPU threads",
         "cpu": cpu,
-        "threads": str(torch.get_num_threads()),
+        "threads": str(threads),
         "system": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -14,8 +14,8 @@ from torch.testing import assert_close
 
 import indrnn
 from indrnn.baselines import KINDS
-from indrnn.models import Baseline, LastStep, Plain, from_plain
-from indrnn.networks import PlainIndRNN
+from indrnn.models import TYPES, Baseline, Dense, LastStep, Plain, Residual, from_plain
+from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN
 from indrnn.training.folder import plain
 
 T, B, M = 9, 4, 3
@@ -23,6 +23,8 @@ T, B, M = 9, 4, 3
 CONFIGS = {
     "indrnn": LastStep(Plain(hidden_size=7, layers=3, norm="after", dropout=0.4, gamma=2.0), M, 5, 9),
     "indrnn without norm": LastStep(Plain(5, 2, "tanh", None, gamma=None, weight_std=0.5), M, 1, 9),
+    "residual": LastStep(Residual(hidden_size=7, blocks=2, dropout=0.4, gamma=2.0, epsilon=0.5), M, 5, 9),
+    "dense": LastStep(Dense(3, 0.1, 0.2, 0.3, 0.4, gamma=None, long_memory=False), M, 5, 9),
     **{kind: LastStep(Baseline(kind, 7, 2, 0.4), M, 5, 9) for kind in KINDS},  # type: ignore[arg-type]
 }
 JSON = {
@@ -33,6 +35,8 @@ JSON = {
     "steps": 9,
 }
 """What is in a model.json, by hand."""
+
+NO_SUCH_TYPE = f"type must be one of {', '.join(TYPES)}, got "
 
 configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
@@ -148,7 +152,7 @@ def test_weights_that_are_torn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "part"),
     [
-        ({**JSON, "type": "Transformer"}, "'Transformer'"),
+        ({**JSON, "type": "Convolution"}, "'Convolution'"),
         ({**JSON, "network": {"type": "Perceptron"}}, "'Perceptron'"),
         ({**JSON, "network": {"type": "Training"}}, "'Training'"),
     ],
@@ -156,7 +160,7 @@ def test_weights_that_are_torn(tmp_path: Path) -> None:
 )
 def test_an_unknown_type(config: Any, part: str, tmp_path: Path) -> None:
     write(tmp_path, config, from_plain(JSON).build())
-    with pytest.raises(ValueError, match="type must be one of Plain, Baseline, LastStep") as error:
+    with pytest.raises(ValueError, match=NO_SUCH_TYPE) as error:
         indrnn.load(tmp_path)
     assert_one_line(error, part)
 
@@ -194,7 +198,7 @@ def test_what_is_no_options_stays_as_it_is(value: Any) -> None:
 @pytest.mark.parametrize("name", ["os.system", "eval", "object", "Training", "BaselineRNN", "", "__import__"])
 def test_only_types_of_options_are_made(name: str) -> None:
     """What is in a file runs nothing."""
-    with pytest.raises(ValueError, match="type must be one of Plain, Baseline, LastStep") as error:
+    with pytest.raises(ValueError, match=NO_SUCH_TYPE) as error:
         from_plain({"type": name})
     assert repr(name) in str(error.value)
     with pytest.raises(ValueError, match="type must be one of"):
@@ -208,10 +212,18 @@ def test_only_types_of_options_are_made(name: str) -> None:
         ({"type": "Plain", "layers": 0}, "layers must be at least 1, got 0"),
         ({"type": "Plain", "dropout": 1.5}, r"dropout must be a number in \[0, 1\], got 1.5"),
         ({"type": "Plain", "weight_std": -1.0}, "weight_std must be a positive number or None, got -1.0"),
+        ({"type": "Residual", "hidden_size": 0}, "hidden_size must be at least 1, got 0"),
+        ({"type": "Residual", "blocks": 0}, "blocks must be at least 1, got 0"),
+        ({"type": "Residual", "dropout": 1.5}, r"dropout must be a number in \[0, 1\], got 1.5"),
+        ({"type": "Dense", "growth_rate": 0}, "growth_rate must be at least 1, got 0"),
+        ({"type": "Dense", "first_dropout": 2}, r"first_dropout must be a number in \[0, 1\], got 2"),
+        ({"type": "Dense", "dense_dropout": 2}, r"dense_dropout must be a number in \[0, 1\], got 2"),
+        ({"type": "Dense", "bottleneck_dropout": -1}, r"bottleneck_dropout must be a number in \[0, 1\], got -1"),
+        ({"type": "Dense", "transition_dropout": -1}, r"transition_dropout must be a number in \[0, 1\], got -1"),
         ({"type": "Baseline", "layers": -1}, "layers must be at least 1, got -1"),
         ({"type": "Baseline", "dropout": -0.5}, r"dropout must be a number in \[0, 1\], got -0.5"),
     ],
-    ids=["hidden size", "layers", "dropout", "weight std", "baseline layers", "baseline dropout"],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -226,3 +238,27 @@ def test_the_input_weights_start_with_the_deviation_asked_for() -> None:
             assert parameter.std().item() == pytest.approx(0.25, rel=0.06), name  # 2,048 numbers: ± 1.6 % is usual
         else:
             assert parameter.count_nonzero() == 0, name
+
+
+def test_residual_and_dense_networks_are_built_with_their_options() -> None:
+    residual = Residual(hidden_size=11, blocks=3, dropout=0.25, gamma=2.0, epsilon=0.5).build(M, 37)
+    assert isinstance(residual, ResidualIndRNN)
+    assert len(residual.recurrent_layers) == 2 * 3 + 1
+    dense = Dense(growth_rate=3, gamma=2.0, epsilon=0.5).build(M, 37)
+    assert isinstance(dense, DenseIndRNN)
+    for network in (residual, dense):
+        *earlier, last = network.recurrent_layers
+        assert all(layer.bound.upper == pytest.approx(2 ** (1 / 37)) for layer in network.recurrent_layers)
+        assert last.weight_hh.min().item() >= 0.5 ** (1 / 37)
+        assert min(layer.weight_hh.min().item() for layer in earlier) < 0.5
+    assert {layer.weight_hh.numel() for layer in residual.recurrent_layers} == {11}
+
+
+def test_dropout_is_where_its_name_says() -> None:
+    residual = Residual(7, 2, dropout=0.3).build(M, 9)
+    assert isinstance(residual, ResidualIndRNN)
+    assert [layer.dropout for layer in residual.recurrent_layers] == [0.3] * 5
+    dense = Dense(3, first_dropout=0.1, dense_dropout=0.2, bottleneck_dropout=0.3, transition_dropout=0.4).build(M, 9)
+    assert isinstance(dense, DenseIndRNN)
+    expected = [0.1, *[0.3, 0.2] * 8, 0.4, *[0.3, 0.2] * 6, 0.4, *[0.3, 0.2] * 4, 0.4]
+    assert [layer.dropout for layer in dense.recurrent_layers] == expected

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .baselines import BaselineRNN, Kind
+from .baselines import BaselineRNN, Kind, TransformerBaseline
 from .layers.checks import check_probability, check_size
-from .networks import LastStepClassifier, Network, PlainIndRNN, Recurrent
+from .networks import DenseDropout, DenseIndRNN, LastStepClassifier, Network, PlainIndRNN, Recurrent, ResidualIndRNN
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,85 @@ class Plain:
 
     def build(self, input_size: int, steps: int) -> Network:
         """The network, for sequences of so many steps."""
-        recurrent = Recurrent(
-            nonlinearity=self.nonlinearity,
-            norm=self.norm,
-            gamma=self.gamma,
-            sequence_length=steps,
-            long_memory=self.long_memory,
-            epsilon=self.epsilon,
-        )
+        recurrent = _recurrent(self, steps)
         network = PlainIndRNN(input_size, self.hidden_size, self.layers, recurrent, dropout=self.dropout)
         if self.weight_std is not None:
             for weight in network.weights.parameters():
                 if weight.dim() == 2:
                     nn.init.normal_(weight, std=self.weight_std)
         return network
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Blocks of two IndRNN layers, each with a shortcut around it."""
+
+    hidden_size: int = 128
+    """Neurons of each layer."""
+    blocks: int = 5
+    """How many; the paper's 12 layers are 5."""
+    dropout: float = 0.0
+    """Probability after each recurrent layer, with one mask for all time steps."""
+    gamma: float | None = 1.0
+    """Recurrent weights are held in |u| <= gamma^(1/T); None for no bound."""
+    long_memory: bool = True
+    """The last layer's recurrent weights start between epsilon^(1/T) and the bound."""
+    epsilon: float = 0.2
+    """See long_memory."""
+
+    def __post_init__(self) -> None:
+        check_size("hidden_size", self.hidden_size)
+        check_size("blocks", self.blocks)
+        check_probability("dropout", self.dropout)
+
+    def build(self, input_size: int, steps: int) -> Network:
+        """The network, for sequences of so many steps."""
+        recurrent = _recurrent(self, steps)
+        return ResidualIndRNN(input_size, self.hidden_size, self.blocks, recurrent, dropout=self.dropout)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Densely connected IndRNN layers: each reads all before it."""
+
+    growth_rate: int = 16
+    """Features that each dense layer adds."""
+    first_dropout: float = 0.0
+    """Probability after the first layer; as all others here with one mask for all time steps."""
+    dense_dropout: float = 0.0
+    """After each dense layer."""
+    bottleneck_dropout: float = 0.0
+    """After the bottleneck of each dense layer."""
+    transition_dropout: float = 0.0
+    """After each transition."""
+    gamma: float | None = 1.0
+    """Recurrent weights are held in |u| <= gamma^(1/T); None for no bound."""
+    long_memory: bool = True
+    """The last layer's recurrent weights start between epsilon^(1/T) and the bound."""
+    epsilon: float = 0.2
+    """See long_memory."""
+
+    def __post_init__(self) -> None:
+        check_size("growth_rate", self.growth_rate)
+        for name in ("first_dropout", "dense_dropout", "bottleneck_dropout", "transition_dropout"):
+            check_probability(name, getattr(self, name))
+
+    def build(self, input_size: int, steps: int) -> Network:
+        """The network, for sequences of so many steps."""
+        dropout = DenseDropout(self.first_dropout, self.bottleneck_dropout, self.dense_dropout, self.transition_dropout)
+        return DenseIndRNN(input_size, self.growth_rate, recurrent=_recurrent(self, steps), dropout=dropout)
+
+
+def _recurrent(of: Plain | Residual | Dense, steps: int) -> Recurrent:
+    """What the networks' options have in common."""
+    return Recurrent(
+        nonlinearity=of.nonlinearity if isinstance(of, Plain) else "relu",
+        norm=of.norm if isinstance(of, Plain) else "before",
+        gamma=of.gamma,
+        sequence_length=steps,
+        long_memory=of.long_memory,
+        epsilon=of.epsilon,
+    )
 
 
 @dataclass(frozen=True)
@@ -86,7 +151,38 @@ class Baseline:
         return BaselineRNN(self.kind, input_size, self.hidden_size, self.layers, dropout=self.dropout)
 
 
-AnyNetwork = Plain | Baseline
+@dataclass(frozen=True)
+class Transformer:
+    """Attention over time; with a window, the R-Transformer."""
+
+    hidden_size: int = 128
+    """Features of each layer."""
+    layers: int = 4
+    """How many."""
+    heads: int = 4
+    """Of the attention."""
+    window: int | None = None
+    """Steps that the R-Transformer's GRUs read; None for the Transformer."""
+    dropout: float = 0.1
+    """Probability in each layer."""
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_size", "layers", "heads"):
+            check_size(name, getattr(self, name))
+        if self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size must be a multiple of heads = {self.heads}, got {self.hidden_size}")
+        if self.window is not None:
+            check_size("window", self.window)
+        check_probability("dropout", self.dropout)
+
+    def build(self, input_size: int, steps: int) -> TransformerBaseline:
+        """The network; the number of steps does not matter to it."""
+        return TransformerBaseline(
+            input_size, self.hidden_size, self.layers, self.heads, window=self.window, dropout=self.dropout
+        )
+
+
+AnyNetwork = Plain | Residual | Dense | Baseline | Transformer
 
 
 @dataclass(frozen=True)
@@ -103,7 +199,7 @@ class LastStep:
         return LastStepClassifier(self.network.build(self.input_size, self.steps), self.outputs)
 
 
-TYPES: dict[str, type] = {kind.__name__: kind for kind in (Plain, Baseline, LastStep)}
+TYPES: dict[str, type] = {kind.__name__: kind for kind in (Plain, Residual, Dense, Baseline, Transformer, LastStep)}
 
 
 def from_plain(value: Any, types: dict[str, type] = TYPES) -> Any:

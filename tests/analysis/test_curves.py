@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import sys
@@ -154,7 +155,12 @@ def test_a_perfect_models_answers_lie_on_the_line(tmp_path: Path, drawn: list[An
 # ---- several
 
 
-def falling(steps: int, by: float) -> list[tuple[int, float]]:
+four_panels = functools.partial(
+    draw_panels, across="training step", up="error", reference=(1 / 6, "always answering 1"), smoothed=5
+)
+
+
+def falling(steps: int, by: float) -> list[tuple[float, float]]:
     return [(100 * i, math.exp(-by * i)) for i in range(1, steps + 1)]
 
 
@@ -167,7 +173,7 @@ def test_four_panels_as_in_the_paper(tmp_path: Path, drawn: list[Any]) -> None:
         "T = 5000": {"IndRNN": falling(3, 0.2)},
     }
     path = tmp_path / "adding.png"
-    draw_panels(path, panels, (1 / 6, "always answering 1"))
+    four_panels(path, panels)
     height, width = assert_picture(path)
     assert width > 3 * height
     assert [axes.get_title() for axes in drawn[0].axes] == list(panels)
@@ -189,7 +195,7 @@ def test_four_panels_as_in_the_paper(tmp_path: Path, drawn: list[Any]) -> None:
 
 
 def test_one_panel(tmp_path: Path) -> None:
-    draw_panels(tmp_path / "one.png", {"T = 100": {"IndRNN": falling(12, 0.5)}}, (1 / 6, "always answering 1"))
+    four_panels(tmp_path / "one.png", {"T = 100": {"IndRNN": falling(12, 0.5)}})
     assert_picture(tmp_path / "one.png")
 
 

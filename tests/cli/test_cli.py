@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import os
 import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,9 @@ import indrnn
 from indrnn.cli import main
 from indrnn.cli.main import UsageError, commands
 from indrnn.recipes import ROWS
+from indrnn.tasks import pixels
 from indrnn.tasks.adding import Adding
+from indrnn.tasks.files import DataFile
 from indrnn.training import RunError
 
 SIZES = ["--length", "5", "--batch-size", "3", "--test-sequences", "11", "--model.hidden-size", "7"]
@@ -262,7 +267,12 @@ REFUSED = {
     "train": ["train needs the name of a recipe", "`indrnn recipes`"],
     "train --steps 3": ["train needs the name of a recipe", "`indrnn recipes`"],
     "train ading-100-lstm": ["'ading-100-lstm'", "did you mean adding-100-lstm"],
-    "train mnist": ["'mnist'", "`indrnn recipes`"],
+    "train mnist": ["'mnist'", "did you mean mnist-6"],
+    "train speech": ["'speech'", "`indrnn recipes`"],
+    "train mnist-6 --shrink 3": ["shrink must divide the 28 pixels of an image's side, got 3"],
+    "train mnist-6 --model.gamma -2": ["gamma must be a positive number or None, got -2.0"],
+    "train pmnist-res12 --model.blocks 0": ["blocks must be at least 1, got 0"],
+    "train mnist-dense --model.first-dropout 2": ["first_dropout must be a number in [0, 1], got 2.0"],
     "train adding-100 --lenght 7": ["--lenght", "--length"],
     "train adding-100 --hidden-size 7": ["--hidden-size", "--model.hidden-size"],
     "train adding-100 adding-500": ["adding-500"],
@@ -691,6 +701,105 @@ def test_evaluate_of_a_run_whose_config_is_torn(finished: Path, call: Call) -> N
     config = finished / "config.json"
     config.write_text(config.read_text()[:50])
     assert_refused(call("evaluate", finished), "config.json")
+
+
+# ---- recipes that read files
+
+DIGITS = ["train", "mnist-6-fast", "--model.hidden-size", "5", "--model.layers", "2", "--shrink", "4", "--batch-size"]
+DIGITS += ["7", "--validation", "10", "--threads", "1"]
+"""The number of steps and the folders are to be added."""
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A mirror where nothing listens, in the place of MNIST's; and no data of the user's."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        mirror = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setattr(pixels, "MNIST", replace(pixels.MNIST, mirrors=(mirror,)))
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.delenv("INDRNN_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path.cwd().parent / "cache"))
+    return mirror
+
+
+@pytest.fixture
+def few_digits(unreachable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a set of 40 and 12 images in the place of MNIST."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    files = []
+    for file in pixels.MNIST.files:
+        count = 40 if file.name.startswith("train") else 12
+        if "images" in file.name:
+            content = bytes([0, 0, 8, 3, *(0, 0, 0, count), *(0, 0, 0, 28), *(0, 0, 0, 28)])
+            content += bytes(torch.randint(0, 256, (count * 784,)).tolist())
+        else:
+            content = bytes([0, 0, 8, 1, *(0, 0, 0, count), *(i % 10 for i in range(count))])
+        (folder / file.name).write_bytes(gzip.compress(content, 1))
+        files.append(DataFile(file.name, hashlib.sha256(content).hexdigest()))
+    monkeypatch.setattr(pixels, "MNIST", replace(pixels.MNIST, files=tuple(files)))
+    return folder
+
+
+def test_without_data_and_network_a_line_says_what_to_do(unreachable: str, call: Call, tmp_path: Path) -> None:
+    empty, out = tmp_path / "empty", tmp_path / "run"
+    empty.mkdir()
+    said = call("train", "mnist-6", "--data-dir", empty, "--out", out)
+    names = [file.name for file in pixels.MNIST.files]
+    assert_refused(said, *names, str(empty / "mnist"), "--data-dir", "INDRNN_DATA", unreachable)
+    assert said.out == ""
+    assert not out.exists()
+    assert [path for path in empty.rglob("*") if path.is_file()] == []
+
+
+def test_a_corrupt_file_is_named(few_digits: Path, call: Call, tmp_path: Path) -> None:
+    labels = few_digits / "train-labels-idx1-ubyte.gz"
+    labels.write_bytes(labels.read_bytes()[:-9])
+    said = call(*DIGITS, "--data-dir", few_digits, "--out", tmp_path / "run")
+    assert_refused(said, f"{labels} is corrupt")
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_that_is_a_file_or_too_small(few_digits: Path, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = call(*DIGITS, "--data-dir", tmp_path / "file", "--out", tmp_path / "run")
+    assert_refused(said, "data_dir must be a folder", "is a file")
+    said = call(*DIGITS, "--data-dir", few_digits, "--validation", "40", "--out", tmp_path / "run")
+    assert_refused(said, "validation must be fewer than the", "got 40")
+    assert not (tmp_path / "run").exists()
+
+
+def test_digits_are_learnt_measured_and_gone_on_with(
+    few_digits: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the data lies elsewhere the next time."""
+    out = tmp_path / "run"
+    assert_done(call(*DIGITS, "--data-dir", few_digits, "--steps", "2", "--out", out))
+    assert {path.name for path in out.iterdir()} - {"tensorboard"} == FILES
+    config = read(out, "config.json")
+    assert (config["options"]["validation"], config["options"]["shrink"]) == (10, 4)
+    assert "data_dir" not in config["options"]
+    assert [line["step"] for line in lines(out)] == [2]
+    assert 0 <= lines(out)[0]["accuracy"] <= 1
+    assert indrnn.load(out)(torch.rand(49, 3, 1))[0].shape == (3, 10)
+
+    elsewhere = few_digits.rename(tmp_path / "elsewhere")
+    said = assert_done(call("evaluate", out, "--data-dir", elsewhere))
+    measured = re.search(r"^mnist-6-fast: .*accuracy ([\d.e-]+) with", said.out)
+    assert measured is not None, said.out
+    assert float(measured[1]) == pytest.approx(read(out, "result.json")["test"]["accuracy"], rel=1e-5)
+    said = assert_done(call(*DIGITS, "--data-dir", elsewhere, "--steps", "4", "--out", out, "--resume"))
+    assert "resuming at step 2" in said.out
+    assert [line["step"] for line in lines(out)] == [2, 4]
+    assert_refused(call("evaluate", out), "--data-dir", "INDRNN_DATA")
+    monkeypatch.setenv("INDRNN_DATA", str(elsewhere))
+    assert_done(call("evaluate", out))
+    said = call(*DIGITS, "--steps", "4", "--split-seed", "1", "--out", out, "--resume")
+    assert_refused(said, "cannot resume", "split_seed was 0 and is now 1")
+
+
+def test_evaluate_of_a_run_that_makes_its_own_data(finished: Path, call: Call, tmp_path: Path) -> None:
+    assert_refused(call("evaluate", finished, "--data-dir", tmp_path), "data_dir", "makes its own data")
 
 
 # ---- demo

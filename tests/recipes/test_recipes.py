@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from indrnn.models import Baseline, LastStep, Plain, from_plain
-from indrnn.networks import LastStepClassifier, PlainIndRNN
+from indrnn.models import Baseline, Dense, LastStep, Plain, Residual, from_plain
+from indrnn.networks import DenseIndRNN, LastStepClassifier, PlainIndRNN, ResidualIndRNN
 from indrnn.recipes import ROWS, Row, find
 from indrnn.recipes.adding import AddingRecipe
+from indrnn.recipes.pixels import PixelsRecipe
 from indrnn.recipes.types import TYPES
 from indrnn.tasks.adding import Adding
-from indrnn.training import Constant, Cosine, OneCycle, Plateau, Steps, Training
+from indrnn.tasks.pixels import Pixels
+from indrnn.training import Constant, Cosine, OneCycle, Plateau, Shard, Steps, Training
 from indrnn.training.folder import plain
 
 LENGTHS = [100, 500, 1000, 5000]
@@ -26,12 +29,29 @@ LEARNING_RATES = {"": 2e-4, "-rnn": 2e-3, "-lstm": 2e-3, "-irnn": 2e-4}
 
 lengths = pytest.mark.parametrize("length", LENGTHS)
 models = pytest.mark.parametrize("model", MODELS, ids=["indrnn", "rnn", "lstm", "irnn"])
+DIGITS = {
+    "6": Plain(hidden_size=128, layers=6, dropout=0.1, gamma=1.0),
+    "12": Plain(hidden_size=128, layers=12, dropout=0.1, gamma=1.0),
+    "res12": Residual(hidden_size=128, blocks=5, dropout=0.1, gamma=1.0),
+    "dense": Dense(16, first_dropout=0.2, dense_dropout=0.2, bottleneck_dropout=0.1, transition_dropout=0.1, gamma=1.0),
+}
+"""The networks of the paper's table of MNIST and permuted MNIST"""
+PARAMETERS = {"6": 86_410, "12": 187_786, "res12": 170_890, "dense": 256_514}
+
+digits = pytest.mark.parametrize("network", DIGITS)
+orders = pytest.mark.parametrize("permuted", [False, True], ids=["mnist", "pmnist"])
 rows = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 
 
 def adding(name: str) -> AddingRecipe:
     recipe = find(name).recipe
     assert isinstance(recipe, AddingRecipe)
+    return recipe
+
+
+def pixels(name: str) -> PixelsRecipe:
+    recipe = find(name).recipe
+    assert isinstance(recipe, PixelsRecipe)
     return recipe
 
 
@@ -58,13 +78,12 @@ def test_the_papers_settings(model: str, length: int) -> None:
 @models
 def test_the_papers_networks(model: str, length: int) -> None:
     network = adding(f"adding-{length}{model}").model
+    assert isinstance(network, Baseline if model else Plain)
     assert network.hidden_size == 128
     assert network.dropout == 0
-    if model:
-        assert isinstance(network, Baseline)
+    if isinstance(network, Baseline):
         assert (network.kind, network.layers) == (model[1:], 1)
     else:
-        assert isinstance(network, Plain)
         assert (network.layers, network.nonlinearity, network.norm, network.gamma) == (2, "relu", None, 2.0)
 
 
@@ -103,11 +122,83 @@ def test_there_is_a_quicker_recipe_of_the_same_network(length: int) -> None:
     assert isinstance(quick.training.schedule, Cosine)
 
 
+# ---- the paper's table of MNIST
+
+
+@digits
+@orders
+def test_the_papers_settings_for_digits(permuted: bool, network: str) -> None:
+    recipe = pixels(f"{'p' * permuted}mnist-{network}")
+    assert recipe.permuted == permuted
+    assert (recipe.shrink, recipe.batch_size, recipe.validation) == (1, 32, 3000)
+    assert (recipe.seed, recipe.split_seed, recipe.permutation_seed, recipe.data_dir) == (0, 0, 0, None)
+    training = recipe.training
+    assert (training.lr, training.weight_decay, training.clip) == (2e-4, 1e-4, 10.0)
+    assert training.schedule == Plateau(5, 100)
+    assert training.evaluate_every == -(-57_000 // 32)  # once an epoch
+    assert training.steps >= 100 * training.evaluate_every
+    assert recipe.model == DIGITS[network]
+    assert recipe.model_config() == LastStep(recipe.model, input_size=1, outputs=10, steps=784)
+
+
+@digits
+def test_the_papers_networks_for_digits(network: str) -> None:
+    model = pixels(f"pmnist-{network}").model_config().build()
+    built = model.network
+    assert isinstance(built, (PlainIndRNN, ResidualIndRNN, DenseIndRNN))
+    layers = built.recurrent_layers
+    assert len(layers) == {"6": 6, "12": 12, "res12": 11, "dense": 40}[network]
+    assert {layer.bound.upper for layer in layers} == {1.0}
+    assert {layer.settings.norm for layer in layers} == {"after" if network in ("6", "12") else "before"}
+    least = layers[-1].weight_hh.min().item()
+    assert 0.2 ** (1 / 784) <= least < 0.2 ** (1 / 784) + 0.0005
+    if network != "dense":
+        assert {layer.weight_hh.numel() for layer in layers} == {128}
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == PARAMETERS[network]
+
+
+@orders
+@pytest.mark.parametrize("network", ["6", "res12", "dense"])
+def test_there_is_a_quicker_recipe_of_the_same_network_for_digits(network: str, permuted: bool) -> None:
+    name = f"{'p' * permuted}mnist-{network}"
+    quick, papers = pixels(f"{name}-fast"), pixels(name)
+    assert quick.model == papers.model
+    assert (quick.permuted, quick.validation) == (permuted, 3000)
+    assert quick.training.steps * quick.batch_size < papers.training.steps * papers.batch_size / 10
+    assert isinstance(quick.training.schedule, OneCycle)
+
+
+@orders
+@pytest.mark.parametrize(("name", "lr"), [("rnn", 2e-4), ("irnn", 1e-5), ("lstm-6", 2e-4), ("lstm-12", 2e-4)], ids=str)
+def test_baselines_for_digits(name: str, lr: float, permuted: bool) -> None:
+    recipe = pixels(f"{'p' * permuted}mnist-{name}")
+    assert isinstance(recipe.model, Baseline)
+    assert (recipe.model.kind, recipe.model.hidden_size) == (name.partition("-")[0], 128)
+    assert recipe.model.layers == {"rnn": 6, "irnn": 1, "lstm-6": 6, "lstm-12": 12}[name]
+    assert (recipe.training.lr, recipe.permuted) == (lr, permuted)
+
+
+def test_smaller_images_are_shorter_sequences() -> None:
+    recipe = replace(pixels("mnist-6"), shrink=2)
+    assert recipe.model_config().steps == 196
+    network = replace(recipe, model=Plain(gamma=2.0, layers=2)).model_config().build().network
+    assert isinstance(network, PlainIndRNN)
+    assert network.recurrent_layers[0].bound.upper == pytest.approx(2 ** (1 / 196))
+
+
 # ---- every recipe
 
 
+def made_up_digits(*_: Any) -> tuple[torch.Tensor, ...]:
+    """As MNIST, with fewer images."""
+    images = torch.randint(0, 256, (3040, 28, 28), dtype=torch.uint8)
+    labels = (torch.arange(3040) % 10).to(torch.uint8)
+    return images, labels, images[:20], labels[:20]
+
+
 @rows
-def test_it_builds_and_runs(row: Row) -> None:
+def test_it_builds_and_runs(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("indrnn.recipes.pixels.read_mnist", made_up_digits)
     config = row.recipe.model_config()
     model = config.build()
     assert isinstance(model, LastStepClassifier)
@@ -115,8 +206,16 @@ def test_it_builds_and_runs(row: Row) -> None:
     assert answers.shape == (3, config.outputs)
     assert bool(answers.isfinite().all())
     task = row.recipe.task()
-    assert isinstance(task, Adding)
-    assert (task.length, task.batch_size, task.seed) == (config.steps, 50, row.recipe.seed)
+    batch = task.batch(0, Shard())
+    assert batch.inputs.shape[::2] == (config.steps, config.input_size)
+    if isinstance(task, Adding):
+        assert (task.length, task.batch_size, task.seed) == (config.steps, 50, row.recipe.seed)
+    else:
+        assert isinstance(task, Pixels)
+        assert isinstance(row.recipe, PixelsRecipe)
+        assert (task.batch_size, task.seed) == (row.recipe.batch_size, row.recipe.seed)
+        assert (task.order_of_pixels is not None) == row.recipe.permuted
+        assert len(task.data["validation"][0]) == row.recipe.validation
 
 
 @rows
@@ -141,6 +240,19 @@ def test_other_options_are_read_back_too(schedule: Any) -> None:
     baseline = replace(recipe, model=Baseline("gru", 9, 2, 0.5))
     assert from_plain(json.loads(json.dumps(plain(baseline))), TYPES) == baseline
     assert baseline != recipe
+    for other in (Residual(9, 2, 0.5, None, False, 0.75), Dense(3, 0.1, 0.2, 0.3, 0.4, 2.0, False, 0.75)):
+        digits = PixelsRecipe(
+            permuted=True,
+            shrink=2,
+            batch_size=7,
+            validation=11,
+            model=other,
+            training=training,
+            seed=-5,
+            split_seed=3,
+            permutation_seed=4,
+        )
+        assert from_plain(json.loads(json.dumps(plain(digits))), TYPES) == digits
 
 
 @rows
@@ -188,10 +300,12 @@ def test_the_same_seed_gives_the_same_weights() -> None:
     [
         ("adding-100-lsmt", "did you mean adding-100-lstm"),
         ("ading-5000", "did you mean adding-5000"),
-        ("mnist", "`indrnn recipes` lists them"),
+        ("mnist", "did you mean mnist-6"),
+        ("pmnist-dens", "did you mean pmnist-dense"),
+        ("speech", "`indrnn recipes` lists them"),
         ("", "`indrnn recipes` lists them"),
     ],
-    ids=["letters swapped", "letter missing", "nothing like it", "empty"],
+    ids=["letters swapped", "letter missing", "not all of it", "end missing", "nothing like it", "empty"],
 )
 def test_a_name_that_is_not_there_is_answered_with_a_hint(name: str, hint: str) -> None:
     with pytest.raises(ValueError, match="no such recipe: ") as error:
@@ -213,3 +327,22 @@ def test_a_name_that_is_not_there_is_answered_with_a_hint(name: str, hint: str) 
 def test_bad_options_are_named_when_they_are_made(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AddingRecipe(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"validation": 0}, "validation must be a whole number of at least 1, got 0"),
+        ({"shrink": 0}, "shrink must be a whole number of at least 1, got 0"),
+        ({"shrink": 3}, "shrink must divide the 28 pixels of an image's side, got 3"),
+        ({"seed": 0.5}, "seed must be a whole number of 64 bits, got 0.5"),
+        ({"split_seed": 2**64}, "seed must be a whole number of 64 bits"),
+        ({"permutation_seed": True}, "seed must be a whole number of 64 bits, got True"),
+    ],
+    ids=["batch size", "validation", "no shrink", "shrink", "seed", "split seed", "permutation seed"],
+)
+def test_bad_options_for_digits_are_named_before_data_is_read(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PixelsRecipe(data_dir=Path("nowhere"), **options)
+    assert not Path("nowhere").exists()

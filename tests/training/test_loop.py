@@ -567,10 +567,13 @@ def test_a_signal_ends_a_run_that_can_be_taken_up(tmp_path: Path, number: signal
 
 def test_a_second_interrupt_is_an_interrupt(tmp_path: Path) -> None:
     data = Signalled(sequences(), batch_size=BATCH)
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        go(classifier(), data, tmp_path / "run", replace(QUICK, accumulate=2))  # asks for the batch twice
-    assert signal.getsignal(signal.SIGINT) == handler
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            go(classifier(), data, tmp_path / "run", replace(QUICK, accumulate=2))  # asks for the batch twice
+        assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_run_in_a_thread(tmp_path: Path) -> None:
@@ -877,3 +880,39 @@ def test_ten_lines_learn(tmp_path: Path) -> None:
     assert result.finished
     assert result.test["accuracy"] > 0.9
     assert ten_lines() == result
+
+
+# ---- good enough
+
+
+@pytest.mark.parametrize(("until", "steps"), [(0.5, 4), (0.55, 6), (0.9, 8), (None, 8)])
+def test_it_stops_at_the_first_evaluation_that_is_good_enough(until: float | None, steps: int, tmp_path: Path) -> None:
+    what = Scripted(sequences(), batch_size=BATCH)
+    what.script = {2: 0.3, 4: 0.5, 6: 0.6, 8: 0.2}
+    result = go(classifier(), what, tmp_path / "run", replace(QUICK, steps=8, until=until))
+    assert result.finished
+    assert result.steps == steps
+    assert [line["step"] for line in metrics(tmp_path / "run")] == list(range(2, steps + 1, 2))
+
+
+def test_less_may_be_good_enough(tmp_path: Path) -> None:
+    model = LastStep(Plain(4, 1, norm=None), 2, 1, 5).build()
+    assert go(model, Adding(5, 4, 10), tmp_path / "run", replace(QUICK, until=1e6)).steps == 2
+
+
+def test_what_was_good_enough_is_so_when_it_is_taken_up_again(tmp_path: Path) -> None:
+    """And goes on when more is asked for."""
+    options = replace(QUICK, until=0.5)
+    what = Scripted(sequences(), batch_size=BATCH)
+    what.script = {2: 0.3, 4: 0.5, 6: 0.6}
+    out = tmp_path / "run"
+    go(classifier(), what, out, options)
+    before = weights_of(out)
+    again = go(classifier(), what, out, options, resume=True)
+    assert (again.steps, weights_of(out)) == (4, before)
+    assert go(classifier(), what, out, replace(QUICK, until=0.6), resume=True).steps == 6
+
+
+def test_until_must_be_a_number() -> None:
+    with pytest.raises(ValueError, match="until must be a finite number or None, got nan"):
+        Training(until=math.nan)

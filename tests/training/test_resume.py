@@ -83,6 +83,7 @@ def arm(call: str, name: str, number: int, when: str, signals: list[int]) -> Non
 
 def child(log: str, at: dict[str, Any] | None, options: dict[str, Any]) -> int:
     """What a forked process does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(handle, 1)
     os.dup2(handle, 2)

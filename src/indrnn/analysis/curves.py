@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _figure(panels: int, width: float = 5.0) -> tuple[Figure, list[Axes]]:
+def new_figure(panels: int, width: float = 5.0) -> tuple[Figure, list[Axes]]:
+    """Make a figure with panels side by side."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -28,7 +29,8 @@ def _figure(panels: int, width: float = 5.0) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure; the file is whole or not there."""
     temporary = path.with_name(f".{path.stem}.tmp.png")
     figure.savefig(temporary, dpi=120)
     temporary.replace(path)
@@ -39,20 +41,29 @@ def smooth(values: list[float], over: int) -> list[float]:
     return [sum(part) / len(part) for part in (values[max(0, i - over + 1) : i + 1] for i in range(len(values)))]
 
 
-def draw_run(run: RunFolder, metric: str, reference: tuple[float, str] | None = None) -> Path:
+def draw_run(
+    run: RunFolder, metric: str, reference: tuple[float, str] | None = None, *, higher_is_better: bool = False
+) -> Path:
     """Draw a metric of a run over its steps into curve.png; `reference` is a line to compare with, and its name."""
-    figure, (axes,) = _figure(1)
-    _curve(axes, run.read_metrics(), metric, reference)
-    _save(figure, run.picture)
+    figure, (axes,) = new_figure(1)
+    _curve(axes, run.read_metrics(), metric, reference, logarithmic=not higher_is_better)
+    save_figure(figure, run.picture)
     return run.picture
 
 
-def _curve(axes: Axes, lines: list[dict[str, Any]], metric: str, reference: tuple[float, str] | None) -> None:
+def _curve(
+    axes: Axes,
+    lines: list[dict[str, Any]],
+    metric: str,
+    reference: tuple[float, str] | None,
+    *,
+    logarithmic: bool = True,
+) -> None:
     known = [(line["step"], line[metric]) for line in lines if line.get(metric) is not None]
     axes.plot([step for step, _ in known], [value for _, value in known], color="C0", label=metric.replace("_", " "))
     if reference is not None:
         axes.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
-    if known and min(value for _, value in known) > 0:
+    if logarithmic and known and min(value for _, value in known) > 0:
         axes.set_yscale("log")
     axes.set_xlabel("training step")
     axes.legend(frameon=False)
@@ -62,7 +73,7 @@ def draw_adding(run: RunFolder, model: nn.Module, length: int, seed: int = 0) ->
     """Draw the error over training, and 500 answers beside the right ones, into curve.png."""
     from ..tasks.adding import BASELINE, adding_batch
 
-    figure, (left, right) = _figure(2)
+    figure, (left, right) = new_figure(2)
     _curve(left, run.read_metrics(), "test_mse", (BASELINE, "always answering 1"))
     left.set_ylabel("mean squared error")
     x, answer = adding_batch(length, 500, generator(seed, "picture"))
@@ -73,27 +84,36 @@ def draw_adding(run: RunFolder, model: nn.Module, length: int, seed: int = 0) ->
     right.scatter(answer, predicted, s=6, color="C0")
     right.set_xlabel("the sum of the two marked numbers")
     right.set_ylabel("the network's answer")
-    _save(figure, run.picture)
+    save_figure(figure, run.picture)
     return run.picture
 
 
 def draw_panels(
-    path: Path, panels: dict[str, dict[str, list[tuple[int, float]]]], reference: tuple[float, str]
+    path: Path,
+    panels: dict[str, dict[str, list[tuple[float, float]]]],
+    *,
+    across: str,
+    up: str,
+    reference: tuple[float, str] | None = None,
+    logarithmic: bool = True,
+    smoothed: int = 1,
 ) -> None:
-    """Draw curves (step, value), by panel and name, side by side, as the paper's figure of the adding problem."""
-    figure, axes = _figure(len(panels), width=3.6)
+    """Draw curves, by panel and name, side by side; `across` and `up` say what the axes are."""
+    figure, axes = new_figure(len(panels), width=3.6)
     names = sorted({name for curves in panels.values() for name in curves})
     for each, (title, curves) in zip(axes, panels.items(), strict=True):
         for name, points in sorted(curves.items()):
-            values = smooth([value for _, value in points], 5)
-            each.plot([step for step, _ in points], values, label=name, color=f"C{names.index(name)}", linewidth=1.2)
-        each.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
-        each.set_yscale("log")
+            values = smooth([value for _, value in points], smoothed)
+            each.plot([x for x, _ in points], values, label=name, color=f"C{names.index(name)}", linewidth=1.2)
+        if reference is not None:
+            each.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
+        if logarithmic:
+            each.set_yscale("log")
         each.set_title(title)
-        each.set_xlabel("training step")
-    axes[0].set_ylabel("mean squared error")
+        each.set_xlabel(across)
+    axes[0].set_ylabel(up)
     handles: dict[str, Any] = {}
     for each in axes:
         handles |= {label: handle for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)

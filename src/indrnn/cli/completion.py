@@ -18,8 +18,9 @@ _indrnn() {{
           esac
         fi ;;
       demo) words="--out --steps" ;;
-      evaluate) words="--device" ;;
+      evaluate) words="--device --data-dir" ;;
       report) words="--out" ;;
+      analyse) words="gradients --out --batches --device --data-dir" ;;
       completion) words="bash zsh" ;;
     esac
   fi

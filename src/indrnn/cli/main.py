@@ -17,7 +17,8 @@ commands:
   recipes              list every recipe: what it is in the paper, parameters, cost
   train RECIPE         train one; `indrnn train RECIPE --help` shows everything that can be changed
   evaluate RUN         measure the best weights of a run again
-  report RUN ...       gather runs of the adding problem into small JSON files and the paper's figure
+  report RUN ...       gather runs of a task into small JSON files, a picture and a table
+  analyse gradients    draw how gradients flow over time and depth in trained networks
   completion SHELL     print a completion script for bash or zsh
 
 options:
@@ -42,6 +43,7 @@ def commands() -> dict[str, Callable[[list[str]], int]]:
         "train": run.train,
         "evaluate": run.evaluate,
         "report": run.report,
+        "analyse": run.analyse,
         "completion": completion.completion,
     }
 

@@ -15,14 +15,17 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import keep_memory
-from ..models import from_plain, load
+from ..models import Baseline, Transformer, from_plain, load
 from ..recipes import ROWS, Recipe, Row, find
 from ..recipes.adding import AddingRecipe
+from ..recipes.pixels import PixelsRecipe
 from ..recipes.types import TYPES
 from ..tasks.adding import BASELINE
-from ..training import Result, RunFolder
+from ..training import Result, RunFolder, Task
 from ..training import train as run_training
 from ..training.folder import plain
+from ..training.options import check_count
+from ..training.processes import Processes, choose_device
 from .main import UsageError
 
 
@@ -106,10 +109,11 @@ def run(
     keep_memory()
     torch.manual_seed(recipe.seed)
     config = recipe.model_config()
-    options = {key: value for key, value in plain(recipe).items() if key not in ("training", "seed")}
+    apart = ("training", "seed", "data_dir")  # the last may be another on another machine
+    options = {key: value for key, value in plain(recipe).items() if key not in apart}
     result = run_training(
         model := config.build(),
-        recipe.task(),
+        task := recipe.task(),
         recipe.training,
         out=out,
         seed=recipe.seed,
@@ -120,7 +124,7 @@ def run(
         resume_command=_again(again),
     )
     if result.finished and result.main:
-        _draw(result, recipe, model)
+        _draw(result, recipe, task, model)
     return result
 
 
@@ -133,7 +137,7 @@ def _again(arguments: list[str]) -> str:
     return shlex.join([*start, *arguments])
 
 
-def _draw(result: Result, recipe: Recipe, model: torch.nn.Module) -> None:
+def _draw(result: Result, recipe: Recipe, task: Task, model: torch.nn.Module) -> None:
     from ..analysis.curves import draw_adding, draw_run
 
     folder = RunFolder(result.folder)
@@ -141,7 +145,7 @@ def _draw(result: Result, recipe: Recipe, model: torch.nn.Module) -> None:
         if isinstance(recipe, AddingRecipe):
             draw_adding(folder, model, recipe.length, recipe.seed)
         else:
-            draw_run(folder, recipe.task().metric)
+            draw_run(folder, task.metric, higher_is_better=task.higher_is_better)
     except ImportError:
         print("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')")
 
@@ -174,31 +178,16 @@ def evaluate(arguments: list[str]) -> int:
         """The run's folder."""
         device: str = "auto"
         """cpu, cuda, ...; auto takes a GPU where there is one."""
+        data_dir: Path | None = None
+        """The folder of the data, where the run needs one; INDRNN_DATA or a cache if none is given."""
 
     options = tyro.cli(Options, args=arguments, prog="indrnn evaluate")
-    folder = RunFolder(options.run)
-    if not folder.config.exists():
-        raise UsageError(f"run must be the folder of a run, and {options.run} holds no config.json")
-    try:
-        recorded = json.loads(folder.config.read_text())
-    except ValueError as error:
-        raise UsageError(f"{folder.config} cannot be read: {error}") from None
-    if "options" not in recorded:
-        raise UsageError(f"{options.run} is not the run of a recipe; load its weights with your own program")
-    recipe: Recipe = from_plain(
-        recorded["options"] | {"training": recorded["training"], "seed": recorded["seed"]}, TYPES
-    )
-    if folder.weights.exists():
-        model, which = load(options.run), "the finished run's weights"
-    else:
-        state = folder.checkpoints.peek()
-        if state is None or state["best_step"] is None:
-            raise UsageError(f"{options.run} holds no weights and no checkpoint with an evaluation yet")
-        model = recipe.model_config().build()
-        model.load_state_dict(folder.checkpoints.load_best(state["best_step"])["model"])
-        which = f"the best weights so far, of step {state['best_step']} (the run is not finished)"
-    from ..training.processes import Processes, choose_device
-
+    recorded, recipe = _recorded(options.run)
+    if options.data_dir is not None:
+        if not isinstance(recipe, PixelsRecipe):
+            raise UsageError(f"data_dir: {options.run} makes its own data")
+        recipe = replace(recipe, data_dir=options.data_dir)
+    model, which = _best(options.run, recipe)
     model = model.to(choose_device(options.device, Processes())).eval()
     with torch.inference_mode():
         measured = recipe.task().test(model)
@@ -211,18 +200,104 @@ def report(arguments: list[str]) -> int:
 
     @dataclass
     class Options:
-        """Gather runs of the adding problem: a small JSON for each, and the paper's figure of all in the folder."""
+        """Gather runs of one task: a small JSON for each, and a picture of all in the folder; prints a table."""
 
         runs: tyro.conf.Positional[tuple[Path, ...]]
         """Folders of runs, finished or not."""
-        out: Path = Path("results/adding")
-        """Where the JSON files and adding.png go; what is there already is drawn too."""
+        out: Path | None = None
+        """Where the files go, results/adding or results/pixels if none is given; what is there is drawn too."""
 
     options = tyro.cli(Options, args=arguments, prog="indrnn report")
-    from ..analysis.adding import gather
+    from ..analysis import adding, pixels
+    from ..analysis.runs import kind
 
-    print(gather(options.runs, options.out))
+    tasks: dict[str, tuple[str, Any]] = {"AddingRecipe": ("adding", adding), "PixelsRecipe": ("pixels", pixels)}
+    kinds = {kind(run) for run in options.runs}
+    if len(kinds) != 1 or not kinds <= tasks.keys():
+        raise UsageError(f"runs must be of one task, {' or '.join(name for name, _ in tasks.values())}")
+    name, task = tasks[kinds.pop()]
+    print(task.gather(options.runs, options.out or Path("results") / name))
     return 0
+
+
+def analyse(arguments: list[str]) -> int:
+    """Look into trained models."""
+
+    @dataclass
+    class Gradients:
+        """Draw how gradients flow back over time and depth, as the paper's figure 5, and write the numbers beside it.
+
+        Each run's best weights see training batches as in training, and stay as they are.
+        """
+
+        runs: tyro.conf.Positional[tuple[Path, ...]]
+        """Folders of runs of sequential or permuted MNIST, at the same training accuracy for a fair comparison."""
+        out: Path = Path("results/gradients")
+        """Where gradients.json and gradients.png go."""
+        batches: int | None = None
+        """Batches to take the mean over; an epoch if none is given."""
+        device: str = "auto"
+        """cpu, cuda, ...; auto takes a GPU where there is one."""
+        data_dir: Path | None = None
+        """The folder of the data; INDRNN_DATA or a cache if none is given."""
+
+    usage = "usage: indrnn analyse gradients RUN ... [--out DIR] [--batches N]; --help says more"
+    if arguments[:1] in ([], ["--help"], ["-h"]):
+        print(usage)
+        return 0 if arguments else 2
+    if arguments[0] != "gradients":
+        raise UsageError(f"no such analysis: {arguments[0]}; there is gradients")
+    options = tyro.cli(Gradients, args=arguments[1:], prog="indrnn analyse gradients")
+    from ..analysis import gradients
+
+    if not options.runs:
+        raise UsageError(usage)
+    if options.batches is not None:
+        check_count("batches", options.batches)
+    flows = []
+    for run in options.runs:
+        recorded, recipe = _recorded(run)
+        if not isinstance(recipe, PixelsRecipe):
+            raise UsageError(f"runs must be of sequential or permuted MNIST, and {run} is not")
+        model, _ = _best(run, recipe)
+        task = replace(recipe, data_dir=options.data_dir).task()
+        model = model.to(choose_device(options.device, Processes()))
+        batches = options.batches or task.steps_per_epoch
+        print(f"{run}: {batches} batches of {task.batch_size}", flush=True)
+        baseline = isinstance(recipe.model, (Baseline, Transformer))
+        flow = gradients.gradient_flow(model, task, batches)
+        about = {"name": run.name, "indrnn": not baseline, "batches": batches, "batch_size": task.batch_size}
+        flows.append({**about, "command": shlex.join(recorded["command"]), **flow})
+    print(f"drawn in {gradients.write(flows, options.out)}")
+    return 0
+
+
+def _recorded(run: Path) -> tuple[dict[str, Any], Recipe]:
+    """What a run's config.json says, and the recipe in it."""
+    config = RunFolder(run).config
+    if not config.exists():
+        raise UsageError(f"run must be the folder of a run, and {run} holds no config.json")
+    try:
+        recorded = json.loads(config.read_text())
+    except ValueError as error:
+        raise UsageError(f"{config} cannot be read: {error}") from None
+    if "options" not in recorded:
+        raise UsageError(f"{run} is not the run of a recipe; load its weights with your own program")
+    options = recorded["options"] | {"training": recorded["training"], "seed": recorded["seed"]}
+    return recorded, from_plain(options, TYPES)
+
+
+def _best(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:
+    """A run's best model, and which that is."""
+    folder = RunFolder(run)
+    if folder.weights.exists():
+        return load(run), "the finished run's weights"
+    state = folder.checkpoints.peek()
+    if state is None or state["best_step"] is None:
+        raise UsageError(f"{run} holds no weights and no checkpoint with an evaluation yet")
+    model = recipe.model_config().build()
+    model.load_state_dict(folder.checkpoints.load_best(state["best_step"])["model"])
+    return model, f"the best weights so far, of step {state['best_step']} (the run is not finished)"
 
 
 def demo(arguments: list[str]) -> int:
@@ -260,4 +335,4 @@ def demo(arguments: list[str]) -> int:
     return 0
 
 
-__all__ = ["demo", "evaluate", "recipes", "report", "train"]
+__all__ = ["analyse", "demo", "evaluate", "recipes", "report", "train"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 
-from . import adding
+from . import adding, pixels
 from .recipe import Recipe, Row
 
-ROWS: dict[str, Row] = {row.name: row for row in (*adding.ROWS,)}
+ROWS: dict[str, Row] = {row.name: row for row in (*adding.ROWS, *pixels.ROWS)}
 """Every recipe."""
 
 

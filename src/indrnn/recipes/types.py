@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..models import TYPES as MODELS
 from ..training import Constant, Cosine, OneCycle, Plateau, Steps, Training
 from .adding import AddingRecipe
+from .pixels import PixelsRecipe
 
 TYPES: dict[str, type] = MODELS | {
-    kind.__name__: kind for kind in (Training, Constant, Steps, Plateau, Cosine, OneCycle, AddingRecipe)
+    kind.__name__: kind for kind in (Training, Constant, Steps, Plateau, Cosine, OneCycle, AddingRecipe, PixelsRecipe)
 }

@@ -174,6 +174,7 @@ class _Loop:
         self.seconds = 0.0
         self.best_step: int | None = None
         self.best: dict[str, float] = {}
+        self.measured: dict[str, float] | None = None  # the evaluation of this very step
         self.since_best = 0  # evaluations
         self.divisions = 0  # of the learning rate, by Plateau
         self.loss_sum, self.norm_sum, self.since_line = 0.0, 0.0, 0
@@ -279,7 +280,7 @@ class _Loop:
         self.model.train()
         begun, first_step, earlier = time.monotonic(), self.step, self.seconds
         saved = begun
-        while self.step < self.options.steps:
+        while self.step < self.options.steps and not self._enough:
             stop = self._take_step(bool(received))
             self.seconds = earlier + time.monotonic() - begun
             if self.step % self.options.evaluate_every == 0 or self.step == self.options.steps:
@@ -329,6 +330,7 @@ class _Loop:
         self.optimizer.step()
         constrain_(self.model)
         self.step += 1
+        self.measured = None
         self.loss_sum += total
         self.norm_sum += norm
         self.since_line += 1
@@ -372,6 +374,7 @@ class _Loop:
             measured = self.task.evaluate(self.model, self.step)
         self.model.train()
         measured = self.group.from_main(measured)
+        self.measured = measured
         value = measured[self.task.metric]
         sign = 1 if self.task.higher_is_better else -1
         if self.best_step is None or sign * value > sign * self.best[self.task.metric]:
@@ -395,6 +398,14 @@ class _Loop:
                 f"step {self.step}: no better for {schedule.patience} evaluations; back to the weights of step "
                 f"{self.best_step} with the learning rate divided by {schedule.divide_by:g}"
             )
+
+    @property
+    def _enough(self) -> bool:
+        """Whether the weights of this step have been found as good as was asked for."""
+        if self.options.until is None or self.measured is None:
+            return False
+        value, until = self.measured[self.task.metric], self.options.until
+        return value >= until if self.task.higher_is_better else value <= until
 
     def _write_line(self, measured: dict[str, float]) -> None:
         """A line of metrics.jsonl."""
@@ -506,7 +517,10 @@ class _Loop:
 _OF_THIS_TIME = ("processes", "command", "started", "threads", "machine", "resumed")
 
 # What a checkpoint counts beside weights and the optimiser's state
-_COUNTED = ("step", "seconds", "best_step", "best", "since_best", "divisions", "loss_sum", "norm_sum", "since_line")
+_COUNTED = (
+    *("step", "seconds", "best_step", "best", "measured", "since_best", "divisions"),
+    *("loss_sum", "norm_sum", "since_line"),
+)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -25,10 +25,10 @@ def check_fraction(name: str, value: float) -> None:
         raise ValueError(f"{name} must be a number in [0, 1), got {value!r}")
 
 
-def check_seed(value: int) -> None:
+def check_seed(value: int, name: str = "seed") -> None:
     """Raise unless value is a seed that torch takes."""
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**64:
-        raise ValueError(f"seed must be a whole number of 64 bits, got {value!r}")
+        raise ValueError(f"{name} must be a whole number of 64 bits, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,8 @@ class Training:
     """Pieces that a batch is computed in, one after the other, to save memory."""
     evaluate_every: int = 100
     """Steps between two evaluations, each a line in metrics.jsonl."""
+    until: float | None = None
+    """Stop at the first evaluation that is this good, an accuracy of 0.92, say; None to go on to the last step."""
     checkpoint_every: float = 120.0
     """Seconds between two checkpoints."""
     precision: Literal["float32", "bf16"] = "float32"
@@ -152,6 +154,8 @@ class Training:
             raise ValueError(f"weight_decay must be a number of at least 0, got {self.weight_decay!r}")
         if self.clip is not None:
             check_positive("clip", self.clip)
+        if self.until is not None and not math.isfinite(self.until):
+            raise ValueError(f"until must be a finite number or None, got {self.until!r}")
         for name in ("accumulate", "evaluate_every"):
             check_count(name, getattr(self, name))
         if self.threads is not None:
@@ -164,5 +168,5 @@ class Training:
             raise ValueError(f"schedule must be one of the schedules of indrnn.training, got {self.schedule!r}")
 
 
-FREE_ON_RESUME = frozenset({"steps", "device", "threads", "checkpoint_every", "tensorboard"})
+FREE_ON_RESUME = frozenset({"steps", "until", "device", "threads", "checkpoint_every", "tensorboard"})
 """Fields of `Training` that may differ when a run is taken up again."""

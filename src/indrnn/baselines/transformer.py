@@ -1,0 +1,118 @@
+"""Attention over time: the Transformer, and the R-Transformer, which reads a short window recurrently first."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..layers.checks import check_probability, check_size, check_tensor
+from ..networks.network import last_step
+
+
+class TransformerBaseline(nn.Module):
+    """Layers of attention to earlier steps and a feed-forward part. Called as `indrnn.PlainIndRNN` is.
+
+    Positions are told by sinusoids. With a `window` it is the R-Transformer instead: in each layer a GRU reads the last
+    `window` steps at every step, and its state takes the place of positions.
+
+    Args:
+        input_size: features of the input at each step.
+        hidden_size: features of each layer; a multiple of `heads`.
+        num_layers: layers.
+        heads: of the attention.
+        window: steps that the R-Transformer's GRU reads; None for the Transformer.
+        dropout: probability in each layer.
+        batch_first: whether the batch comes before time in input and output.
+        device: where the parameters are made.
+        dtype: their type.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        heads: int = 4,
+        *,
+        window: int | None = None,
+        dropout: float = 0.0,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers, "heads": heads}
+        for name, value in sizes.items():
+            check_size(name, value)
+        if hidden_size % heads:
+            raise ValueError(f"hidden_size must be a multiple of heads = {heads}, got {hidden_size}")
+        if window is not None:
+            check_size("window", window)
+        check_probability("dropout", dropout)
+        self.input_size, self.output_size, self.batch_first, self.window = input_size, hidden_size, batch_first, window
+        self.first = nn.Linear(input_size, hidden_size, device=device, dtype=dtype)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                hidden_size, heads, 4 * hidden_size, dropout, norm_first=True, device=device, dtype=dtype
+            )
+            for _ in range(num_layers)
+        )
+        self.local = nn.ModuleList(
+            nn.GRU(hidden_size, hidden_size, device=device, dtype=dtype)
+            for _ in range(0 if window is None else num_layers)
+        )
+        self.last = nn.LayerNorm(hidden_size, device=device, dtype=dtype)
+
+    def forward(
+        self,
+        input: Tensor,
+        state: None = None,
+        *,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+        last: bool = False,
+    ) -> tuple[Tensor, None]:
+        """Run over a whole sequence; see `indrnn.networks.Network.forward`. There is no state, and no resets."""
+        if state is not None or resets is not None:
+            raise ValueError("state and resets are not served: attention takes a sequence whole")
+        x = input.transpose(0, 1) if self.batch_first else input
+        check_tensor("lengths", lengths, (x.shape[1],))
+        steps = x.shape[0]
+        x = self.first(x)
+        if self.window is None:
+            x = x + sinusoids(steps, self.output_size, x)
+        mask = nn.Transformer.generate_square_subsequent_mask(steps, x.device, x.dtype)
+        for i, layer in enumerate(self.layers):
+            if self.window is not None:
+                x = x + self._recent(x, self.local[i], self.window)
+            x = layer(x, src_mask=mask, is_causal=True)
+        x = self.last(x)
+        if last:
+            return last_step(x, lengths), None
+        if lengths is not None:
+            valid = torch.arange(steps, device=x.device).unsqueeze(1) < lengths
+            x = torch.where(valid.unsqueeze(-1), x, 0.0)
+        return (x.transpose(0, 1) if self.batch_first else x), None
+
+    def _recent(self, x: Tensor, local: nn.Module, window: int) -> Tensor:
+        """What a GRU has read at each step after the last `window` of them, zeros before the first."""
+        steps, batch, features = x.shape
+        windows = F.pad(x, (0, 0, 0, 0, window - 1, 0)).unfold(0, window, 1)  # (T, B, F, window)
+        _, read = local(windows.permute(3, 0, 1, 2).reshape(window, steps * batch, features))
+        return read.view(steps, batch, features)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        """Which it is."""
+        return "transformer" if self.window is None else f"r-transformer, window={self.window}"
+
+
+def sinusoids(steps: int, features: int, like: Tensor) -> Tensor:
+    """(steps, 1, features): sine and cosine of the step, of periods from 2π to 10,000 times that."""
+    step = torch.arange(steps, device=like.device, dtype=torch.float32).unsqueeze(1)
+    rates = torch.exp(torch.arange(0, features, 2, device=like.device) * (-math.log(10_000) / features))
+    angles = step * rates
+    both = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :features]
+    return both.unsqueeze(1).to(like.dtype)

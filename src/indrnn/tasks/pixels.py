@@ -1,0 +1,142 @@
+"""Images of digits, one pixel a step: sequential MNIST, and permuted MNIST with the pixels in a fixed random order."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..training.options import check_count, check_seed
+from ..training.task import Batch, TensorTask, generator
+from .files import DataFile, DataSet, read
+
+MNIST = DataSet(
+    "mnist",
+    (
+        DataFile("train-images-idx3-ubyte.gz", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+        DataFile("train-labels-idx1-ubyte.gz", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+        DataFile("t10k-images-idx3-ubyte.gz", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+        DataFile("t10k-labels-idx1-ubyte.gz", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+    ),
+    (
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "https://storage.googleapis.com/cvdf-datasets/mnist",
+        "https://raw.githubusercontent.com/fgnt/mnist/master",
+    ),
+)
+"""The four files, and where they can be had."""
+
+CLASSES, TRAINING_IMAGES, SIDE = 10, 60_000, 28
+"""Of MNIST; an image has SIDE × SIDE pixels."""
+
+
+def read_idx(content: bytes) -> Tensor:
+    """The array of unsigned bytes in a file of the idx format."""
+    if len(content) < 4 or content[:3] != b"\0\0\x08":
+        raise ValueError("an idx file of unsigned bytes must begin with 00 00 08")
+    dims = content[3]
+    start = 4 + 4 * dims
+    if len(content) < start:
+        raise ValueError(f"an idx file of {dims} dimensions must have a head of {start} bytes, got {len(content)}")
+    shape = struct.unpack(f">{dims}I", content[4:start])
+    array = torch.frombuffer(bytearray(content), dtype=torch.uint8)[start:]
+    if array.numel() != torch.Size(shape).numel():
+        raise ValueError(f"an idx file of shape {shape} must hold {torch.Size(shape).numel()} bytes after its head")
+    return array.view(shape)
+
+
+def read_mnist(data_dir: Path | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """MNIST's training images (60000, 28, 28) and labels, and test images (10000, 28, 28) and labels, as bytes."""
+    contents = read(MNIST, data_dir)
+    images, labels, test_images, test_labels = (read_idx(contents[file.name]) for file in MNIST.files)
+    return images, labels, test_images, test_labels
+
+
+class Pixels(TensorTask):
+    """Images read pixel by pixel, row by row, and classified after the last.
+
+    The images stay bytes in memory; a batch becomes (steps, batch, 1) numbers (pixel / 256 − 1/2) · 2 as it is made.
+
+    Args:
+        train: images (count, height, width) and labels (count,), both uint8.
+        test: the same.
+        validation: training images that are kept back, drawn by `split_seed`.
+        judge: evaluate on the images that were kept back, or on as many of those that are trained on.
+        batch_size: images in a batch.
+        permuted: read the pixels in an order drawn by `permutation_seed`, the same for all images.
+        shrink: average squares of so many pixels a side first: 2 makes sequences a quarter as long.
+        seed: of the order of the images in training.
+        split_seed: see `validation`.
+        permutation_seed: see `permuted`.
+    """
+
+    def __init__(
+        self,
+        train: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor],
+        *,
+        validation: int = 3000,
+        judge: Literal["validation", "train"] = "validation",
+        batch_size: int = 32,
+        permuted: bool = False,
+        shrink: int = 1,
+        seed: int = 0,
+        split_seed: int = 0,
+        permutation_seed: int = 0,
+    ) -> None:
+        check_pixels(validation, judge, batch_size, shrink, seed, split_seed, permutation_seed)
+        images, labels = train
+        if not validation < len(images):
+            raise ValueError(f"validation must be fewer than the {len(images)} training images, got {validation}")
+        order = torch.randperm(len(images), generator=generator(split_seed, "split"))
+        pixels = self._sequences(images, shrink)
+        steps = pixels.shape[1]
+        place = torch.randperm(steps, generator=generator(permutation_seed, "permutation")) if permuted else None
+        self.order_of_pixels = place
+
+        def part(pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            return (pixels if place is None else pixels[:, place]), labels.long()
+
+        kept, rest = order[:validation], order[validation:]
+        kept = rest[:validation] if judge == "train" else kept
+        super().__init__(
+            part(pixels[rest], labels[rest]),
+            part(pixels[kept], labels[kept]),
+            part(self._sequences(test[0], shrink), test[1]),
+            batch_size=batch_size,
+            seed=seed,
+        )
+
+    @staticmethod
+    def _sequences(images: Tensor, shrink: int) -> Tensor:
+        """(count, height, width) to (count, steps)."""
+        if shrink > 1:
+            height, width = images.shape[1:]
+            if height % shrink or width % shrink:
+                raise ValueError(f"shrink must divide the {height}×{width} pixels of an image, got {shrink}")
+            means = F.avg_pool2d(images.unsqueeze(1).float(), shrink)
+            images = means.round().to(torch.uint8).squeeze(1)
+        return images.flatten(1)
+
+    def _take(self, split: str, items: Tensor, count: int, total: int) -> Batch:
+        pixels, labels = self.data[split]
+        x = pixels[items].t().unsqueeze(-1).to(torch.float32, memory_format=torch.contiguous_format)
+        return Batch(x.mul_(1 / 128).sub_(1), labels[items], count, total)
+
+
+def check_pixels(
+    validation: int, judge: str, batch_size: int, shrink: int, seed: int, split_seed: int, permutation_seed: int
+) -> None:
+    """Raise for options that cannot be."""
+    check_count("validation", validation)
+    if judge not in ("validation", "train"):
+        raise ValueError(f"judge must be validation or train, got {judge!r}")
+    check_count("batch_size", batch_size)
+    check_count("shrink", shrink)
+    check_seed(seed)
+    check_seed(split_seed, "split_seed")
+    check_seed(permutation_seed, "permutation_seed")

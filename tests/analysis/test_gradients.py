@@ -1,0 +1,97 @@
+"""Gradient flow: against gradients taken one sequence at a time, and the picture of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from indrnn.analysis import gradients
+from indrnn.models import AnyNetwork, Baseline, Dense, LastStep, Plain, Residual
+from indrnn.tasks.pixels import Pixels
+from indrnn.training import Shard
+
+pytest.importorskip("matplotlib")
+
+
+def task(count: int = 26) -> Pixels:
+    images = torch.randint(0, 256, (count, 2, 3), dtype=torch.uint8)
+    labels = torch.arange(count, dtype=torch.uint8) % 10
+    return Pixels((images, labels), (images, labels), validation=2, batch_size=4)
+
+
+def model(network: AnyNetwork) -> nn.Module:
+    return LastStep(network, input_size=1, outputs=10, steps=6).build()
+
+
+NETWORKS: dict[str, tuple[AnyNetwork, int]] = {
+    "plain": (Plain(5, 3), 3),
+    "residual": (Residual(5, 2), 5),
+    "dense": (Dense(2), 1 + 2 * 18 + 3),
+    "lstm": (Baseline("lstm", 5, 3), 3),
+    "rnn": (Baseline("rnn", 5, 2), 2),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_input_weights_of_every_layer_in_order(name: str) -> None:
+    network, layers = NETWORKS[name]
+    weights = gradients.input_weights(model(network))
+    assert len(weights) == layers
+    assert weights[0].shape[1] == 1, "the first reads the pixels"
+    assert all(weight.shape[1] > 1 for weight in weights[1:])
+
+
+def test_the_flow_is_the_mean_of_gradients_taken_one_by_one() -> None:
+    """Without a norm, so that sequences do not depend on each other."""
+    net, data = model(Plain(5, 3, norm=None)), task()
+    flow = gradients.gradient_flow(net, data, batches=3)
+    weights = gradients.input_weights(net)[1:]
+    over_time, over_depth = torch.zeros(6), torch.zeros(2)
+    for step in range(3):
+        batch = data.batch(step, Shard())
+        for i in range(batch.count):
+            x = batch.inputs[:, i : i + 1].clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(F.cross_entropy(net(x)[0], batch.target[i : i + 1]), x)
+            over_time += gradient.abs().flatten() / (3 * batch.count)
+        loss = F.cross_entropy(net(batch.inputs)[0], batch.target)
+        over_depth += torch.stack([g.norm() for g in torch.autograd.grad(loss, weights)]) / 3
+    torch.testing.assert_close(torch.tensor(flow["time"]), over_time)
+    torch.testing.assert_close(torch.tensor(flow["depth"]), over_depth)
+
+
+def test_without_recurrence_nothing_flows_back_in_time() -> None:
+    net = model(Plain(5, 2, norm=None))
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if name.endswith("weight_hh"):
+                parameter.zero_()
+    time = gradients.gradient_flow(net, task(), batches=2)["time"]
+    assert time[:-1] == [0.0] * 5
+    assert time[-1] > 0
+
+
+def test_the_model_stays_as_it_was() -> None:
+    """Its statistics too, which a norm updates as it is used in training."""
+    net = model(Plain(5, 2, dropout=0.1)).eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    gradients.gradient_flow(net, task(), batches=2)
+    assert not net.training
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_the_numbers_and_the_picture_are_written(tmp_path: Path) -> None:
+    flows = [
+        {"name": name, "indrnn": name == "plain", **gradients.gradient_flow(model(NETWORKS[name][0]), task(), 1)}
+        for name in ("plain", "lstm", "rnn")
+    ]
+    picture = gradients.write(flows, tmp_path / "new" / "folder")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert json.loads((picture.parent / "gradients.json").read_text()) == flows
+    assert sorted(path.name for path in picture.parent.iterdir()) == ["gradients.json", "gradients.png"]
