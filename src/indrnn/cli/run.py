@@ -241,17 +241,15 @@ def analyse(arguments: list[str]) -> int:
         data_dir: Path | None = None
         """The folder of the data; INDRNN_DATA or a cache if none is given."""
 
-    usage = "usage: indrnn analyse gradients RUN ... [--out DIR] [--batches N]; --help says more"
-    if arguments[:1] in ([], ["--help"], ["-h"]):
-        print(usage)
-        return 0 if arguments else 2
-    if arguments[0] != "gradients":
-        raise UsageError(f"no such analysis: {arguments[0]}; there is gradients")
+    if arguments[:1] in (["--help"], ["-h"]):
+        arguments = ["gradients", *arguments]
+    if arguments[:1] != ["gradients"]:
+        raise UsageError("analyse needs the name of an analysis, and runs: indrnn analyse gradients RUN ...")
     options = tyro.cli(Gradients, args=arguments[1:], prog="indrnn analyse gradients")
+    if not options.runs:
+        raise UsageError("analyse gradients needs the folders of runs")
     from ..analysis import gradients
 
-    if not options.runs:
-        raise UsageError(usage)
     if options.batches is not None:
         check_count("batches", options.batches)
     flows = []
