@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +13,10 @@ import torch
 from torch import Tensor
 
 import indrnn
+from indrnn.ops import triton_backend
 
+if importlib.util.find_spec("triton") is not None:  # which looks at this as it is imported: by us, when first used
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 with warnings.catch_warnings():  # without the kernel this says so, once; and the suite passes there too
     warnings.simplefilter("ignore", RuntimeWarning)
     indrnn.recurrence(torch.zeros(1, 1, 1), torch.zeros(1))
@@ -20,6 +25,8 @@ with torch.device("cpu"):  # torch remembers its constructors on first use: they
 
 BACKENDS = [name for name, backend in indrnn.backends().items() if backend.available]
 ACTIVATIONS = ["relu", "tanh", "sigmoid", "identity"]
+slow_for_triton = pytest.mark.slow_for("triton")
+"""On tests of many runs or steps: Triton's interpreter takes some 5 ms for a step. `-m slow` has them."""
 
 
 def smooth(backend: str) -> str:
@@ -38,6 +45,36 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
     elif names:
         metafunc.parametrize(names[0], BACKENDS if names == ["backend"] else ACTIVATIONS)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow_for(backend): slow, where this is the backend")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        backend = _backend_of(item)
+        if any(mark.args == (backend,) for mark in item.iter_markers("slow_for")):
+            item.add_marker(pytest.mark.slow)
+        if backend == "triton":  # NumPy says so where its interpreter meets NaN or infinity
+            item.add_marker(pytest.mark.filterwarnings("ignore:.* encountered in :RuntimeWarning"))
+
+
+def _backend_of(item: pytest.Item) -> str | None:
+    return item.callspec.params.get("backend") if hasattr(item, "callspec") else None
+
+
+@pytest.fixture
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For Triton's interpreter, which takes its time for each op: few steps at once, and many chains to a program."""
+    monkeypatch.setattr(triton_backend, "steps", lambda *_: 4)
+    monkeypatch.setattr(triton_backend, "blocks", lambda *_: (512, 1))
+
+
+@pytest.fixture(autouse=True)
+def _few_steps_in_triton(request: pytest.FixtureRequest) -> None:
+    if _backend_of(request.node) == "triton":
+        request.getfixturevalue("_few_steps")
 
 
 @pytest.fixture(autouse=True)

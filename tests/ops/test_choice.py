@@ -6,11 +6,14 @@ import warnings
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import indrnn
-from indrnn.ops import choice, native
+from indrnn.ops import choice, native, reference, scan, triton_backend
 
 X, U = torch.ones(2, 1, 3), torch.full((3,), 0.5)
+with FakeTensorMode():  # no GPU is needed to be asked what would serve there
+    ON_GPU = torch.empty(2, 1, 3, device="cuda")
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def test_the_argument_comes_before_the_variable(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDRNN_BACKEND", "nativ")
-    expected = r"INDRNN_BACKEND must be unset or one of native, reference, scan, triton, got 'nativ'"
+    expected = r"INDRNN_BACKEND must be unset or one of native, reference, scan, triton, auto-scan, got 'nativ'"
     with pytest.raises(ValueError, match=expected):
         indrnn.recurrence(X, U)
 
@@ -65,9 +68,53 @@ def test_without_the_kernel_the_reference_serves_and_says_so_once() -> None:
 
 
 @pytest.mark.usefixtures("no_kernel")
+def test_tritons_interpreter_is_never_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_backend, "why_not", lambda *_: None)
+    with pytest.warns(RuntimeWarning, match="plain PyTorch"):
+        assert choice.choose(X, "relu", None) is reference
+    found = indrnn.backends(X)
+    assert found["triton"] == indrnn.Backend(True, False, None)
+    assert found["reference"].chosen
+    assert choice.choose(X, "relu", "triton") is triton_backend
+
+
+def test_triton_is_the_choice_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_backend, "why_not", lambda *_: None)
+    assert choice.choose(ON_GPU, "relu", None) is triton_backend
+    assert {name for name, backend in indrnn.backends(ON_GPU).items() if backend.chosen} == {"triton"}
+
+
+def test_without_triton_a_gpu_has_the_reference_and_it_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_backend, "why_not", lambda *_: "Triton is away")
+    choice._said.clear()
+    with pytest.warns(RuntimeWarning, match="indrnn computes in plain PyTorch, which is slow: Triton is away"):
+        assert choice.choose(ON_GPU, "relu", None) is reference
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choice.choose(ON_GPU, "relu", None) is reference
+    assert {name for name, backend in indrnn.backends(ON_GPU).items() if backend.chosen} == {"reference"}
+
+
+@pytest.mark.usefixtures("no_kernel")
 @pytest.mark.parametrize("by", ["argument", "variable"])
 def test_one_asked_for_by_name_that_cannot_serve_raises(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     if by == "variable":
         monkeypatch.setenv("INDRNN_BACKEND", "native")
     with pytest.raises(RuntimeError, match=rf"'native', asked for by the .*{by}.*, cannot serve: the C\+\+ kernel"):
         indrnn.recurrence(X, U, backend="native" if by == "argument" else None)
+
+
+@pytest.mark.parametrize("by", ["argument", "variable"])
+@pytest.mark.parametrize(("pays", "name"), [(True, "scan"), (False, "native")])
+def test_the_scan_where_it_is_estimated_to_pay(pays: bool, name: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where that was asked for."""
+    x = torch.zeros(3, 1, 1)
+    monkeypatch.setattr(scan, "pays", lambda *_: pays)
+    monkeypatch.setattr(native, "why_not", lambda *_: None)
+    assert choice.choose(x, "relu", None) is native
+    if by == "variable":
+        monkeypatch.setenv("INDRNN_BACKEND", "auto-scan")
+        assert [each for each, backend in indrnn.backends(x).items() if backend.chosen] == [name]
+    else:
+        indrnn.recurrence(x, torch.zeros(1), backend="auto-scan")
+    assert choice.choose(x, "relu", "auto-scan" if by == "argument" else None).__name__ == f"indrnn.ops.{name}"

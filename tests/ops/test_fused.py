@@ -13,7 +13,7 @@ from torch.func import grad, vmap
 from indrnn import recurrence
 from indrnn.ops.fused import recurrence_norm
 
-from ..conftest import smooth
+from ..conftest import slow_for_triton, smooth
 from .problems import Problem, problem
 
 both_places = pytest.mark.parametrize("place", ["before", "after"])
@@ -22,7 +22,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "ragged": {"lengths": True, "resets": True, "between": (2,)},
 }
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-with_and_without_mask = pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
+with_and_without_mask = pytest.mark.parametrize(
+    "masked", [pytest.param(False, marks=slow_for_triton, id="no mask"), pytest.param(True, id="mask")]
+)
 
 
 class Case:
@@ -103,7 +105,9 @@ def test_equals_separate_steps(backend: str, activation: str, place: str, masked
 
 @each_kind
 @both_places
-@pytest.mark.parametrize("T", [40, 67, 130])  # within one of the kernel's stretches of 64 steps, and over two and three
+@pytest.mark.parametrize(  # within one of the kernel's stretches of 64 steps, and over two and three
+    "T", [40, *(pytest.param(T, marks=slow_for_triton) for T in (67, 130))]
+)
 def test_equals_separate_steps_in_float32(backend: str, place: str, kind: dict[str, Any], T: int) -> None:
     p = problem(T, 7, 33, dtype=torch.float32, **kind)
     p.u.clamp_(-0.99, 0.99)
@@ -113,6 +117,7 @@ def test_equals_separate_steps_in_float32(backend: str, place: str, kind: dict[s
     assert_close(case.solve(case.fused(backend)), case.solve(case.separate(backend)), 1e-5)
 
 
+@slow_for_triton
 @both_places
 @with_and_without_mask
 @pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
@@ -138,10 +143,15 @@ def test_gradcheck(backend: str, place: str, masked: bool, ragged: bool) -> None
             backend=backend,
         )[:2]
 
-    assert torch.autograd.gradcheck(f, case.leaves)
-    assert torch.autograd.gradgradcheck(f, case.leaves)
+    fast = backend == "triton"  # in a random direction: every number would take the interpreter minutes
+    assert torch.autograd.gradcheck(f, case.leaves, fast_mode=fast)
+    leaves = case.leaves
+    if fast and place == "before":  # a bias has a constant gradient there, for which torch has no fast mode
+        leaves[2].requires_grad_(False)
+    assert torch.autograd.gradgradcheck(f, leaves, fast_mode=fast)
 
 
+@slow_for_triton
 @both_places
 def test_a_mean_ten_thousand_times_the_deviation(backend: str, place: str) -> None:
     """In float32, where a sum of squares would have lost the deviation altogether."""
@@ -155,6 +165,17 @@ def test_a_mean_ten_thousand_times_the_deviation(backend: str, place: str) -> No
     expected = (over - over.mean((0, 1))) / (over.var((0, 1), unbiased=False) + 1e-5).sqrt()
     # float32 has a spacing of 1e-3 at 1e4: that much is in x's mean, and no more than it.
     torch.testing.assert_close(y.double(), expected, rtol=0, atol=1e-3)
+
+
+@both_places
+def test_a_batch_that_comes_first_in_memory(backend: str, place: str) -> None:
+    p = problem(6, 3, 5, lengths=True)
+    plain = Case(place, True, p)
+    expected = plain.solve(plain.fused(backend))
+    p.x, p.grad_h = (t.transpose(0, 1).contiguous().transpose(0, 1) for t in (p.x, p.grad_h))
+    other = Case(place, True, p)
+    other.weight, other.shift, other.mask = plain.weight, plain.shift, plain.mask
+    assert_close(other.solve(other.fused(backend)), expected, 1e-12)
 
 
 @both_places
@@ -194,9 +215,11 @@ def test_half_types(backend: str, place: str) -> None:
     assert [g.dtype for g in gradients] == [leaf.dtype for leaf in case.leaves]
     full = Case(place, True, p.to(torch.float32))
     full.weight, full.shift, full.mask = case.weight, case.shift, case.mask
-    assert_close([t.float() for t in (y, h_last, mean, var)], full.solve(full.fused(backend))[:4], 2**-7)
+    tolerance = 2**-6 if backend == "triton" else 2**-7  # its interpreter cuts off to bfloat16 where GPUs round
+    assert_close([t.float() for t in (y, h_last, mean, var)], full.solve(full.fused(backend))[:4], tolerance)
 
 
+@slow_for_triton
 @both_places
 def test_same_bits_for_any_number_of_threads(backend: str, place: str) -> None:
     p = problem(300, 13, 67, dtype=torch.float32, lengths=True)
@@ -212,8 +235,8 @@ def test_same_bits_for_any_number_of_threads(backend: str, place: str) -> None:
         torch.set_num_threads(threads)
     for other in runs[1:]:
         for a, e in zip(other, runs[0], strict=True):
-            # torch's own sums in the reference may differ in the last bit
-            torch.testing.assert_close(a, e, rtol=0, atol=0 if backend == "native" else 1e-3)
+            # torch's own sums in the reference and the scan may differ in the last bit
+            torch.testing.assert_close(a, e, rtol=0, atol=0 if backend in ("native", "triton") else 1e-3)
 
 
 @both_places

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
 from indrnn import backends, recurrence
 from indrnn.ops import native
 
-from ..conftest import ACTIVATIONS, BACKENDS, smooth
+from ..conftest import ACTIVATIONS, BACKENDS, slow_for_triton, smooth
 from .problems import NAMES, Problem, assert_same, problem
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -41,6 +41,7 @@ def test_agrees_with_autograd_through_the_reference(backend: str, activation: st
     assert_same(p.solve(backend), p.solve_by_autograd(), rtol=1e-12, atol=1e-12)
 
 
+@slow_for_triton
 @each_kind
 def test_gradcheck(backend: str, activation: str, kind: dict[str, Any]) -> None:
     p = problem(4, 3, 2, activation=activation, **kind).with_gradients()
@@ -50,8 +51,9 @@ def test_gradcheck(backend: str, activation: str, kind: dict[str, Any]) -> None:
         bias, h_0 = (None if t is None else next(rest) for t in (p.bias, p.h_0))
         return replace(p, x=x, u=u, bias=bias, h_0=h_0).run(backend)
 
-    assert torch.autograd.gradcheck(f, p.leaves)
-    assert torch.autograd.gradgradcheck(f, p.leaves)
+    fast = backend == "triton"  # in a random direction: every number would take the interpreter minutes
+    assert torch.autograd.gradcheck(f, p.leaves, fast_mode=fast)
+    assert torch.autograd.gradgradcheck(f, p.leaves, fast_mode=fast)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -72,6 +74,7 @@ def test_gradient_is_the_papers_closed_form(backend: str, activation: str, rever
     torch.testing.assert_close(gradient, closed.flip(0) if reverse else closed, rtol=1e-12, atol=1e-14)
 
 
+@slow_for_triton
 @pytest.mark.parametrize("gamma", [1.0, 2.0])
 def test_five_thousand_steps_with_u_at_the_bound(backend: str, gamma: float) -> None:
     T = 5000
@@ -89,6 +92,7 @@ def test_five_thousand_steps_with_u_at_the_bound(backend: str, gamma: float) -> 
     torch.testing.assert_close(x.grad[0].double(), closed.expand(3, 8), rtol=1e-4, atol=0)
 
 
+@slow_for_triton
 @given(data=st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -216,7 +220,9 @@ def test_each_sequence_as_if_alone(backend: str, activation: str, reverse: bool)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize("filling", [float("nan"), float("inf"), 1e300], ids=str)
+@pytest.mark.parametrize(
+    "filling", [float("nan"), *(pytest.param(each, marks=slow_for_triton) for each in (float("inf"), 1e300))], ids=str
+)
 def test_what_stands_in_the_padding_changes_nothing(
     backend: str, activation: str, reverse: bool, filling: float
 ) -> None:
@@ -285,6 +291,7 @@ def test_lengths_out_of_range_are_refused_inside_the_op(backend: str, values: li
 # ---- types
 
 
+@slow_for_triton
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("float32_u", [False, True], ids=["u half", "u float32"])
 def test_half_types_are_float32_inside(backend: str, activation: str, dtype: torch.dtype, float32_u: bool) -> None:
@@ -295,9 +302,11 @@ def test_half_types_are_float32_inside(backend: str, activation: str, dtype: tor
     full = p.to(torch.float32).solve(backend)
     half = p.solve(backend)
     assert [t.dtype for t in half] == [dtype, dtype, dtype, p.u.dtype, dtype, dtype]
-    # One unit in the last place: the two libraries' tanh and sigmoid may round to either side of a tie.
+    # One unit in the last place: the two libraries' tanh and sigmoid may round to either side of a tie. And Triton's
+    # interpreter cuts off to bfloat16 where GPUs round.
     ulp = torch.finfo(dtype).eps
-    assert_same(half[:2], [t.to(dtype) for t in full[:2]], rtol=ulp if activation in ("tanh", "sigmoid") else 0, atol=0)
+    inexact = activation in ("tanh", "sigmoid") or (backend == "triton" and dtype == torch.bfloat16)
+    assert_same(half[:2], [t.to(dtype) for t in full[:2]], rtol=ulp if inexact else 0, atol=0)
     for name, a, e in zip(NAMES[2:], half[2:], full[2:], strict=True):
         error = (a.float() - e).abs().max() / e.abs().max()
         assert error < 8 * ulp, f"{name}: {error}"
@@ -310,6 +319,7 @@ def test_float32_agrees_to_its_precision(backend: str, activation: str) -> None:
     assert_same(p.solve(backend), [t.float() for t in double], rtol=1e-5, atol=1e-5)
 
 
+@slow_for_triton
 def test_under_autocast_u_stays_float32(backend: str) -> None:
     """784 steps with u between bfloat16's two nearest numbers, 0.9961 and 1: either would be off by factors."""
     u = torch.full((3,), 0.998, requires_grad=True)
@@ -325,6 +335,7 @@ def test_under_autocast_u_stays_float32(backend: str) -> None:
     assert u.grad.dtype == torch.float32
 
 
+@slow_for_triton
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_nan_and_inf_come_out_where_the_equation_puts_them(
@@ -370,6 +381,7 @@ def test_nan_and_inf_are_the_same_on_all_backends(backend: str, activation: str,
 # ---- the same bits every time
 
 
+@slow_for_triton
 def test_same_bits_from_run_to_run_and_for_any_number_of_threads(backend: str, activation: str) -> None:
     p = problem(300, 13, 67, activation=activation, dtype=torch.float32, lengths=True)
     threads = torch.get_num_threads()
@@ -431,6 +443,7 @@ def test_more_than_two_to_the_31_numbers() -> None:
 # ---- torch's transformations
 
 
+@slow_for_triton
 @each_kind
 def test_opcheck(backend: str, kind: dict[str, Any]) -> None:
     p = problem(activation=smooth(backend), **kind)
@@ -443,6 +456,7 @@ def test_opcheck(backend: str, kind: dict[str, Any]) -> None:
     torch.library.opcheck(torch.ops.indrnn.recurrence_backward.default, (None, None, h, p.u, p.h_0, *options))
 
 
+@slow_for_triton
 @pytest.mark.parametrize("kind", [KINDS["h_0"], KINDS["all"]], ids=["h_0", "all"])
 def test_compiles_whole_with_dynamic_sizes(backend: str, kind: dict[str, Any]) -> None:
     torch._dynamo.reset()
@@ -513,6 +527,7 @@ def test_func_grad(backend: str) -> None:
     assert_same([t.detach() for t in actual], list(expected))
 
 
+@slow_for_triton
 @pytest.mark.parametrize(
     "in_dims",
     [(0, None, None, None), (1, None, None, 0), (None, 0, None, None), (None, None, 1, None), (3, 1, 0, 2)],
@@ -633,7 +648,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "backend": (
         {"backend": "cuda"},
         ValueError,
-        "backend must be None or one of native, reference, scan, triton, got 'cuda'",
+        "backend must be None or one of native, reference, scan, triton, auto-scan, got 'cuda'",
     ),
 }
 

@@ -1,6 +1,6 @@
 """The Triton kernels compile for GPUs that are not here, with registers enough; also the script that compiles them.
 
-What is compiled is what the backend launches: the script lets it run on CPU tensors and takes down each launch.
+What is compiled is what the backends launch: the script lets them run on CPU tensors and takes down each launch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 import torch
 
+from indrnn.ops import scan, triton_backend
+
+T = 784
 SIZES = {"B=50, N=128": (50, 128), "B=32, N=128": (32, 128), "B=128, N=2000": (128, 2000)}
 TARGETS = {"sm_75": 75, "sm_80": 80, "sm_90": 90, "sm_100": 100, "gfx942": "gfx942"}
 Launch = tuple[str, dict[str, Any], dict[str, Any]]
@@ -42,7 +45,7 @@ def test_every_kernel_compiles_and_nothing_spills(target: str, dtype: str, optio
     rows = json.loads(done.stdout)
     for row in rows:
         print(target, dtype, *(f"{name} {value}" for name, value in row.items()), sep=", ")
-    assert {row["kernel"] for row in rows} == {"forward", "backward", "moments", "products", "combine"}
+    assert {row["kernel"] for row in rows} == set(triton_backend.MODULES)
     assert [row for row in rows if row["spilled"]] == []
 
 
@@ -50,16 +53,16 @@ def test_every_kernel_compiles_and_nothing_spills(target: str, dtype: str, optio
 
 
 def launches(B: int, N: int, dtype: torch.dtype, lanes: int, options: str) -> list[tuple[str, Launch]]:
-    """What the backend launches for a problem of this size: its use, and the launch."""
-    backend: Any = importlib.import_module("indrnn.ops.triton_backend")
+    """What the backends launch for a problem of this size: its use, and the launch."""
+    backend: Any = triton_backend
+    parallel: Any = scan
     made: list[tuple[str, Launch]] = []
     use = ""
     backend._launch = lambda kernel, _programs, _like, settings, **arguments: made.append(
         (use, (kernel, settings, arguments))
     )
     backend.LANES = lanes
-    T = 3
-    x, h_0, mask = torch.zeros(T, B, N, dtype=dtype), torch.zeros(B, N, dtype=dtype), torch.ones(1, B, N)
+    x, h_0, mask = torch.empty(T, B, N, dtype=dtype), torch.zeros(B, N, dtype=dtype), torch.ones(1, B, N)
     u, lengths, resets = torch.zeros(N), torch.full((B,), T), torch.zeros(T, B, dtype=torch.bool)
     full, ragged = (None, None), (lengths, resets)
     for activation in ("relu", "tanh", "sigmoid", "identity"):
@@ -69,6 +72,10 @@ def launches(B: int, N: int, dtype: torch.dtype, lanes: int, options: str) -> li
                 use = activation + (", reverse" if reverse else "") + lengthy
                 backend.forward(x, u, u, h_0, *flags, activation, reverse)
                 backend.backward(x, h_0, x, u, h_0, *flags, activation, reverse)
+                if scan.why_not(x, activation) is None and (options == "all" or use == "relu"):
+                    use = f"scan, {use}"
+                    parallel._triton_forward(x, u, u, h_0, *flags, activation, reverse)
+                    parallel._triton_backward(x, h_0, x, u, h_0, *flags, activation, reverse)
             for place in ("before", "after") if activation == "relu" else ():
                 use = f"{activation}, norm {place}{lengthy}"
                 backend.norm_forward(x, u, u, h_0, u, u, mask, *flags, 1e-5, activation, place)
@@ -81,8 +88,7 @@ def compile_launch(launch: Launch, target: Any) -> Any:
     """As Triton's own launcher would: numbers that are 1 or divisible by 16 and aligned tensors are known to be."""
     triton: Any = importlib.import_module("triton")
     name, settings, arguments = launch
-    module = "triton_kernels" if name in ("forward", "backward") else "triton_norm"
-    kernel = getattr(importlib.import_module(f"indrnn.ops.{module}"), name)
+    kernel = getattr(importlib.import_module(f"indrnn.ops.{triton_backend.MODULES[name]}"), name)
     values = arguments | settings
     types = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
     types |= {torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8"}

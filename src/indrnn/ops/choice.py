@@ -12,10 +12,17 @@ from torch import Tensor
 
 from . import native, reference, scan, triton_backend
 
-# In the order in which the automatic choice tries them
-_AUTOMATIC: dict[str, ModuleType] = {"native": native, "reference": reference}
-# The Triton kernels have only been run in its interpreter: on a GPU they are to be asked for.
-_BACKENDS: dict[str, ModuleType] = _AUTOMATIC | {"scan": scan, "triton": triton_backend}
+_BACKENDS: dict[str, ModuleType] = {
+    "native": native,
+    "reference": reference,
+    "scan": scan,
+    "triton": triton_backend,
+}
+# What the automatic choice takes on each kind of device; where there is nothing or it cannot serve, the reference.
+# In its interpreter Triton serves CPU tensors as well, for tests: there it is never taken unless asked for.
+_FAST = {"cpu": "native", "cuda": "triton"}
+_AUTO_SCAN = "auto-scan"  # the automatic choice, or the scan where that is estimated to be faster
+_NAMES = (*_BACKENDS, _AUTO_SCAN)
 _VARIABLE = "INDRNN_BACKEND"
 
 
@@ -40,11 +47,12 @@ def backends(x: Tensor | None = None, activation: str = "relu") -> dict[str, Bac
 
     Returns:
         One `Backend` for each name that `recurrence(backend=...)` and the environment variable INDRNN_BACKEND take.
+        They also take "auto-scan": the automatic choice, or the scan where `scan.pays` estimates that to be faster.
     """
     x = torch.empty(0) if x is None else x
     reasons = {name: module.why_not(x, activation) for name, module in _BACKENDS.items()}
-    asked = _asked(None)
-    chosen = asked or next(name for name in _AUTOMATIC if reasons[name] is None)
+    fast = _FAST.get(x.device.type, "reference")
+    chosen = _asked(None, x, activation) or (fast if reasons[fast] is None else "reference")
     return {
         name: Backend(reason is None, name == chosen and reason is None, reason) for name, reason in reasons.items()
     }
@@ -52,33 +60,35 @@ def backends(x: Tensor | None = None, activation: str = "relu") -> dict[str, Bac
 
 def choose(x: Tensor, activation: str, backend: str | None) -> ModuleType:
     """The module that computes the recurrence for this tensor; raise where the one asked for by name cannot."""
-    asked = _asked(backend)
+    asked = _asked(backend, x, activation)
     if asked is not None:
         reason = _BACKENDS[asked].why_not(x, activation)
         if reason is not None:
             by = "by the argument backend" if backend is not None else f"by the environment variable {_VARIABLE}"
             raise RuntimeError(f"backend {asked!r}, asked for {by}, cannot serve: {reason}")
         return _BACKENDS[asked]
-    for module in _AUTOMATIC.values():
-        reason = module.why_not(x, activation)
-        if reason is None:
-            return module
-        if module is native and x.device.type == "cpu":
-            _say_once(f"indrnn computes in plain PyTorch, which is slow: {reason}")
-    raise AssertionError("the reference serves everything")
+    fast = _BACKENDS[_FAST.get(x.device.type, "reference")]
+    reason = fast.why_not(x, activation)
+    if reason is None:
+        return fast
+    _say_once(f"indrnn computes in plain PyTorch, which is slow: {reason}")
+    return reference
 
 
 def check_name(backend: str | None) -> None:
     """Raise if there is no backend of this name."""
-    if backend is not None and backend not in _BACKENDS:
-        raise ValueError(f"backend must be None or one of {', '.join(_BACKENDS)}, got {backend!r}")
+    if backend is not None and backend not in _NAMES:
+        raise ValueError(f"backend must be None or one of {', '.join(_NAMES)}, got {backend!r}")
 
 
-def _asked(backend: str | None) -> str | None:
+def _asked(backend: str | None, x: Tensor, activation: str) -> str | None:
+    """The backend that was asked for; None for the automatic choice."""
     if backend is None:
         backend = os.environ.get(_VARIABLE) or None
-        if backend is not None and backend not in _BACKENDS:
-            raise ValueError(f"{_VARIABLE} must be unset or one of {', '.join(_BACKENDS)}, got {backend!r}")
+        if backend is not None and backend not in _NAMES:
+            raise ValueError(f"{_VARIABLE} must be unset or one of {', '.join(_NAMES)}, got {backend!r}")
+    if backend == _AUTO_SCAN:
+        return "scan" if scan.pays(x, activation) else None
     return backend
 
 

@@ -1,4 +1,4 @@
-"""The recurrence parallel in time, for relu and identity, in plain PyTorch on any device.
+"""The recurrence parallel in time, for relu and identity: in Triton on GPUs, in plain PyTorch on any device.
 
 A step of the recurrence is a clamped affine map of the state, h → clamp(a + b·h, lo, hi), and such maps compose to such
 maps (docs/scan.md has the proof). Time is cut into chunks: all chunks' maps are composed side by side, the state goes
@@ -9,13 +9,17 @@ does the same with affine maps. Shapes as in `reference`.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import reference
+from . import reference, triton_backend
+from .native import _with_contiguous_rows
 from .reference import accumulation_dtype
+
+INTERPRET = False
+"""Whether CPU tensors too take the Triton kernels, in Triton's interpreter, to test them."""
 
 _LONGEST_CHUNK = 512
 
@@ -56,6 +60,44 @@ def chunk_length(T: int) -> int:
     return max(1, min(_LONGEST_CHUNK, round(math.sqrt(T / 2))))
 
 
+def gpu_chunk_length(T: int, chains: int) -> int:
+    """The length of a chunk for the Triton kernels, a multiple of 16, so of the steps whose loads go out together.
+
+    As short as gives 2^17 threads, which fill a GPU, but not shorter than the one for which the fewest steps follow
+    each other.
+    """
+    return 16 * max(1, math.ceil(max(T * chains / 2**17, math.sqrt(T / 2)) / 16))
+
+
+# The cost model's constants. They are estimates, of a GPU with about 2 TB/s; nothing was measured on one.
+_STEP = 40e-9  # of one chain, s: its part of a wait for memory, and arithmetic that waits for the step before
+_BANDWIDTH = 1.5e12  # bytes/s
+_LAUNCH = 5e-6  # s
+
+
+def estimate(T: int, chains: int, itemsize: int) -> tuple[float, float]:
+    """Seconds of a forward and a backward pass on a GPU, sequential and parallel in time: docs/scan.md has the formula.
+
+    These are estimates from the number of steps that follow each other and of bytes that are moved, not measurements.
+    """
+    C, size = gpu_chunk_length(T, chains), T * chains * itemsize
+    sequential = max(2 * T * _STEP, 5 * size / _BANDWIDTH)
+    in_chunks = max(2 * (2 * C + T / C) * _STEP, 8 * size / _BANDWIDTH) + 4 * _LAUNCH
+    return sequential, in_chunks
+
+
+def pays(x: Tensor, activation: str) -> bool:
+    """Whether the scan is estimated to be faster than the sequential order for this tensor; never on a CPU."""
+    if not x.is_cuda or x.numel() == 0 or why_not(x, activation) is not None or not _in_triton(x, activation):
+        return False
+    sequential, in_chunks = estimate(x.shape[0], x.numel() // x.shape[0], x.element_size())
+    return in_chunks < sequential
+
+
+def _in_triton(x: Tensor, activation: str) -> bool:
+    return (x.is_cuda or INTERPRET) and triton_backend.why_not(x, activation) is None
+
+
 def forward(
     x: Tensor,
     u: Tensor,
@@ -67,6 +109,8 @@ def forward(
     reverse: bool,
 ) -> tuple[Tensor, Tensor]:
     """As `reference.forward`."""
+    if _in_triton(x, activation):
+        return _triton_forward(x, u, bias, h_0, lengths, resets, activation, reverse)
     T, dtype = x.shape[0], accumulation_dtype(x.dtype)
     if x.numel() == 0:
         return reference.forward(x, u, bias, h_0, lengths, resets, activation, reverse)
@@ -97,13 +141,15 @@ def forward(
     for k in range(steps.chunks):
         starts.append(state)
         state = Map(*(part[k] for part in whole))(state)
-    states = torch.stack(starts)
+    begin = states = torch.stack(starts)
     rows = []
     for i in range(steps.length):
         states = step(i)(states)
         rows.append(states)
     h = steps.join(torch.stack(rows))
     h_last = states[-1]
+    if not _finite(2 * h, 2 * begin):  # at the number that stands for infinity, or near it
+        return reference.forward(x, u, bias, h_0, lengths, resets, activation, reverse)
     if valid is not None:
         h = torch.where(valid, h, 0.0)
     return h.to(x.dtype).contiguous(), h_last.to(x.dtype).clone()
@@ -121,6 +167,8 @@ def backward(
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.backward`."""
+    if _in_triton(h, activation):
+        return _triton_backward(grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse)
     T, dtype = h.shape[0], accumulation_dtype(h.dtype)
     if h.numel() == 0:
         return reference.backward(grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse)
@@ -224,3 +272,89 @@ def _in_order(sums: Tensor) -> Tensor:
     for each in sums[1:]:
         total = total + each
     return total
+
+
+# ---- in Triton
+
+
+def _triton_forward(
+    x: Tensor,
+    u: Tensor,
+    bias: Tensor | None,
+    h_0: Tensor | None,
+    lengths: Tensor | None,
+    resets: Tensor | None,
+    activation: str,
+    reverse: bool,
+) -> tuple[Tensor, Tensor]:
+    shape = _shape(_with_contiguous_rows(x), lengths, resets)
+    C = gpu_chunk_length(shape.T, shape.chains)
+    if C >= shape.T:
+        return triton_backend.forward(x, u, bias, h_0, lengths, resets, activation, reverse)
+    at_once, parts, _ = triton_backend._chunks(shape, triton_backend.steps(1, x.dtype), C)
+    a, b, lo, hi, starts = (shape.new(parts, shape.chains) for _ in range(5))
+    arguments: dict[str, Any] = {
+        **triton_backend._strided("x", "x", shape.x),
+        "u": shape.vector(u),
+        "bias": None if bias is None else shape.vector(bias),
+        "resets": shape.resets,
+        **({"a": a, "b": b, "lo": lo, "hi": hi} if activation == "relu" else {"a": a, "b": b, "lo": None, "hi": None}),
+        "B": shape.B,
+        "span": C,
+        "ACTIVATION": activation,
+        "REVERSE": reverse,
+    }
+    shape.run("forward_maps", at_once, parts, **arguments)
+    start = None if h_0 is None else h_0.contiguous()
+    shape.run("forward_starts", _maps_at_once(x), h_0=start, starts=starts, count=parts, **arguments)
+    no_norm: dict[str, Any] = {"y": None, "mean": None, "square": None, **triton_backend._NO_NORM}
+    return triton_backend._forward(shape, u, bias, starts, activation, reverse, C, **no_norm)
+
+
+def _triton_backward(
+    grad_h: Tensor | None,
+    grad_h_last: Tensor | None,
+    h: Tensor,
+    u: Tensor,
+    h_0: Tensor | None,
+    lengths: Tensor | None,
+    resets: Tensor | None,
+    activation: str,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shape = _shape(h.contiguous(), lengths, resets)
+    C = gpu_chunk_length(shape.T, shape.chains)
+    if C >= shape.T:
+        return triton_backend.backward(grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse)
+    at_once, parts, _ = triton_backend._chunks(shape, triton_backend.steps(2, h.dtype), C)
+    a, b, starts = (shape.new(parts, shape.chains) for _ in range(3))
+    arguments: dict[str, Any] = {
+        **triton_backend._strided("grad_h", "g", None if grad_h is None else _with_contiguous_rows(grad_h)),
+        "h": shape.x,
+        "u": shape.vector(u),
+        "resets": shape.resets,
+        "a": a,
+        "b": b,
+        "B": shape.B,
+        "span": C,
+        "ACTIVATION": activation,
+        "REVERSE": reverse,
+    }
+    shape.run("backward_maps", at_once, parts, **arguments)
+    last = None if grad_h_last is None else grad_h_last.contiguous()
+    shape.run("backward_starts", _maps_at_once(h), grad_h_last=last, starts=starts, count=parts, **arguments)
+    grad_x, grad_h_0, sum_u, sum_bias, _ = triton_backend._backward(
+        shape, grad_h, starts, None, u, h_0, activation, reverse, C, gain=None, **triton_backend._NO_NORM
+    )
+    return grad_x, sum_u.to(u.dtype), sum_bias.to(u.dtype), grad_h_0
+
+
+def _shape(x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> triton_backend._Shape:
+    shape = triton_backend._Shape(x, lengths, resets)
+    shape.block, shape.warps = triton_backend.LANES, 1  # warps have nothing to tell each other
+    return shape
+
+
+def _maps_at_once(x: Tensor) -> int:
+    """How many chunks' maps are loaded together: four numbers each."""
+    return triton_backend.steps(3, accumulation_dtype(x.dtype))

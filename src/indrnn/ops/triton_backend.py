@@ -1,4 +1,7 @@
-"""The Triton kernels (triton_kernels.py, triton_norm.py) for GPU tensors. Inputs are prepared here, sums finished."""
+"""The Triton kernels (triton_kernels.py, triton_norm.py) for GPU tensors. Inputs are prepared here, sums finished.
+
+Those that are parallel in time (triton_scan.py) are launched by scan.py.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,23 @@ def _import_error() -> str | None:
     return None
 
 
+@functools.cache
+def _driver_error() -> str | None:
+    """Triton builds its link to the GPU's driver when first asked for it, for which it needs a C compiler."""
+    try:
+        importlib.import_module("triton.runtime").driver.active.get_current_target()
+    except Exception as error:
+        return f"Triton cannot reach a GPU: {error}"
+    return None
+
+
 def why_not(x: Tensor, activation: str) -> str | None:
     """Why the kernels cannot serve this tensor, or None if they can."""
     if x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         return "it serves GPU tensors, and CPU tensors only in Triton's interpreter (TRITON_INTERPRET=1), to test it"
     if x.device.type not in ("cuda", "cpu"):
         return f"it serves CUDA and ROCm tensors only, not {x.device.type}"
-    return _import_error()
+    return _import_error() or (_driver_error() if x.device.type == "cuda" else None)
 
 
 # ---- settings of the launches
@@ -72,10 +85,33 @@ def _parts(T: int, chains: int, at_once: int) -> tuple[int, int]:
     return max(1, math.ceil(T / span)), span
 
 
+MODULES = {
+    "forward": "triton_kernels",
+    "backward": "triton_kernels",
+    "moments": "triton_norm",
+    "products": "triton_norm",
+    "combine": "triton_norm",
+    "forward_maps": "triton_scan",
+    "forward_starts": "triton_scan",
+    "backward_maps": "triton_scan",
+    "backward_starts": "triton_scan",
+}
+"""Where each kernel is."""
+
+
+def _chunks(shape: _Shape, at_once: int, chunk: int | None) -> tuple[int, int, int]:
+    """The steps at once, the parts of time and their steps; chunks are of whole numbers of steps at once.
+
+    Chunks make for many programs: while some wait for memory others compute, so fewer steps at once will do.
+    """
+    if chunk is None:
+        return at_once, 1, shape.T
+    return math.gcd(at_once, chunk, 8), math.ceil(shape.T / chunk), chunk
+
+
 def _launch(kernel: str, programs: int, like: Tensor, settings: dict[str, Any], **arguments: Any) -> None:
     """Run a kernel; `like` tells the device. The tests replace this to see what is launched."""
-    module = ".triton_kernels" if kernel in ("forward", "backward") else ".triton_norm"
-    kernels: Any = importlib.import_module(module, __package__)
+    kernels: Any = importlib.import_module(f".{MODULES[kernel]}", __package__)
     with torch.cuda.device(like.device) if like.is_cuda else contextlib.nullcontext():
         getattr(kernels, kernel)[(programs,)](**arguments, **settings)
 
@@ -165,13 +201,24 @@ def forward(
 
 
 def _forward(
-    shape: _Shape, u: Tensor, bias: Tensor | None, h_0: Tensor | None, activation: str, reverse: bool, **norm: Any
+    shape: _Shape,
+    u: Tensor,
+    bias: Tensor | None,
+    h_0: Tensor | None,
+    activation: str,
+    reverse: bool,
+    chunk: int | None = None,
+    **norm: Any,
 ) -> tuple[Tensor, Tensor]:
+    """With a length of chunks, they run side by side, and h_0 has the start of each."""
     x = shape.x
+    numbers = 1 if norm["slope"] is None and shape.resets is None else 2  # a norm's and the resets take registers too
+    at_once, parts, span = _chunks(shape, steps(numbers, x.dtype, activation), chunk)
     h, h_last = shape.new(*x.shape, dtype=x.dtype), shape.new(*x.shape[1:], dtype=x.dtype)
     shape.run(
         "forward",
-        steps(1, x.dtype, activation),
+        at_once,
+        parts,
         **_strided("x", "x", x),
         u=shape.vector(u),
         bias=None if bias is None else shape.vector(bias),
@@ -180,6 +227,7 @@ def _forward(
         h=h,
         h_last=h_last,
         B=shape.B,
+        span=span,
         ACTIVATION=activation,
         REVERSE=reverse,
         **norm,
@@ -215,17 +263,24 @@ def _backward(
     h_0: Tensor | None,
     activation: str,
     reverse: bool,
+    chunk: int | None = None,
     **norm: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """The gradients of x, h_0, and, in float64, u and bias, and the sum of x's gradient times x less its center."""
+    """The gradients of x, h_0, and, in float64, u and bias, and the sum of x's gradient times x less its center.
+
+    With a length of chunks, they run side by side, and grad_h_last has what comes to each.
+    """
     h = shape.x
+    numbers = 3 if x is not None or norm["gain"] is not None or shape.resets is not None else 2
+    at_once, parts, span = _chunks(shape, steps(numbers, h.dtype), chunk)
     grad_x = shape.new(*h.shape, dtype=h.dtype)
     grad_h_0 = shape.new(*h.shape[1:], dtype=h.dtype if h_0 is None else h_0.dtype)
-    sum_u, sum_bias = (shape.new(shape.chains, dtype=torch.float64) for _ in range(2))
-    sum_x = None if x is None else shape.new(shape.chains, dtype=torch.float64)
+    sum_u, sum_bias = (shape.new(parts, shape.chains, dtype=torch.float64) for _ in range(2))
+    sum_x = None if x is None else shape.new(parts, shape.chains, dtype=torch.float64)
     shape.run(
         "backward",
-        steps(2 if x is None else 3, h.dtype),
+        at_once,
+        parts,
         **_strided("grad_h", "g", None if grad_h is None else _with_contiguous_rows(grad_h)),
         **_strided("x", "x", x),
         h=h,
@@ -239,6 +294,7 @@ def _backward(
         sum_bias=sum_bias,
         sum_x=sum_x,
         B=shape.B,
+        span=span,
         ACTIVATION=activation,
         REVERSE=reverse,
         **norm,
@@ -277,7 +333,7 @@ def norm_forward(
 
     if place == "after":
         means, squares = shape.new(1, shape.chains, dtype=torch.float64), shape.new(1, shape.chains)
-        statistics = {"mean": means, "square": squares, "y": None}
+        statistics: dict[str, Any] = {"mean": means, "square": squares, "y": None}
         h, h_last = _forward(shape, u, bias, h_0, activation, False, **statistics, **_NO_NORM)
         mean, var = shape.moments(means, squares, shape.T)
         y = shape.new(*x.shape, dtype=x.dtype)
@@ -289,7 +345,7 @@ def norm_forward(
         shape.run("moments", at_once, parts, **_strided("v", "v", x), mean=means, square=squares, span=span)
         mean, var = shape.moments(means, squares, span)
         y = x.new_empty(0) if mask is None else shape.new(*x.shape, dtype=x.dtype)
-        places = {"mask": mask, "y": None if mask is None else y, "mean": None, "square": None}
+        places: dict[str, Any] = {"mask": mask, "y": None if mask is None else y, "mean": None, "square": None}
         h, h_last = _forward(shape, u, None, h_0, activation, False, **places, **normalise(mean, var))
         if mask is None:
             y, h = h, y

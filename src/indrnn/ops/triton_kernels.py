@@ -103,6 +103,13 @@ def place_of(start, k, T, length, inside, REVERSE: tl.constexpr):
 
 
 @triton.jit
+def part_of(chains, BLOCK: tl.constexpr):
+    """A program's block of chains and its part of time."""
+    blocks = (chains + BLOCK - 1) // BLOCK
+    return tl.program_id(0) % blocks, tl.program_id(0) // blocks
+
+
+@triton.jit
 def chains_of(block, chains, R, N, T, lengths, BLOCK: tl.constexpr):
     """Chains, which of them there are, their places in the batch, along the row and among the neurons, their steps."""
     chain = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -121,21 +128,25 @@ def merge(middle, square, first, second, count):
 # ---- the recurrence
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["T", "B", "span"])
 def forward(
     x, x_t, x_b, u, bias, h_0, lengths, resets, offset, slope, center, mask, h, y, h_last, mean, square,
-    T, B, chains, R, N, ACTIVATION: tl.constexpr, REVERSE: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
+    T, B, span, chains, R, N, ACTIVATION: tl.constexpr, REVERSE: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute h, h_last, and beside them what a norm needs.
 
     Before the recurrence: x is offset + slope * (x - center), each (N,), and y = mask * h, mask (B, R). After it: mean,
     in float64, and square (B, R), of each chain's h: its mean and the sum of squares about that.
+
+    Time may be divided into parts of span steps, where it is known (h_0, (parts, B, R)) how each starts.
     """
     acc: tl.constexpr = u.dtype.element_ty
-    chain, inside, b, column, neuron, length = chains_of(tl.program_id(0), chains, R, N, T, lengths, BLOCK)
+    block, part = part_of(chains, BLOCK)
+    chain, inside, b, column, neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
+    first_step, of_part = part * span, tl.cast(part, tl.int64) * chains + chain
     weight = tl.load(u + neuron, mask=inside, other=0.0)
     nothing = tl.full((BLOCK,), 0.0, acc)
-    state = nothing if h_0 is None else tl.load(h_0 + chain, mask=inside, other=0.0).to(acc)
+    state = nothing if h_0 is None else tl.load(h_0 + of_part, mask=inside, other=0.0).to(acc)
     if bias is not None:
         added = tl.load(bias + neuron, mask=inside, other=0.0)
     if slope is not None:
@@ -146,7 +157,7 @@ def forward(
         factor = tl.load(mask + chain, mask=inside, other=0.0)
     if mean is not None:  # kept apart from the first value, for the mean may be large beside the deviation
         pivot, middle, squares = nothing, nothing, nothing
-    begin = tl.cast(T - 1 if REVERSE else 0, tl.int64)
+    begin = tl.cast(T - 1 - first_step if REVERSE else first_step, tl.int64)
     way: tl.constexpr = -1 if REVERSE else 1
     x += b * x_b + column + begin * x_t
     h += begin * chains + chain
@@ -154,7 +165,7 @@ def forward(
         y += begin * chains + chain
     if resets is not None:
         resets += begin * B + b
-    for start in range(0, T, STEPS):
+    for start in range(first_step, tl.minimum(first_step + span, T), STEPS):
         inputs, cuts = (), ()
         for k in tl.static_range(STEPS):
             _t, there, valid = place_of(start, k, T, length, inside, REVERSE)
@@ -190,30 +201,35 @@ def forward(
                 second += away * away
         if mean is not None:
             middle, squares = merge(middle, squares, first, second, tl.minimum(start + STEPS, length))
-    tl.store(h_last + chain, state.to(h_last.dtype.element_ty), mask=inside)
+    tl.store(h_last + chain, state.to(h_last.dtype.element_ty), mask=inside & (first_step + span >= T))
     if mean is not None:
         tl.store(mean + chain, pivot.to(tl.float64) + middle.to(tl.float64), mask=inside)
         tl.store(square + chain, squares, mask=inside)
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["T", "B", "span"])
 def backward(
     grad_h, g_t, g_b, h, x, x_t, x_b, u, h_0, grad_h_last, lengths, resets, gain, offset, slope, center, mask,
     grad_x, grad_h_0, sum_u, sum_bias, sum_x,
-    T, B, chains, R, N, ACTIVATION: tl.constexpr, REVERSE: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
+    T, B, span, chains, R, N, ACTIVATION: tl.constexpr, REVERSE: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of x and h_0, and each chain's part of those of u and a bias, (B, R), in float64.
 
     grad_h is multiplied with mask, (B, R). With a norm after the recurrence it then is gain * grad_h + offset + slope *
     (h - center), each (N,): the norm's backward pass. With one before it, x is given and its center: sum_x is each
     chain's sum of grad_x * (x - center).
+
+    Time may be divided into parts of span steps, where it is known (grad_h_last, (parts, B, R)) what comes to each; the
+    parts of the sums then are those of each part, (parts, B, R).
     """
     acc: tl.constexpr = u.dtype.element_ty
-    chain, inside, b, column, neuron, length = chains_of(tl.program_id(0), chains, R, N, T, lengths, BLOCK)
+    block, part = part_of(chains, BLOCK)
+    chain, inside, b, column, neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
+    first_step, of_part = part * span, tl.cast(part, tl.int64) * chains + chain
     weight = tl.load(u + neuron, mask=inside, other=0.0)
     nothing = tl.full((BLOCK,), 0.0, acc)
     origin = nothing if h_0 is None else tl.load(h_0 + chain, mask=inside, other=0.0).to(acc)
-    carry = nothing if grad_h_last is None else tl.load(grad_h_last + chain, mask=inside, other=0.0).to(acc)
+    carry = nothing if grad_h_last is None else tl.load(grad_h_last + of_part, mask=inside, other=0.0).to(acc)
     if gain is not None:
         factor = tl.load(gain + neuron, mask=inside, other=0.0)
         if mask is not None:
@@ -224,7 +240,7 @@ def backward(
         factor = tl.load(mask + chain, mask=inside, other=0.0)
     if center is not None:
         middle = tl.load(center + neuron, mask=inside, other=0.0)
-    begin = tl.cast(0 if REVERSE else T - 1, tl.int64)
+    begin = tl.cast(first_step if REVERSE else T - 1 - first_step, tl.int64)
     way: tl.constexpr = 1 if REVERSE else -1
     h += begin * chains + chain
     grad_x += begin * chains + chain
@@ -238,9 +254,9 @@ def backward(
     total_u, total_bias = nothing.to(tl.float64), nothing.to(tl.float64)
     if x is not None:
         total_x = nothing.to(tl.float64)
-    _t, _there, valid = place_of(0, 0, T, length, inside, not REVERSE)
+    _t, _there, valid = place_of(first_step, 0, T, length, inside, not REVERSE)
     here = tl.load(h, mask=valid, other=0.0).to(acc)
-    for start in range(0, T, STEPS):
+    for start in range(first_step, tl.minimum(first_step + span, T), STEPS):
         gradients, states, cuts, inputs = (), (), (), ()
         for k in tl.static_range(STEPS):
             t, there, valid = place_of(start, k, T, length, inside, not REVERSE)
@@ -286,8 +302,8 @@ def backward(
         total_bias += of_bias.to(tl.float64)
         if x is not None:
             total_x += of_x.to(tl.float64)
-    tl.store(grad_h_0 + chain, carry.to(grad_h_0.dtype.element_ty), mask=inside)
-    tl.store(sum_u + chain, total_u, mask=inside)
-    tl.store(sum_bias + chain, total_bias, mask=inside)
+    tl.store(grad_h_0 + chain, carry.to(grad_h_0.dtype.element_ty), mask=inside & (first_step + span >= T))
+    tl.store(sum_u + of_part, total_u, mask=inside)
+    tl.store(sum_bias + of_part, total_bias, mask=inside)
     if x is not None:
-        tl.store(sum_x + chain, total_x, mask=inside)
+        tl.store(sum_x + of_part, total_x, mask=inside)

@@ -9,14 +9,7 @@ No step here depends on another, so time is divided as well: part p has the step
 import triton
 import triton.language as tl
 
-from .triton_kernels import chains_of, merge, place_of
-
-
-@triton.jit
-def _part(chains, BLOCK: tl.constexpr):
-    """A program's block of chains and its part of time."""
-    blocks = (chains + BLOCK - 1) // BLOCK
-    return tl.program_id(0) % blocks, tl.program_id(0) // blocks
+from .triton_kernels import chains_of, merge, part_of, place_of
 
 
 @triton.jit(do_not_specialize=["T", "span"])
@@ -25,7 +18,7 @@ def moments(
 ):  # fmt: skip
     """Of each part of each chain, (parts, B, R): the mean, in float64, and the sum of squares about it."""
     acc: tl.constexpr = square.dtype.element_ty
-    block, part = _part(chains, BLOCK)
+    block, part = part_of(chains, BLOCK)
     chain, inside, b, column, _neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
     begin = part * span
     v += b * v_b + column + tl.cast(begin, tl.int64) * v_t
@@ -57,7 +50,7 @@ def products(
 ):  # fmt: skip
     """Of each part of each chain, (parts, B, R): the sums of g and g * (h - center), times mask (B, R)."""
     acc: tl.constexpr = first.dtype.element_ty
-    block, part = _part(chains, BLOCK)
+    block, part = part_of(chains, BLOCK)
     chain, inside, b, column, neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
     factor = 1.0 if mask is None else tl.load(mask + chain, mask=inside, other=0.0)
     middle = tl.load(center + neuron, mask=inside, other=0.0)
@@ -93,7 +86,7 @@ def combine(
 ):  # fmt: skip
     """Compute to = mask * (gain * to + offset + slope * (v - center)), and 0 in padding; without gain, `to` is new."""
     acc: tl.constexpr = slope.dtype.element_ty
-    block, part = _part(chains, BLOCK)
+    block, part = part_of(chains, BLOCK)
     chain, inside, b, column, neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
     norm_offset = tl.load(offset + neuron, mask=inside, other=0.0)
     norm_slope = tl.load(slope + neuron, mask=inside, other=0.0)
