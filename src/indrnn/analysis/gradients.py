@@ -15,7 +15,7 @@ from ..training import Shard, TensorTask
 from ..training.checkpoint import write_atomically
 
 
-def input_weights(model: nn.Module) -> list[nn.Parameter]:
+def input_weights(model: nn.Module) -> list[Tensor]:
     """The weights that each layer reads the layer below with, from the first layer on."""
     rnn = next((module.rnn for module in model.modules() if isinstance(module, BaselineRNN)), None)
     if rnn is not None:
