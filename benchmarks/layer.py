@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Timing, interleaved, machine, peak_bytes, quantiles, write_json
+from measure import Timing, interleaved, kernel_time, machine, peak_bytes, quantiles, write_json
 from torch import Tensor, nn
 
 from indrnn import IndRNN, backends, keep_memory, recurrence
+from indrnn.ops import scan
 
 HIDDEN = 128
 LENGTHS = (256, 512, 1024)
@@ -135,6 +136,23 @@ def measure(report: Report) -> None:
     )
 
 
+def measure_kernels() -> None:
+    """What docs/gpu.md predicts: the time of the kernels alone, forward and backward, without autograd around them."""
+    print("\nkernels alone, forward and backward, 128 neurons, batch 50, µs (predicted for an A100 and an H100)")
+    forward, backward = torch.ops.indrnn.recurrence, torch.ops.indrnn.recurrence_backward
+    options = (None, None, None, "relu", False)
+    for T in LENGTHS:
+        x, u = torch.rand(T, 50, HIDDEN), torch.rand(HIDDEN)
+        for i, name in enumerate(("triton", "scan")):
+
+            def run(name: str = name, x: Tensor = x, u: Tensor = u) -> None:
+                h, _ = forward(x, u, None, *options, name)
+                backward(x, None, h, u, *options, name)
+
+            predicted = [scan.estimate(T, 50 * HIDDEN, 4, device)[i] * 1e6 for device in (scan.A100, scan.H100)]
+            print(f"  T = {T}, {name:8} {kernel_time(run) * 1e6:8.1f}   ({predicted[0]:.0f}, {predicted[1]:.0f})")
+
+
 def measure_memory() -> None:
     """In units of one (T, B, N) tensor; the gradient that comes back to the output is one of them."""
     T, B = 512, 32
@@ -195,6 +213,8 @@ def main() -> None:
     report = Report(options.rounds)
     measure(report)
     measure_memory()
+    if torch.get_default_device().type == "cuda":
+        measure_kernels()
     if options.figure is not None:
         draw(report, options.figure)
     write_json(options.json, rounds=options.rounds, rows=report.rows)

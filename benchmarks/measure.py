@@ -56,6 +56,16 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
+def kernel_time(run: Callable[[], object], times: int = 20) -> float:
+    """Seconds that a GPU's kernels take in `run`, without what the host does between them."""
+    run()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(times):
+            run()
+        torch.cuda.synchronize()
+    return float(sum(event.self_device_time_total for event in profiler.key_averages())) / times / 1e6
+
+
 def quantiles(values: list[float]) -> Timing:
     fifths = statistics.quantiles(values, n=5, method="inclusive")
     return Timing(statistics.median(values), fifths[0], fifths[3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, overload
 
 import torch
@@ -13,9 +14,10 @@ from torch.nn.utils.rnn import PackedSequence
 from ..ops import choice, recurrence, reference, split
 from .bound import EPSILON, RecurrentBound
 from .checks import check_like_parameters, check_nonlinearity, check_probability, check_resets, check_size, check_tensor
-from .dropout import shared_dropout
+from .dropout import dropout_mask
 from .padding import without_padding
 from .projection import project
+from .recompute import in_pieces
 
 
 class IndRNN(nn.Module):
@@ -45,6 +47,9 @@ class IndRNN(nn.Module):
         epsilon: ε, the least factor that a long memory passes on over T steps.
         lower_bound: the constraint also keeps at least one neuron in each layer at |u| >= ε^(1/T).
         backend: as for `indrnn.recurrence`.
+        recompute: for very long sequences: keep only the states between pieces of this many steps, and compute the
+            rest again, piece by piece, in the backward pass; None to keep everything. Not with `bidirectional`, and
+            for first derivatives only.
         device: where the parameters are made.
         dtype: their type.
     """
@@ -70,6 +75,7 @@ class IndRNN(nn.Module):
         epsilon: float = EPSILON,
         lower_bound: bool = False,
         backend: str | None = None,
+        recompute: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -83,6 +89,10 @@ class IndRNN(nn.Module):
                 f"dropout = {dropout} acts after each layer but the last, so with num_layers = 1 it does nothing",
                 stacklevel=2,
             )
+        if recompute is not None:
+            check_size("recompute", recompute)
+            if bidirectional:
+                raise ValueError("recompute cannot be combined with bidirectional: the reverse direction starts last")
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -93,6 +103,7 @@ class IndRNN(nn.Module):
         self.bidirectional = bidirectional
         self.long_memory = long_memory
         self.backend = backend
+        self.recompute = recompute
         choice.check_name(backend)
         self.bound = RecurrentBound(gamma, sequence_length, epsilon, lower_bound)
         for layer in range(num_layers):
@@ -178,12 +189,42 @@ class IndRNN(nn.Module):
         self, x: Tensor, h_0: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
+        B, N, L = x.shape[1], self.hidden_size, self.num_layers
+        drawn = x.new_empty(1, B, N * self._directions)
+        masks = [dropout_mask(drawn, self.dropout, self.training) for _ in range(L - 1)]
+        suffixes = [_suffix(layer, direction) for layer in range(L) for direction in range(self._directions)]
+        parameters = [parameter for suffix in suffixes for parameter in _parameters(self, suffix)]
+        if self.recompute is None:
+            return self._layers(x, h_0, lengths, resets, parameters, masks)
+        given = [parameter for parameter in parameters if parameter is not None]
+
+        def run(x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, given: Sequence[Tensor]) -> Any:
+            values = iter(given)
+            own = [None if parameter is None else next(values) for parameter in parameters]
+            return self._layers(x, h, lengths, resets, own, masks)
+
+        h_0 = x.new_zeros(L, B, N) if h_0 is None else h_0
+        return in_pieces(run, self.recompute, x, h_0, lengths, resets, given)
+
+    def _layers(
+        self,
+        x: Tensor,
+        h_0: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        parameters: Sequence[Tensor | None],
+        masks: Sequence[Tensor | None],
+    ) -> tuple[Tensor, Tensor]:
+        """With the parameters of each layer and direction in turn, and the mask after each layer but the last."""
         resets_of = [resets, None if resets is None or not self.bidirectional else _last_steps(resets, lengths)]
+        values = iter(parameters)
         h_n = []
         for layer in range(self.num_layers):
             outputs = []
             for direction in range(self._directions):
-                weight_ih, weight_hh, bias = _parameters(self, _suffix(layer, direction))
+                weight_ih, weight_hh, bias = (next(values) for _ in range(3))
+                assert weight_ih is not None
+                assert weight_hh is not None
                 h, h_last = recurrence(
                     project(x, weight_ih),
                     weight_hh,
@@ -198,8 +239,8 @@ class IndRNN(nn.Module):
                 outputs.append(h)
                 h_n.append(h_last)
             x = torch.cat(outputs, dim=-1) if self.bidirectional else outputs[0]
-            if layer < self.num_layers - 1:
-                x = shared_dropout(x, self.dropout, self.training)
+            if layer < self.num_layers - 1 and (mask := masks[layer]) is not None:
+                x = x * mask.to(x.dtype)
         return x, torch.stack(h_n)
 
     def _forward_packed(
@@ -259,6 +300,7 @@ class IndRNN(nn.Module):
                 ("bidirectional", self.bidirectional, False),
                 ("long_memory", self.long_memory, False),
                 ("backend", self.backend, None),
+                ("recompute", self.recompute, None),
             ),
         )
 

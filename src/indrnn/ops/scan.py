@@ -9,6 +9,7 @@ does the same with affine maps. Shapes as in `reference`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -69,20 +70,29 @@ def gpu_chunk_length(T: int, chains: int) -> int:
     return 16 * max(1, math.ceil(max(T * chains / 2**17, math.sqrt(T / 2)) / 16))
 
 
-# The cost model's constants. They are estimates, of a GPU with about 2 TB/s; nothing was measured on one.
-_STEP = 40e-9  # of one chain, s: its part of a wait for memory, and arithmetic that waits for the step before
-_BANDWIDTH = 1.5e12  # bytes/s
-_LAUNCH = 5e-6  # s
+@dataclass(frozen=True)
+class Device:
+    """What the cost model knows of a GPU. These are estimates; nothing was measured on one."""
+
+    step: float
+    """Seconds of a step of one chain: its part of a wait for memory, and arithmetic that waits for the step before."""
+    bandwidth: float
+    """Bytes a second."""
+    launch: float = 5e-6
+    """Seconds of a kernel's start."""
 
 
-def estimate(T: int, chains: int, itemsize: int) -> tuple[float, float]:
+A100, H100 = Device(40e-9, 1.5e12), Device(30e-9, 3.0e12)
+
+
+def estimate(T: int, chains: int, itemsize: int, device: Device = A100) -> tuple[float, float]:
     """Seconds of a forward and a backward pass on a GPU, sequential and parallel in time: docs/scan.md has the formula.
 
     These are estimates from the number of steps that follow each other and of bytes that are moved, not measurements.
     """
     C, size = gpu_chunk_length(T, chains), T * chains * itemsize
-    sequential = max(2 * T * _STEP, 5 * size / _BANDWIDTH)
-    in_chunks = max(2 * (2 * C + T / C) * _STEP, 8 * size / _BANDWIDTH) + 4 * _LAUNCH
+    sequential = max(2 * T * device.step, 5 * size / device.bandwidth)
+    in_chunks = max(2 * (2 * C + T / C) * device.step, 8 * size / device.bandwidth) + 4 * device.launch
     return sequential, in_chunks
 
 
