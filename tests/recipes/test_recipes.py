@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,9 @@ def test_the_papers_networks_for_digits(network: str) -> None:
 def test_there_is_a_quicker_recipe_of_the_same_network_for_digits(network: str, permuted: bool) -> None:
     name = f"{'p' * permuted}mnist-{network}"
     quick, papers = pixels(f"{name}-fast"), pixels(name)
-    assert quick.model == papers.model
+    without = {each.name: 0.0 for each in fields(papers.model) if each.name.endswith("dropout")}
+    assert without
+    assert quick.model == replace(papers.model, **without)
     assert (quick.permuted, quick.validation) == (permuted, 3000)
     assert quick.training.steps * quick.batch_size < papers.training.steps * papers.batch_size / 10
     assert isinstance(quick.training.schedule, OneCycle)
