@@ -162,7 +162,7 @@ def test_the_papers_networks_for_digits(network: str) -> None:
 def test_there_is_a_quicker_recipe_of_the_same_network_for_digits(network: str, permuted: bool) -> None:
     name = f"{'p' * permuted}mnist-{network}"
     quick, papers = pixels(f"{name}-fast"), pixels(name)
-    without = {each.name: 0.0 for each in fields(papers.model) if each.name.endswith("dropout")}
+    without: dict[str, Any] = {each.name: 0.0 for each in fields(papers.model) if each.name.endswith("dropout")}
     assert without
     assert quick.model == replace(papers.model, **without)
     assert (quick.permuted, quick.validation) == (permuted, 3000)
