@@ -190,8 +190,10 @@ class IndRNN(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
         B, N, L = x.shape[1], self.hidden_size, self.num_layers
-        drawn = x.new_empty(1, B, N * self._directions)
-        masks = [dropout_mask(drawn, self.dropout, self.training) for _ in range(L - 1)]
+        masks: list[Tensor | None] = [None] * (L - 1)
+        if self.training and self.dropout > 0:
+            like = x.new_empty(1, B, N * self._directions)
+            masks = [dropout_mask(like, self.dropout, self.training) for _ in masks]
         suffixes = [_suffix(layer, direction) for layer in range(L) for direction in range(self._directions)]
         parameters = [parameter for suffix in suffixes for parameter in _parameters(self, suffix)]
         if self.recompute is None:
