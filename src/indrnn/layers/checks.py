@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..ops import reference
 
@@ -45,11 +45,10 @@ def check_resets(resets: Tensor | None, shape: tuple[int, ...]) -> None:
         raise TypeError(f"resets must be bool, got {resets.dtype}")
 
 
-def check_like_parameters(name: str, value: Tensor | None, module: nn.Module) -> None:
-    """Raise unless `value` is None or on the device, and (but under autocast) of the type, of the parameters."""
+def check_like_weight(name: str, value: Tensor | None, weight: Tensor) -> None:
+    """Raise unless `value` is None or on the device, and (but under autocast) of the type, of the layer's weight."""
     if value is None:
         return
-    weight = next(module.parameters())
     if value.device != weight.device:
         raise ValueError(f"{name} must be on the layer's device, {weight.device}, got one on {value.device}")
     if value.dtype != weight.dtype and not torch.is_autocast_enabled(value.device.type):

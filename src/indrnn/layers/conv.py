@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..ops import choice, recurrence, reference, split
 from .bound import EPSILON, RecurrentBound
-from .checks import check_like_parameters, check_nonlinearity, check_resets, check_size, check_tensor
+from .checks import check_like_weight, check_nonlinearity, check_resets, check_size, check_tensor
 from .indrnn import _describe, _last_steps
 from .padding import without_padding
 
@@ -159,7 +159,7 @@ class _ConvIndRNN(nn.Module):
             time_and_batch = "B, T" if self.batch_first else "T, B"
             expected = f"({time_and_batch}, {self.in_channels}, {'L' if self._dims == 1 else 'H, W'})"
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
-        check_like_parameters("input", input, self)
+        check_like_weight("input", input, self.weight_ih)
         size = self._output_size(tuple(input.shape[3:]))
         if min(size) < 1:
             kernel = f"kernel_size = {self.kernel_size} with dilation = {self.dilation} and padding = {self.padding}"
@@ -168,7 +168,7 @@ class _ConvIndRNN(nn.Module):
             raise ValueError(f"positions must be the output's, {size} for this input, got {self.positions}")
         T, B = input.shape[1::-1] if self.batch_first else input.shape[:2]
         check_tensor("hx", hx, (B, self.out_channels, *size))
-        check_like_parameters("hx", hx, self)
+        check_like_weight("hx", hx, self.weight_ih)
         check_tensor("lengths", lengths, (B,))
         T = split.all_steps(T)
         check_resets(resets, (B, T) if self.batch_first else (T, B))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..layers.checks import check_like_parameters, check_resets, check_tensor
+from ..layers.checks import check_like_weight, check_resets, check_tensor
 from ..layers.padding import without_padding
 from ..ops import split
 from .unit import IndRec, Recurrent, Run, State, state_after
@@ -102,7 +102,8 @@ class Network(nn.Module):
         if input.dim() != 3 or input.shape[-1] != self.input_size:
             layout = "(B, T, {})" if self.batch_first else "(T, B, {})"
             raise ValueError(f"input must have the shape {layout.format(self.input_size)}, got {tuple(input.shape)}")
-        check_like_parameters("input", input, self)
+        weight = next(self.parameters())
+        check_like_weight("input", input, weight)
         batch, time = input.shape[:2] if self.batch_first else input.shape[1::-1]
         check_tensor("lengths", lengths, (batch,))
         time = split.all_steps(time)
@@ -119,7 +120,7 @@ class Network(nn.Module):
             raise TypeError(f"state.position must be int64, got {state.position.dtype}")
         for i, (h, layer) in enumerate(zip(state.h, layers, strict=True)):
             check_tensor(f"state.h[{i}]", h, (batch, layer.weight_hh.shape[0]))
-            check_like_parameters(f"state.h[{i}]", h, self)
+            check_like_weight(f"state.h[{i}]", h, weight)
 
     def extra_repr(self) -> str:
         """How many recurrent layers there are."""
