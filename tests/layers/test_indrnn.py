@@ -163,15 +163,12 @@ def test_one_step_alone_equals_the_op(dtype: torch.dtype, with_hx: bool, bidirec
     by_op.load_state_dict(ours.state_dict())
     x = torch.randn(1, B, M, dtype=dtype)
     hx = torch.randn(2 * (1 + bidirectional), B, N, dtype=dtype) if with_hx else None
-    for layer in (ours, by_op):
-        output, h_n = layer(x, hx)
-        (output.sum() + h_n.square().sum()).backward()
-    for a, b in zip(
-        (*ours(x, hx), *(p.grad for p in ours.parameters())),
-        (*by_op(x, hx), *(p.grad for p in by_op.parameters())),
-        strict=True,
-    ):
-        assert_close(a, b)
+    assert_close(ours(x, hx), by_op(x, hx))
+    if dtype == torch.float64:
+        for layer in (ours, by_op):
+            output, h_n = layer(x, hx)
+            (output.sum() + h_n.square().sum()).backward()
+        assert_close([p.grad for p in ours.parameters()], [p.grad for p in by_op.parameters()])
 
 
 @with_and_without_hx
