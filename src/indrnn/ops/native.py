@@ -46,6 +46,7 @@ def library() -> ctypes.CDLL | str:
         "backward": [*common, *series, *[pointer] * 9],
         "norm_forward": [*common, *series, *[pointer] * 7, ctypes.c_double, *[pointer] * 5],
         "norm_backward": [*common, *series, *series, *[pointer] * 9, ctypes.c_double, *[pointer] * 6],
+        "sru": [integer, integer, size, size, size, *[pointer] * 12],
     }
     for name, types in passes.items():
         function = getattr(loaded, f"indrnn_{name}")
@@ -239,6 +240,15 @@ def norm_backward(
         grad_weight.to(weight.dtype),
         grad_shift.to(weight.dtype),
     )
+
+
+def sru(T: int, B: int, N: int, *tensors: Tensor | None) -> None:
+    """The recurrence of SRU, or its backward pass: the tensors of `indrnn_sru` in sru.cpp, contiguous, in its order."""
+    loaded = library()
+    assert not isinstance(loaded, str), loaded
+    pointers = [_pointer(tensor) for tensor in tensors] + [None] * (12 - len(tensors))
+    assert tensors[0] is not None
+    loaded.indrnn_sru(int(tensors[0].dtype == torch.float64), torch.get_num_threads(), T, B, N, *pointers)
 
 
 _NO_SERIES = (None, 0, 0)

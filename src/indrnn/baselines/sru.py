@@ -1,0 +1,145 @@
+"""SRU, the Simple Recurrent Unit, which the paper's complexity figure compares with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..layers.checks import check_size, check_tensor
+from ..ops import native
+
+
+class SRU(nn.Module):
+    """c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ W x_t and h_t = r_t ⊙ c_t + (1 − r_t) ⊙ x_t, in one or more layers.
+
+    The gates are f_t = sigmoid(W_f x_t + v_f ⊙ c_{t−1} + b_f) and r_t likewise. Where a layer's input is not as wide as
+    its output, another product takes the place of x_t in h_t. On a CPU the recurrence is one loop of the C++ kernel,
+    forward and backward, in float32 and float64; elsewhere it is a loop of torch's operations.
+
+    Args:
+        input_size: features of the input at each step.
+        hidden_size: neurons of each layer.
+        num_layers: layers.
+        device: where the parameters are made.
+        dtype: their type.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}.items():
+            check_size(name, value)
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        for layer in range(num_layers):
+            inputs = input_size if layer == 0 else hidden_size
+            rows = (3 if inputs == hidden_size else 4) * hidden_size
+            for name, shape in {"weight": (rows, inputs), "v": (2, hidden_size), "bias": (2, hidden_size)}.items():
+                self.register_parameter(
+                    f"{name}_l{layer}", nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+                )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew: of variance 1/inputs for the products, U(±1) for v, no bias."""
+        for name, parameter in self.named_parameters():
+            if name.startswith("weight"):
+                bound = (3 / parameter.shape[1]) ** 0.5
+                nn.init.uniform_(parameter, -bound, bound)
+            elif name.startswith("v"):
+                nn.init.uniform_(parameter, -1, 1)
+            else:
+                nn.init.zeros_(parameter)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run over a sequence.
+
+        Args:
+            input: (T, B, input_size).
+            hx: c_0, (num_layers, B, hidden_size); zeros if None.
+
+        Returns:
+            output, (T, B, hidden_size), and c_n, in the shape of c_0.
+        """
+        if input.dim() != 3 or input.shape[2] != self.input_size:
+            raise ValueError(f"input must have the shape (T, B, {self.input_size}), got {tuple(input.shape)}")
+        shape = (self.num_layers, input.shape[1], self.hidden_size)
+        check_tensor("hx", hx, shape)
+        hx = input.new_zeros(shape) if hx is None else hx
+        last = []
+        for layer, c_0 in enumerate(hx):
+            weight, v, bias = (getattr(self, f"{name}_l{layer}") for name in ("weight", "v", "bias"))
+            skip = input if input.shape[2] == self.hidden_size else None
+            input, c_n = sru(F.linear(input, weight), skip, v, bias, c_0)
+            last.append(c_n)
+        return input, torch.stack(last)
+
+
+def sru(projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Tensor) -> tuple[Tensor, Tensor]:
+    """The recurrence of SRU.
+
+    Args:
+        projected: (T, B, 3N), beside each other W x_t, W_f x_t and W_r x_t; (T, B, 4N) with the skip connection behind.
+        skip: (T, B, N), the skip connection; None where it is in `projected`.
+        v: (2, N), v_f and v_r.
+        bias: (2, N), b_f and b_r.
+        c_0: (B, N).
+
+    Returns:
+        h (T, B, N), and the last c (B, N).
+    """
+    if projected.dtype in (torch.float32, torch.float64) and native.why_not(projected, "relu") is None:
+        h, c = _SRU.apply(projected, skip, v, bias, c_0)
+        return h, c
+    return reference(projected, skip, v, bias, c_0)
+
+
+def reference(projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Tensor) -> tuple[Tensor, Tensor]:
+    """`sru` as a loop over time."""
+    parts = projected.split(v.shape[1], dim=2)
+    skip = parts[3] if skip is None else skip
+    c, rows = c_0, []
+    for x, a, p, s in zip(*parts[:3], skip, strict=True):
+        f = torch.sigmoid(a + v[0] * c + bias[0])
+        r = torch.sigmoid(p + v[1] * c + bias[1])
+        c = f * c + (1 - f) * x
+        rows.append(r * c + (1 - r) * s)
+    return torch.stack(rows), c
+
+
+class _SRU(torch.autograd.Function):
+    """The kernel's two loops; it can be differentiated once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        inputs = [None if each is None else each.contiguous() for each in (projected, skip, v, bias, c_0)]
+        T, B, N = *projected.shape[:2], v.shape[1]
+        c, h = projected.new_empty(T, B, N), projected.new_empty(T, B, N)
+        native.sru(T, B, N, *inputs, c, h)
+        ctx.save_for_backward(*inputs, c)
+        return h, (c[-1] if T else c_0).clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_h: Tensor, grad_c: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, c = ctx.saved_tensors
+        projected, skip, v = inputs[:3]
+        (T, B), N = projected.shape[:2], v.shape[1]
+        carry = grad_c.clone(memory_format=torch.contiguous_format)
+        grad_projected, grad_skip = torch.empty_like(projected), None if skip is None else torch.empty_like(skip)
+        sums = torch.zeros(B, 4, N, dtype=torch.float64)
+        gradients = (grad_h.contiguous(), carry, grad_projected, grad_skip, sums)
+        native.sru(T, B, N, *inputs, c, None, *gradients)
+        both = sums.sum(0).to(v.dtype)
+        return grad_projected, grad_skip, both[:2], both[2:], carry
