@@ -20,7 +20,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/python benchmarks/layer.py
+	$(BIN)/indrnn bench layer
 
 # torch first, by itself: it is pinned there, and nothing later may pull in another.
 $(READY): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/indrnn/ops/*.cpp src/indrnn/ops/*.h)

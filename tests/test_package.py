@@ -214,7 +214,7 @@ def test_the_sdist_builds_installs_and_passes_tests_outside_the_repository(tmp_p
         names = {name.partition("/")[2] for name in archive.getnames()}
         archive.extractall(tmp_path, filter="data")
     assert names >= {"CMakeLists.txt", "LICENSE", "Makefile", "README.md", "constraints.txt", "tests/test_package.py"}
-    assert {name.partition("/")[0] for name in names} >= {"benchmarks", "docs", "src", "tests"}
+    assert {name.partition("/")[0] for name in names} >= {"docs", "src", "tests"}
     junk = re.compile(r"(^|/)(\.git|\.venv|build|dist)/|cache|\.(so|dll|dylib|o|pyc)$")
     assert not [name for name in names if junk.search(name)]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -23,7 +25,7 @@ def test_the_kernel_equals_the_loop(sizes: tuple[int, int, int], inside: bool, t
     inputs = [torch.randn(T, B, (4 if inside else 3) * N), torch.randn(T, B, N), torch.randn(2, N), torch.randn(2, N)]
     inputs = [each.double().requires_grad_() for each in (*inputs, torch.randn(B, N))]
     projected, skip, *rest = inputs
-    given = (projected, None if inside else skip, *rest)
+    given: Any = (projected, None if inside else skip, *rest)
     wanted = [each for each in given if each is not None]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -20,7 +20,8 @@ _indrnn() {{
       demo) words="--out --steps" ;;
       evaluate) words="--device --data-dir" ;;
       report) words="--out" ;;
-      analyse) words="gradients --out --batches --device --data-dir" ;;
+      analyse) words="gradients depth --out --batches --device --data-dir --seeds" ;;
+      bench) words="layer network stream scale --out --quick --rounds --device --threads" ;;
       completion) words="bash zsh" ;;
     esac
   fi

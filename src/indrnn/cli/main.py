@@ -18,7 +18,8 @@ commands:
   train RECIPE         train one; `indrnn train RECIPE --help` shows everything that can be changed
   evaluate RUN         measure the best weights of a run again
   report RUN ...       gather runs of a task into small JSON files, a picture and a table
-  analyse gradients    draw how gradients flow over time and depth in trained networks
+  analyse KIND         draw how gradients flow: over time and depth in trained runs, or by depth alone
+  bench KIND           measure speed and memory here, beside LSTM, GRU, SRU, minGRU and more
   completion SHELL     print a completion script for bash or zsh
 
 options:
@@ -35,7 +36,7 @@ class UsageError(Exception):
 
 def commands() -> dict[str, Callable[[list[str]], int]]:
     """The commands, each called with the arguments after its name."""
-    from . import completion, run
+    from . import bench, completion, run
 
     return {
         "demo": run.demo,
@@ -44,6 +45,7 @@ def commands() -> dict[str, Callable[[list[str]], int]]:
         "evaluate": run.evaluate,
         "report": run.report,
         "analyse": run.analyse,
+        "bench": bench.bench,
         "completion": completion.completion,
     }
 

@@ -242,9 +242,14 @@ def analyse(arguments: list[str]) -> int:
         """The folder of the data; INDRNN_DATA or a cache if none is given."""
 
     if arguments[:1] in (["--help"], ["-h"]):
-        arguments = ["gradients", *arguments]
+        print("usage: indrnn analyse {gradients,depth} [OPTIONS]\n")
+        print("  gradients RUN ...  draw how gradients flow over time and depth in trained networks")
+        print("  depth              measure how they reach the first layers of deep networks before any training")
+        return 0
+    if arguments[:1] == ["depth"]:
+        return _analyse_depth(arguments[1:])
     if arguments[:1] != ["gradients"]:
-        raise UsageError("analyse needs the name of an analysis, and runs: indrnn analyse gradients RUN ...")
+        raise UsageError("analyse needs the name of an analysis: gradients, with the folders of runs, or depth")
     options = tyro.cli(Gradients, args=arguments[1:], prog="indrnn analyse gradients")
     if not options.runs:
         raise UsageError("analyse gradients needs the folders of runs")
@@ -267,6 +272,25 @@ def analyse(arguments: list[str]) -> int:
         about = {"name": run.name, "indrnn": not baseline, "batches": batches, "batch_size": task.batch_size}
         flows.append({**about, "command": shlex.join(recorded["command"]), **flow})
     print(f"drawn in {gradients.write(flows, options.out)}")
+    return 0
+
+
+def _analyse_depth(arguments: list[str]) -> int:
+    @dataclass
+    class Depth:
+        """Measure the gradients at the first and last block of plain, residual and dense networks, untrained."""
+
+        out: Path = Path("results/depth")
+        """Where depth.json and depth.png go."""
+        seeds: int = 5
+        """Seeds to take the mean over."""
+
+    options = tyro.cli(Depth, args=arguments, prog="indrnn analyse depth")
+    check_count("seeds", options.seeds)
+    from ..analysis import depth
+
+    RunFolder(options.out).prepare()
+    print(depth.write(depth.measure(options.seeds), options.seeds, options.out))
     return 0
 
 

@@ -106,10 +106,10 @@ class IndRNN(nn.Module):
         self.recompute = recompute
         choice.check_name(backend)
         self.bound = RecurrentBound(gamma, sequence_length, epsilon, lower_bound)
-        for layer in range(num_layers):
-            inputs = input_size if layer == 0 else hidden_size * self._directions
-            for direction in range(self._directions):
-                _add_parameters(self, _suffix(layer, direction), inputs, hidden_size, bias, device, dtype)
+        self._suffixes = [_suffix(layer, way) for layer in range(num_layers) for way in range(self._directions)]
+        for i, suffix in enumerate(self._suffixes):
+            inputs = input_size if i < self._directions else hidden_size * self._directions
+            _add_parameters(self, suffix, inputs, hidden_size, bias, device, dtype)
         self.reset_parameters()
 
     @property
@@ -118,10 +118,9 @@ class IndRNN(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
-        for layer in range(self.num_layers):
-            for direction in range(self._directions):
-                last = layer == self.num_layers - 1
-                _init_parameters(self, _suffix(layer, direction), self.long_memory and last)
+        first_of_last = len(self._suffixes) - self._directions
+        for i, suffix in enumerate(self._suffixes):
+            _init_parameters(self, suffix, self.long_memory and i >= first_of_last)
 
     def flatten_parameters(self) -> None:
         """Do nothing: here so that code written for `torch.nn.RNN` runs."""
@@ -194,8 +193,9 @@ class IndRNN(nn.Module):
         if self.training and self.dropout > 0:
             like = x.new_empty(1, B, N * self._directions)
             masks = [dropout_mask(like, self.dropout, self.training) for _ in masks]
-        suffixes = [_suffix(layer, direction) for layer in range(L) for direction in range(self._directions)]
-        parameters = [parameter for suffix in suffixes for parameter in _parameters(self, suffix)]
+        if self._is_one_step(x, lengths, resets):
+            return self._one_step(x, h_0, masks)
+        parameters = [parameter for suffix in self._suffixes for parameter in _parameters(self, suffix)]
         if self.recompute is None:
             return self._layers(x, h_0, lengths, resets, parameters, masks)
         given = [parameter for parameter in parameters if parameter is not None]
@@ -218,7 +218,6 @@ class IndRNN(nn.Module):
         masks: Sequence[Tensor | None],
     ) -> tuple[Tensor, Tensor]:
         """With the parameters of each layer and direction in turn, and the mask after each layer but the last."""
-        plain = self._is_one_step(x, lengths, resets)
         resets_of = [resets, None if resets is None or not self.bidirectional else _last_steps(resets, lengths)]
         values = iter(parameters)
         h_n = []
@@ -229,11 +228,6 @@ class IndRNN(nn.Module):
                 assert weight_ih is not None
                 assert weight_hh is not None
                 start = None if h_0 is None else h_0[layer * self._directions + direction]
-                if plain:
-                    h = _step(F.linear(x, weight_ih), weight_hh, bias, start, self.nonlinearity)
-                    outputs.append(h)
-                    h_n.append(h[0])
-                    continue
                 h, h_last = recurrence(
                     project(x, weight_ih),
                     weight_hh,
@@ -254,9 +248,24 @@ class IndRNN(nn.Module):
 
     def _is_one_step(self, x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> bool:
         """Whether this is a stream's next step, with nothing asked for that the op alone can do."""
-        if torch.compiler.is_compiling() or x.shape[0] != 1 or split.current() is not None:
+        if x.shape[0] != 1 or lengths is not None or resets is not None or self.backend is not None:
             return False
-        return lengths is None and resets is None and self.backend is None
+        return not (torch.compiler.is_compiling() or split.current() is not None)
+
+    def _one_step(self, x: Tensor, h_0: Tensor | None, masks: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+        """As `_layers`, for (1, B, M)."""
+        starts = [None] * len(self._suffixes) if h_0 is None else h_0.unsqueeze(1).unbind(0)
+        h_n = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for place in range(layer * self._directions, (layer + 1) * self._directions):
+                weight_ih, weight_hh, bias = _parameters(self, self._suffixes[place])
+                outputs.append(_step(F.linear(x, weight_ih), weight_hh, bias, starts[place], self.nonlinearity))
+            h_n += outputs
+            x = torch.cat(outputs, dim=-1) if self.bidirectional else outputs[0]
+            if layer < self.num_layers - 1 and (mask := masks[layer]) is not None:
+                x = x * mask.to(x.dtype)
+        return x, torch.cat(h_n)
 
     def _forward_packed(
         self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None

@@ -1,0 +1,78 @@
+"""How gradients reach the first layers of deep networks: their norm at the first and last block, at initialisation.
+
+Plain, residual and dense networks of 6 to 100 recurrent layers, 32 neurons (growth rate 8), batch norm over the
+sequence, a random batch of 100 steps classified at the last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..networks import DenseIndRNN, LastStepClassifier, Network, PlainIndRNN, Recurrent, ResidualIndRNN
+from ..training.checkpoint import write_atomically
+from .curves import new_figure, save_figure
+from .runs import table
+
+STEPS, BATCH, INPUTS, HIDDEN, CLASSES = 100, 16, 4, 32, 10
+SETTINGS = Recurrent(norm="before", sequence_length=STEPS, long_memory=True)
+NETWORKS: dict[str, list[Callable[[], Network]]] = {
+    "plain": [partial(PlainIndRNN, INPUTS, HIDDEN, n, SETTINGS) for n in (6, 11, 21, 51, 99)],
+    "residual": [partial(ResidualIndRNN, INPUTS, HIDDEN, n, SETTINGS) for n in (3, 5, 10, 25, 49)],
+    "dense": [
+        partial(DenseIndRNN, INPUTS, 8, blocks, SETTINGS)
+        for blocks in ((1, 1), (2, 1, 1), (3, 3, 2), (8, 6, 4), (18, 16, 14))
+    ],
+}
+
+
+def measure(seeds: int) -> list[dict[str, Any]]:
+    """The norms in each network, as means over seeds."""
+    rows = []
+    for name, builders in NETWORKS.items():
+        for build in builders:
+            pairs = []
+            for seed in range(seeds):
+                torch.manual_seed(seed)
+                pairs.append(gradient_norms(network := build()))
+            first, last = (sum(values) / seeds for values in zip(*pairs, strict=True))
+            layers = len(network.recurrent_layers)
+            rows.append({"network": name, "recurrent_layers": layers, "first": first, "last": last})
+    return rows
+
+
+def gradient_norms(network: Network) -> tuple[float, float]:
+    """The norms of the gradients of the first Weight between recurrent layers and of the last."""
+    model = LastStepClassifier(network, CLASSES)
+    x, target = torch.randn(STEPS, BATCH, INPUTS), torch.randint(CLASSES, (BATCH,))
+    F.cross_entropy(model(x)[0], target).backward()
+    weights = [m.weight for m in network.modules() if isinstance(m, nn.Linear)]
+    norms = [float(w.grad.norm()) for w in weights if w.grad is not None]
+    return norms[1], norms[-1]  # the first of all reads the input, and is of another size
+
+
+def write(rows: list[dict[str, Any]], seeds: int, out: Path) -> str:
+    """Write depth.json and depth.png into a folder, and return a table."""
+    content = {"torch": torch.__version__, "seeds": seeds, "rows": rows}
+    write_atomically(out / "depth.json", (json.dumps(content, indent=1) + "\n").encode())
+    figure, (axes,) = new_figure(1)
+    for i, name in enumerate(NETWORKS):
+        own = [row for row in rows if row["network"] == name]
+        layers = [row["recurrent_layers"] for row in own]
+        axes.plot(layers, [row["first"] for row in own], color=f"C{i}", marker="o", markersize=3, label=name)
+        axes.plot(layers, [row["last"] for row in own], color=f"C{i}", linestyle="--", linewidth=1)
+    axes.set_yscale("log")
+    axes.set_xlabel("recurrent layers")
+    axes.set_ylabel("gradient norm at the start")
+    axes.set_title("first block (solid) and last (dashed)", fontsize=10)
+    axes.legend(frameon=False)
+    save_figure(figure, out / "depth.png")
+    cells = ([r["network"], r["recurrent_layers"], f"{r['first']:.2e}", f"{r['last']:.2e}"] for r in rows)
+    return table("network, recurrent layers, first block, last block", cells)

@@ -1,0 +1,1 @@
+"""Measurements of speed and memory, beside what others offer; `indrnn bench` runs them."""

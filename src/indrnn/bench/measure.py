@@ -1,0 +1,156 @@
+"""Timing and memory, the same way for every benchmark: interleaved rounds, medians with quantiles, ratios."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler says on every use that it starts and stops
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from ..training.checkpoint import write_atomically
+from ..training.folder import machine
+
+
+@dataclass
+class Quantiles:
+    """Of a time or a ratio over rounds: the median, and the 20 % and 80 % quantiles."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{short(self.median)} [{short(self.low)}, {short(self.high)}]"
+
+
+def short(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def quantiles(values: list[float]) -> Quantiles:
+    """Their median and 20 % and 80 % quantiles."""
+    fifths = statistics.quantiles(values, n=5, method="inclusive")
+    return Quantiles(statistics.median(values), fifths[0], fifths[3])
+
+
+class Bench:
+    """Measures, prints tables as it goes, and keeps what it measured.
+
+    Args:
+        name: of the benchmark, and of its files.
+        out: the folder of its files.
+        device: where it measures.
+        rounds: how often each candidate is timed.
+        quick: whether it is to take less than a minute.
+    """
+
+    def __init__(self, name: str, out: Path, device: torch.device, rounds: int, *, quick: bool = False) -> None:
+        self.name, self.out, self.device, self.rounds, self.quick = name, out, device, rounds, quick
+        self.rows: list[dict[str, Any]] = []
+        self._text: list[str] = []
+
+    def say(self, text: str = "") -> None:
+        """Print, and keep for the page of results."""
+        print(text, flush=True)
+        self._text.append(text)
+
+    def start(self) -> None:
+        """Say what it is measured on."""
+        self.say(", ".join(f"{key} {value}" for key, value in self.machine().items()))
+
+    def compare(
+        self, title: str, base: str, candidates: Mapping[str, Callable[[], object]], *, slower: bool = False
+    ) -> dict[str, Quantiles]:
+        """Measure all, and give `base`'s time over each other's (with `slower`, each other's over `base`'s).
+
+        Returns:
+            The ratios.
+        """
+        raw = self.interleaved(candidates)
+        head = f"time, as a multiple of {base}" if slower else f"times faster than {base}"
+        self.say(f"\n{title}\n\n| | {head} [20 %, 80 %] | ms |\n|---|---|---|")
+        ratios = {}
+        for name, values in raw.items():
+            pairs = zip(raw[base], values, strict=True)
+            ratio = ratios[name] = quantiles([b / a if slower else a / b for a, b in pairs])
+            took = quantiles(values)
+            self.say(f"| {name} | {'1' if name == base else ratio} | {short(took.median)} |")
+            self.rows.append({"title": title, "name": name, "base": base, "ms": asdict(took), "ratio": asdict(ratio)})
+        return ratios
+
+    def interleaved(self, candidates: Mapping[str, Callable[[], object]], warm_up: int = 2) -> dict[str, list[float]]:
+        """Milliseconds, round by round: each runs once a round, so that what else the machine does falls on all."""
+        raw: dict[str, list[float]] = {name: [] for name in candidates}
+        for i in range(warm_up + self.rounds):
+            for name, run in candidates.items():
+                self.wait()
+                start = time.perf_counter()
+                run()
+                self.wait()
+                if i >= warm_up:
+                    raw[name].append((time.perf_counter() - start) * 1e3)
+        return raw
+
+    def wait(self) -> None:
+        """Until a GPU has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        """The most memory that torch held at once during `run`, above what it held before."""
+        return peak_bytes(run, self.device)
+
+    def machine(self) -> dict[str, str]:
+        """What the numbers are measured on."""
+        about = machine()
+        if self.device.type == "cuda":
+            about["gpu"] = torch.cuda.get_device_name(self.device)
+        return {"device": str(self.device), "threads": str(torch.get_num_threads()), **about}
+
+    def write(self, command: str, **more: object) -> None:
+        """Write NAME.json and NAME.md into the folder."""
+        content = {"command": command, "machine": self.machine(), "rounds": self.rounds, **more, "rows": self.rows}
+        text = "\n".join([f"`{command}`", "", *self._text, ""])
+        write_atomically(self.out / f"{self.name}.json", (json.dumps(content, indent=1) + "\n").encode())
+        write_atomically(self.out / f"{self.name}.md", text.encode())
+
+
+def peak_bytes(run: Callable[[], object], device: torch.device | str = "cpu") -> int:
+    """The most memory that torch held at once during `run`, above what it held before."""
+    run()
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    assert profiler.profiler is not None
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def kernel_time(run: Callable[[], object], times: int = 20) -> float:
+    """Seconds that a GPU's kernels take in `run`, without what the host does between them."""
+    run()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(times):
+            run()
+        torch.cuda.synchronize()
+    return float(sum(event.self_device_time_total for event in profiler.key_averages())) / times / 1e6

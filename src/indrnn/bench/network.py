@@ -1,0 +1,143 @@
+"""What a training step of the paper's pixel-MNIST networks costs, beside their matrix products alone and beside LSTM.
+
+A step is forward, loss, backward, clipping, Adam and the constraint; batch 32, T = 784, one pixel a step, float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import constrain_, parameter_groups
+from ..networks import (
+    DenseDropout,
+    DenseIndRNN,
+    IndRec,
+    LastStepClassifier,
+    Network,
+    PlainIndRNN,
+    Recurrent,
+    ResidualIndRNN,
+)
+from .measure import Bench
+
+STEPS, BATCH, CLASSES = 784, 32, 10
+SETTINGS = Recurrent(sequence_length=STEPS, long_memory=True)
+NETWORKS: dict[str, Callable[[Recurrent], Network]] = {
+    "plain, 6 layers of 128": lambda r: PlainIndRNN(1, 128, 6, r, dropout=0.1),
+    "residual, 5 blocks of two, 128": lambda r: ResidualIndRNN(1, 128, 5, replace(r, norm="before"), dropout=0.1),
+    "dense, k = 16": lambda r: DenseIndRNN(
+        1, 16, recurrent=replace(r, norm="before"), dropout=DenseDropout(0.2, 0.1, 0.2, 0.1)
+    ),
+}
+PRODUCTS = "the matrix products alone"
+
+
+class Nothing(nn.Module):
+    """In the place of a recurrent layer: what is left are the matrix products."""
+
+    def forward(self, x: Tensor, *_: Any) -> Tensor:
+        """Return x."""
+        return x
+
+
+class LSTMClassifier(nn.Module):
+    """As many layers of LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1, 128, 6)
+        self.classifier = nn.Linear(128, CLASSES)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        """(T, B, 1) to logits."""
+        return self.classifier(self.lstm(x)[0][-1]), None
+
+
+def products_only(network: Network) -> Network:
+    """The network without its recurrent layers."""
+    for module in list(network.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, IndRec):
+                setattr(module, name, Nothing())
+    return network
+
+
+def training_step(model: nn.Module, device: torch.device) -> Callable[[], None]:
+    """One step on a fixed batch of noise."""
+    model = model.to(device)
+    x, target = torch.rand(STEPS, BATCH, 1, device=device), torch.randint(CLASSES, (BATCH,), device=device)
+    optimizer = torch.optim.Adam(parameter_groups(model, 1e-4), lr=2e-4)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x)[0], target).backward()
+        nn.utils.clip_grad_value_(model.parameters(), 10.0)
+        optimizer.step()
+        constrain_(model)
+
+    return run
+
+
+def check_agreement(device: torch.device) -> None:
+    """The fused network and the one of separate modules, with the same weights, give the same loss."""
+    for build in NETWORKS.values():
+        fused, apart = (
+            LastStepClassifier(build(replace(SETTINGS, fused=fused)), CLASSES).to(device) for fused in (True, False)
+        )
+        apart.load_state_dict(fused.state_dict())
+        x = torch.rand(50, BATCH, 1, device=device)
+        results = []
+        for model in (fused, apart):
+            for module in model.modules():
+                if isinstance(module, IndRec):
+                    module.dropout = 0.0
+            torch.manual_seed(0)
+            results.append(model(x)[0])
+        torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-4)
+
+
+def run(bench: Bench) -> None:
+    """Measure everything."""
+    check_agreement(bench.device)
+    for title, build in list(NETWORKS.items())[: 1 if bench.quick else None]:
+        models: dict[str, nn.Module] = {
+            PRODUCTS: LastStepClassifier(products_only(build(SETTINGS)), CLASSES),
+            "fused": LastStepClassifier(build(SETTINGS), CLASSES),
+            "separate modules": LastStepClassifier(build(replace(SETTINGS, fused=False)), CLASSES),
+        }
+        if title.startswith("plain") and not bench.quick:
+            models["torch.nn.LSTM, 6 layers"] = LSTMClassifier()
+        steps = {name: training_step(model, bench.device) for name, model in models.items()}
+        bench.compare(title, PRODUCTS, steps, slower=True)
+        bench.say("\n| | peak of memory, MiB |\n|---|---|")
+        for name, step in steps.items():
+            peak = bench.peak_bytes(step)
+            bench.say(f"| {name} | {peak / 2**20:.0f} |")
+            next(row for row in bench.rows if (row["title"], row["name"]) == (title, name))["peak_bytes"] = peak
+
+
+def draw(bench: Bench, path: Path) -> None:
+    """Draw the times as multiples of the products'."""
+    from ..analysis.curves import new_figure, save_figure
+
+    titles = list(dict.fromkeys(row["title"] for row in bench.rows))
+    figure, panels = new_figure(len(titles), width=3.4)
+    for axes, title in zip(panels, titles, strict=True):
+        rows = [row for row in bench.rows if row["title"] == title]
+        middle = [row["ratio"]["median"] for row in rows]
+        ends = [[row["ratio"][end] for row in rows] for end in ("low", "high")]
+        spread = [[abs(m - e) for m, e in zip(middle, side, strict=True)] for side in ends]
+        bars = axes.barh([row["name"] for row in rows], middle, xerr=spread, color="#4fa3bf")
+        axes.bar_label(bars, [f"{value:.2f}×" for value in middle], fontsize=8, padding=3)
+        axes.invert_yaxis()
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("time of a training step, products alone = 1")
+        axes.margins(x=0.2)
+    save_figure(figure, path)

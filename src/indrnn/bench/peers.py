@@ -1,0 +1,104 @@
+"""What the layer is measured beside: every model takes (T, B, 2) and its first result is (T, B, 128)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import IndRNN
+from ..baselines import SRU
+from ..ops import native
+
+
+class Loop(nn.Module):
+    """IndRNN as one writes it first: a Python loop over time.
+
+    Args:
+        layer: whose weights it uses.
+    """
+
+    def __init__(self, layer: IndRNN) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Every step's output, and the last."""
+        layer = self.layer
+        h = x.new_zeros(x.shape[1], layer.hidden_size)
+        outputs = []
+        for projected in F.linear(x, layer.weight_ih_l0, layer.bias_l0):
+            h = torch.relu(projected + layer.weight_hh_l0 * h)
+            outputs.append(h)
+        return torch.stack(outputs), h
+
+
+class _BatchFirst(nn.Module):
+    """A model that has the batch before time, and returns its output alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        return self.model(x.transpose(0, 1)).transpose(0, 1), None
+
+
+def own_sru(device: torch.device, hidden: int) -> nn.Module | str:
+    """Our SRU, or why it is not measured."""
+    if device.type != "cpu":
+        return "it has a kernel for the CPU alone; pip install sru measures its authors' CUDA kernels"
+    loaded = native.library()
+    return loaded if isinstance(loaded, str) else SRU(2, hidden)
+
+
+def sru_package(device: torch.device, hidden: int) -> nn.Module | str:
+    """SRU of its authors, or why it is not measured."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its import compiles its kernels, with TorchScript and much to say
+            import sru
+    except Exception as error:
+        return _why(error, "sru")
+    warnings.filterwarnings("ignore", message="Running SRU on CPU with grad_enabled=True")
+    made: nn.Module = sru.SRU(2, hidden, num_layers=1)
+    return made.to(device)
+
+
+def min_gru(device: torch.device, hidden: int) -> nn.Module | str:
+    """The minGRU of the package minGRU-pytorch, or why it is not measured."""
+    try:
+        from minGRU_pytorch import minGRU
+    except Exception as error:
+        return _why(error, "minGRU-pytorch")
+    return _BatchFirst(minGRU(2, expansion_factor=hidden / 2, proj_out=False)).to(device)
+
+
+def _why(error: Exception, package: str) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"it is not installed (pip install {package}; both with pip install 'indrnn[bench]')"
+    return f"it cannot be imported: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+
+
+PEERS: dict[str, Callable[[torch.device, int], nn.Module | str]] = {
+    "SRU, ours, on one fused kernel": own_sru,
+    "SRU, the package sru": sru_package,
+    "minGRU, the package minGRU-pytorch": min_gru,
+}
+
+
+def same_as_sru_package(ours: Any, theirs: Any) -> None:
+    """Give our SRU the weights of the package's, and see that both compute the same."""
+    cell = theirs.rnn_lst[0]
+    hidden, blocks = ours.hidden_size, ours.weight_l0.shape[0] // ours.hidden_size
+    with torch.no_grad():  # theirs has the parts of a neuron beside each other, ours the neurons of a part
+        weight = cell.weight.view(-1, hidden, blocks).permute(2, 1, 0).reshape(blocks * hidden, -1)
+        ours.weight_l0.copy_(weight)
+        ours.v_l0.copy_(cell.weight_c.view(2, hidden))
+        ours.bias_l0.copy_(cell.bias.view(2, hidden))
+        x = torch.rand(64, 3, 2, device=ours.weight_l0.device)
+        torch.testing.assert_close(ours(x)[0], theirs(x)[0], rtol=1e-4, atol=1e-5)

@@ -1,0 +1,155 @@
+"""How time and memory of a training step grow with T, batch, neurons, layers and threads, float32.
+
+Forward and backward with a loss over all steps. Memory is what torch holds at the peak beyond the parameters and the
+input.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from .. import IndRNN
+from .layer import training_step
+from .measure import Bench, quantiles, short
+
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
+INPUTS, PIECE = 2, 4096
+STEPS = (1000, 4000, 16_000, 64_000, 128_000, 256_000, 512_000, 1_000_000)
+BATCHES, NEURONS, LAYERS = (1, 4, 16, 64, 256), (32, 128, 512, 2048), (1, 2, 4, 8, 16, 32)
+OUT_OF_CACHE = 64 << 20  # bytes of one (T, B, N) tensor from which the exponent of T is fitted
+RECOMPUTED = "with recomputation"
+
+
+def run(bench: Bench) -> None:
+    """Measure everything."""
+    _check_agreement(bench.device)
+    steps = STEPS[:-2] if bench.quick else STEPS
+    for recompute in (PIECE, None):  # the one of less memory first, for the process's peak
+        title = "T" if recompute is None else f"T, {RECOMPUTED}"
+        sizes = [T for T in steps if recompute is None or T > PIECE]
+        for T in sizes:
+            _measure(bench, title, T, T, 1, 128, 1, recompute)
+        _table(bench, title, "batch 1, 128 neurons, 1 layer" + (f", recompute={recompute}" if recompute else ""))
+        _exponent(bench, title)
+        _longest(bench, title)
+    end = -1 if bench.quick else None
+    for B in BATCHES[:end]:
+        _measure(bench, "batch", B, 512, B, 128, 1)
+    _table(bench, "batch", "T = 512, 128 neurons, 1 layer")
+    for N in NEURONS[:end]:
+        _measure(bench, "neurons", N, 512, 16, N, 1)
+    _table(bench, "neurons", "T = 512, batch 16, 1 layer")
+    for layers in LAYERS[:end]:
+        _measure(bench, "layers", layers, 512, 16, 128, layers)
+    _table(bench, "layers", "T = 512, batch 16, 128 neurons")
+    if bench.device.type == "cpu":
+        given = torch.get_num_threads()
+        for threads in dict.fromkeys((1, *(2**k for k in range(1, given.bit_length())), given)):
+            torch.set_num_threads(threads)
+            _measure(bench, "threads", threads, 512, 64, 128, 2)
+        torch.set_num_threads(given)
+        _table(bench, "threads", "T = 512, batch 64, 128 neurons, 2 layers")
+
+
+def _check_agreement(device: torch.device) -> None:
+    """With recomputation, the same output and gradients."""
+    whole, pieces = IndRNN(INPUTS, 128, device=device), IndRNN(INPUTS, 128, recompute=100, device=device)
+    pieces.load_state_dict(whole.state_dict())
+    x, weights = torch.rand(1050, 1, INPUTS, device=device), torch.rand(1050 * 128, device=device)
+    for model in (whole, pieces):
+        training_step(model, x, weights)()
+    torch.testing.assert_close(pieces(x)[0], whole(x)[0])
+    for a, b in zip(pieces.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4 * b.detach().abs().max().item())
+
+
+def _measure(
+    bench: Bench, title: str, value: int, T: int, B: int, N: int, layers: int, recompute: int | None = None
+) -> None:
+    model = IndRNN(INPUTS, N, layers, recompute=recompute, device=bench.device)
+    x, weights = torch.rand(T, B, INPUTS, device=bench.device), torch.rand(T * B * N, device=bench.device)
+    step = training_step(model, x, weights)
+    took = quantiles(bench.interleaved({"": step})[""])
+    peak = bench.peak_bytes(step)
+    bench.rows.append(
+        {
+            "title": title,
+            "value": value,
+            "tensor_bytes": T * B * N * 4,
+            "ms": asdict(took),
+            "peak_bytes": peak,
+        }
+    )
+
+
+def _table(bench: Bench, title: str, about: str) -> None:
+    rows = [row for row in bench.rows if row["title"] == title]
+    first = rows[0]
+    bench.say(f"\n{title}: {about}\n")
+    memory = "peak, in (T, B, N) tensors | peak, MiB"
+    bench.say(f"| {title.partition(',')[0]} | time, smallest = 1 [20 %, 80 %] | ms | {memory} |\n|---|---|---|---|---|")
+    for row in rows:
+        low, middle, high = (row["ms"][key] / first["ms"]["median"] for key in ("low", "median", "high"))
+        peak = row["peak_bytes"]
+        cells = [f"{row['value']:,}", f"{short(middle)} [{short(low)}, {short(high)}]", short(row["ms"]["median"])]
+        cells += [f"{peak / row['tensor_bytes']:.2f}", f"{peak / 2**20:.0f}"]
+        bench.say(f"| {' | '.join(cells)} |")
+
+
+def _exponent(bench: Bench, title: str) -> None:
+    """Of T, by least squares on logarithms, where tensors are too large for any cache."""
+    rows = [row for row in bench.rows if row["title"] == title and row["tensor_bytes"] >= OUT_OF_CACHE]
+    if len(rows) < 2:
+        bench.say("\nexponent of T: not fitted, for too few tensors are out of cache (without --quick they are)")
+        return
+    points = [(math.log(row["value"]), math.log(row["ms"]["median"])) for row in rows]
+    mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
+    exponent = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    bench.say(f"\nexponent of T, fitted from T = {rows[0]['value']:,} on: {exponent:.3f}")
+    bench.rows.append({"title": f"exponent of {title}", "exponent": exponent, "from": rows[0]["value"]})
+
+
+def _longest(bench: Bench, title: str) -> None:
+    """What the longest sequence took beyond what its user holds anyway."""
+    row = [row for row in bench.rows if row["title"] == title][-1]
+    row["beyond_bytes"] = row["peak_bytes"] - 2 * row["tensor_bytes"]
+    beyond = f"{row['beyond_bytes'] / 1e6:.0f} MB beyond input, output and the output's gradient"
+    whole = ""
+    if resource is not None and bench.device.type == "cpu":
+        units = 1 if sys.platform == "darwin" else 1024
+        row["process_peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * units
+        whole = f"; the whole process at its peak {row['process_peak_bytes'] / 2**30:.2f} GiB"
+    bench.say(f"T = {row['value']:,}: {beyond}{whole}")
+
+
+def draw(bench: Bench, path: Path) -> None:
+    """Draw time and memory over each, both axes logarithmic."""
+    from ..analysis.curves import new_figure, save_figure
+
+    titles = [title for title in dict.fromkeys(row["title"] for row in bench.rows) if "," not in title]
+    titles = [title for title in titles if not title.startswith("exponent")]
+    figure, panels = new_figure(len(titles), width=3.0)
+    for axes, title in zip(panels, titles, strict=True):
+        for kind, style in ((title, "-"), (f"{title}, {RECOMPUTED}", "--")):
+            rows = [row for row in bench.rows if row["title"] == kind]
+            label = "" if kind == title else f", {RECOMPUTED}"
+            for what, colour, scale in (("ms", "#1f6f8b", 1.0), ("MiB", "#c26a2d", 2.0**20)):
+                values = [row["ms"]["median"] if what == "ms" else row["peak_bytes"] / scale for row in rows]
+                if values:
+                    across = [row["value"] for row in rows]
+                    axes.plot(across, values, style, color=colour, marker="o", markersize=3, label=what + label)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(title)
+    panels[0].set_ylabel("time (ms), peak of memory (MiB)")
+    panels[0].legend(frameon=False, fontsize=7)
+    save_figure(figure, path)

@@ -1,0 +1,71 @@
+"""How it is measured, and that the memory of a step is what is promised. Timings are not tested."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from indrnn import IndRNN
+from indrnn.bench.measure import Bench, Quantiles, peak_bytes, quantiles
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("input_size", [2, 64], ids=["narrow", "wide"])
+def test_a_step_keeps_one_tensor_a_layer_and_holds_two_more_at_its_peak(layers: int, input_size: int) -> None:
+    """In (T, B, N) tensors; the gradient that comes back to the output counts as one of the two."""
+    T, B, N = 256, 8, 64
+    model, x, weights = IndRNN(input_size, N, num_layers=layers), torch.rand(T, B, input_size), torch.rand(T * B * N)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
+            kept[tensor.untyped_storage().data_ptr()] = tensor.numel()
+        return tensor
+
+    def step() -> tuple[Tensor, ...]:
+        output, _ = model(x)
+        return torch.autograd.grad(torch.dot(output.flatten(), weights), list(model.parameters()))
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        output, _ = model(x)
+    assert sorted(kept.values())[-layers:] == [T * B * N] * layers
+    assert sum(kept.values()) < (layers + 0.5) * T * B * N
+    del output
+    peak = peak_bytes(step) / (T * B * N * 4)
+    assert layers < peak < layers + 2.5
+
+
+def test_ratios_are_taken_within_a_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against a candidate of known cost: a sleep of three times the other's."""
+    bench = Bench("name", tmp_path, torch.device("cpu"), rounds=3)
+    ratios = bench.compare("a title", "short", {"short": lambda: time.sleep(0.01), "long": lambda: time.sleep(0.03)})
+    assert 0 < ratios["long"].low <= ratios["long"].median <= ratios["long"].high < 1
+    assert ratios["short"].median == 1
+    bench.write("indrnn bench name")
+    kept = json.loads((tmp_path / "name.json").read_text())
+    assert kept["rounds"] == 3
+    assert kept["machine"]["torch"] == torch.__version__
+    assert [row["name"] for row in kept["rows"]] == ["short", "long"]
+    text = (tmp_path / "name.md").read_text()
+    assert text.startswith("`indrnn bench name`")
+    assert capsys.readouterr().out.strip() in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["name.json", "name.md"]
+
+
+def test_quantiles() -> None:
+    assert quantiles([5.0, 1.0, 2.0, 3.0, 4.0, 6.0]) == Quantiles(3.5, 2.0, 5.0)
+    assert str(Quantiles(123.4, 12.34, 1.234)) == "123 [12.3, 1.23]"
+
+
+def test_peak_of_memory_is_what_was_held_at_once() -> None:
+    def run() -> None:
+        first = torch.empty(1000, dtype=torch.float64)
+        del first
+        torch.empty(500, dtype=torch.float64)
+
+    assert peak_bytes(run) == 8000

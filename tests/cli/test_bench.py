@@ -1,0 +1,152 @@
+"""`indrnn bench`: tables, files and errors, at the smallest of sizes. Timings are not tested."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from indrnn.bench import layer, network, peers, scale, stream
+from indrnn.cli import main
+from indrnn.ops import native
+
+needs_kernel = pytest.mark.skipif(isinstance(native.library(), str), reason="the C++ kernel was not built")
+
+
+@pytest.fixture(autouse=True)
+def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes: dict[Any, dict[str, Any]] = {
+        layer: {"LENGTHS": (8, 16, 24), "HIDDEN": 8, "BATCH": 3, "COMPILED": 4, "LONG": 32},
+        network: {"STEPS": 12, "BATCH": 3},
+        stream: {"UNITS": (8,), "LAYERS": (1, 2), "CALLS": 3},
+        scale: {
+            "STEPS": (10, 20, 40, 80),
+            "PIECE": 8,
+            "BATCHES": (1, 2),
+            "NEURONS": (4, 8),
+            "LAYERS": (1, 2),
+            "OUT_OF_CACHE": 2000,
+        },
+    }
+    for module, values in sizes.items():
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+    # Importing the package sru compiles its kernels, where it is installed.
+    monkeypatch.setitem(peers.PEERS, "SRU, the package sru", lambda device, hidden: "it is for another day")
+    monkeypatch.setattr("indrnn.cli.bench.keep_memory", lambda: True)  # it is for the rest of the process
+
+
+def bench(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *arguments])
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+def rows(kind: str, out: str = "results/bench") -> list[dict[str, Any]]:
+    kept: list[dict[str, Any]] = json.loads((Path(out) / f"{kind}.json").read_text())["rows"]
+    return kept
+
+
+@pytest.mark.parametrize("kind", ["layer", "network", "stream", "scale"])
+def test_each_leaves_numbers_tables_and_a_figure(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    assert bench(kind, "--quick", "--rounds", "2", "--out", "a/b") == 0
+    assert torch.get_num_threads() == threads
+    assert sorted(path.name for path in Path("a/b").iterdir()) == [f"{kind}.json", f"{kind}.md", f"{kind}.png"]
+    said = capsys.readouterr().out
+    table = Path(f"a/b/{kind}.md").read_text()
+    assert table.startswith(f"`indrnn bench {kind} --quick --rounds 2 --out a/b`")
+    for line in table.splitlines()[2:]:
+        assert line in said
+    assert re.search(r"^\|---", table, re.MULTILINE)
+    assert rows(kind, "a/b")
+
+
+@needs_kernel
+def test_layer_compares_with_every_peer_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("layer", "--quick", "--rounds", "2") == 0
+    by_title: dict[str, set[str]] = {}
+    for row in rows("layer"):
+        by_title.setdefault(row["title"], set()).add(row["name"])
+    for T in (8, 16):
+        assert by_title[f"T = {T}: training step, 2 → 8, batch 3"] >= {
+            "torch.nn.LSTM",
+            "torch.nn.GRU",
+            "torch.nn.RNN",
+            "SRU, ours, on one fused kernel",
+            "IndRNN in a Python loop",
+            "IndRNN, 1 layer",
+            "IndRNN, 2 layers",
+        }
+    assert "left out: SRU, the package sru: it is for another day" in capsys.readouterr().out
+
+
+def test_stream_gives_quantiles_of_every_call() -> None:
+    assert bench("stream", "--rounds", "4") == 0
+    kept = rows("stream")
+    assert {row["title"] for row in kept} == {"8 units, 1 layer", "8 units, 2 layers"}
+    for row in kept:
+        assert row["calls"] == 4 * 3
+        assert 0 < row["p50_us"] <= row["p99_us"]
+
+
+def test_scale_fits_an_exponent_and_says_what_memory_went_beyond(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("scale", "--rounds", "2") == 0
+    kept = {(row["title"], row.get("value")): row for row in rows("scale")}
+    assert kept["T", 80]["tensor_bytes"] == 80 * 128 * 4
+    assert kept["exponent of T", None]["from"] == 10
+    # What is kept beside output and gradient: one tensor without recomputation, pieces with it
+    assert kept["T, with recomputation", 80]["beyond_bytes"] < kept["T", 80]["beyond_bytes"]
+    said = capsys.readouterr().out
+    assert "exponent of T, fitted from T = 10 on" in said
+    assert "T = 80: " in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "bench needs one of layer, network, stream, scale"),
+        (["speed"], "bench needs one of layer, network, stream, scale, got speed"),
+        (["layer", "--rounds", "1"], "rounds must be a whole number of at least 2, got 1"),
+        (["layer", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
+        (["layer", "--device", "abacus"], "device: abacus cannot be used"),
+        (["layer", "--out", "file"], "out: cannot write to the folder file"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    assert bench(*arguments) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in Path.cwd().iterdir()] == ["file"]
+
+
+def test_help_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("--help") == 0
+    said = capsys.readouterr().out
+    for kind in ("layer", "network", "stream", "scale"):
+        assert f"  {kind} " in said
+
+
+@pytest.mark.slow
+@needs_kernel
+def test_our_sru_is_that_of_its_authors() -> None:
+    """Where the package sru is installed; its import compiles its kernels."""
+    pytest.importorskip("sru")
+    from indrnn.baselines import SRU
+
+    theirs = peers.sru_package(torch.device("cpu"), 12)
+    assert isinstance(theirs, torch.nn.Module), theirs
+    peers.same_as_sru_package(SRU(2, 12), theirs)
+
+
+@pytest.mark.slow
+def test_layer_with_the_loop_under_compile() -> None:
+    assert bench("layer", "--rounds", "2") == 0
+    assert "IndRNN in a loop under torch.compile" in {row["name"] for row in rows("layer")}
