@@ -37,8 +37,7 @@ def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)
     # Importing the package sru compiles its kernels, where it is installed.
-    monkeypatch.setitem(peers.PEERS, "SRU, the package sru", lambda device, hidden: "it is for another day")
-    monkeypatch.setattr("indrnn.cli.bench.keep_memory", lambda: True)  # it is for the rest of the process
+    monkeypatch.setitem(peers.PEERS, peers.THEIR_SRU, lambda device, hidden: "it is for another day")
 
 
 def bench(*arguments: str) -> int:
@@ -79,7 +78,8 @@ def test_layer_compares_with_every_peer_that_is_there(capsys: pytest.CaptureFixt
             "torch.nn.LSTM",
             "torch.nn.GRU",
             "torch.nn.RNN",
-            "SRU, ours, on one fused kernel",
+            peers.OUR_SRU,
+            f"{peers.OUR_SRU}, 2 layers",
             "IndRNN in a Python loop",
             "IndRNN, 1 layer",
             "IndRNN, 2 layers",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..layers.checks import check_size, check_tensor
+from ..layers.projection import project
 from ..ops import native
 
 
@@ -79,7 +79,7 @@ class SRU(nn.Module):
         for layer, c_0 in enumerate(hx):
             weight, v, bias = (getattr(self, f"{name}_l{layer}") for name in ("weight", "v", "bias"))
             skip = input if input.shape[2] == self.hidden_size else None
-            input, c_n = sru(F.linear(input, weight), skip, v, bias, c_0)
+            input, c_n = sru(project(input, weight), skip, v, bias, c_0)
             last.append(c_n)
         return input, torch.stack(last)
 

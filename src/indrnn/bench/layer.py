@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .. import IndRNN, backends, recurrence
 from ..ops import scan
 from .measure import Bench, kernel_time
-from .peers import PEERS, Loop, same_as_sru_package
+from .peers import OUR_SRU, PEERS, THEIR_SRU, Loop, same_as_sru_package
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 HIDDEN, BATCH = 128, 50
 LENGTHS, LONG, COMPILED = (256, 512, 1024), 4096, 64
 LSTM = "torch.nn.LSTM"
-OURS = {"IndRNN, 1 layer": "#1f6f8b", "IndRNN, 2 layers": "#4fa3bf"}  # and their colours
+OURS = ("IndRNN, 1 layer", "IndRNN, 2 layers")
+ORDER = (LSTM, "torch.nn.GRU", "torch.nn.RNN", *PEERS, "IndRNN in a Python loop", *OURS)
+COLOURS = ("#3c3c3c", "#777777", "#b0b0b0", "#b5561c", "#d0783f", "#e8b48a", "#8a63a8", "#9fd0c4", "#1f6f8b", "#4fa3bf")
 
 
 class LinearReLU(nn.Module):
@@ -106,7 +108,7 @@ def _lengths(bench: Bench) -> None:
             bench.say(f"left out: {name}: {peer}")
         else:
             models[name] = peer
-    ours, theirs = list(made.values())[:2]
+    ours, theirs = made[OUR_SRU], made[THEIR_SRU]
     if not isinstance(ours, str) and not isinstance(theirs, str):
         same_as_sru_package(ours, theirs)
     loop = Loop(IndRNN(2, HIDDEN, device=device))
@@ -245,7 +247,7 @@ def _bars(axes: Axes, rows: list[dict[str, Any]], titles: list[str], names: list
         middle = [v["median"] for v in values]
         spread = [[v["median"] - v["low"] for v in values], [v["high"] - v["median"] for v in values]]
         across = [k + (i - len(names) / 2 + 0.5) * width for k in range(len(titles))]
-        colour = OURS.get(name, str(0.35 + 0.5 * i / len(names)))  # a grey
+        colour = COLOURS[ORDER.index(name)]
         bars = axes.bar(across, middle, width, yerr=spread, color=colour, label=name, error_kw={"linewidth": 0.7})
         if what == "ratio" and name in OURS:
             axes.bar_label(bars, [f"{value:.0f}×" for value in middle], fontsize=7, padding=2)

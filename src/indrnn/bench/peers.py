@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,12 +49,12 @@ class _BatchFirst(nn.Module):
         return self.model(x.transpose(0, 1)).transpose(0, 1), None
 
 
-def own_sru(device: torch.device, hidden: int) -> nn.Module | str:
+def own_sru(device: torch.device, hidden: int, layers: int = 1) -> nn.Module | str:
     """Our SRU, or why it is not measured."""
     if device.type != "cpu":
         return "it has a kernel for the CPU alone; pip install sru measures its authors' CUDA kernels"
     loaded = native.library()
-    return loaded if isinstance(loaded, str) else SRU(2, hidden)
+    return loaded if isinstance(loaded, str) else SRU(2, hidden, layers)
 
 
 def sru_package(device: torch.device, hidden: int) -> nn.Module | str:
@@ -84,9 +85,11 @@ def _why(error: Exception, package: str) -> str:
     return f"it cannot be imported: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
 
 
+OUR_SRU, THEIR_SRU = "SRU, ours, on a fused kernel", "SRU, the package sru"
 PEERS: dict[str, Callable[[torch.device, int], nn.Module | str]] = {
-    "SRU, ours, on one fused kernel": own_sru,
-    "SRU, the package sru": sru_package,
+    OUR_SRU: own_sru,
+    f"{OUR_SRU}, 2 layers": partial(own_sru, layers=2),
+    THEIR_SRU: sru_package,
     "minGRU, the package minGRU-pytorch": min_gru,
 }
 

@@ -133,6 +133,8 @@ def _longest(bench: Bench, title: str) -> None:
 
 def draw(bench: Bench, path: Path) -> None:
     """Draw time and memory over each, both axes logarithmic."""
+    from matplotlib.ticker import LogLocator
+
     from ..analysis.curves import new_figure, save_figure
 
     titles = [title for title in dict.fromkeys(row["title"] for row in bench.rows) if "," not in title]
@@ -150,6 +152,17 @@ def draw(bench: Bench, path: Path) -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel(title)
+        values = [row["value"] for row in bench.rows if row["title"] == title]
+        axes.minorticks_off()
+        values = [value for value in values if len(values) < 7 or value not in (128_000, 512_000)]
+        axes.set_xticks(values, [_brief(value) for value in values], fontsize=8)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axes.yaxis.set_major_formatter("{x:g}")
     panels[0].set_ylabel("time (ms), peak of memory (MiB)")
     panels[0].legend(frameon=False, fontsize=7)
     save_figure(figure, path)
+
+
+def _brief(value: int) -> str:
+    """64K, 1M."""
+    return f"{value // 10**6}M" if value >= 10**6 else f"{value // 1000}K" if value >= 10**4 else f"{value}"

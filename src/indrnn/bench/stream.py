@@ -125,8 +125,11 @@ def draw(bench: Bench, path: Path) -> None:
     for axes, title in zip(panels, titles, strict=True):
         rows = [row for row in bench.rows if row["title"] == title]
         places = range(len(rows))
-        axes.barh(places, [row["p50_us"] for row in rows], color="#4fa3bf", label="p50")
-        axes.plot([row["p99_us"] for row in rows], places, "|", color="0.3", markersize=12, label="p99")
+        middle, high = ([row[key] for row in rows] for key in ("p50_us", "p99_us"))
+        axes.hlines(places, middle, high, color="0.7", linewidth=1)
+        axes.plot(middle, places, "o", color="#1f6f8b", label="p50")
+        axes.plot(high, places, "|", color="0.3", markersize=10, label="p99")
+        axes.margins(y=0.15)
         axes.set_yticks(places, [row["name"] for row in rows] if axes is panels[0] else [""] * len(rows))
         axes.invert_yaxis()
         axes.set_xscale("log")

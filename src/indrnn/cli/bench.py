@@ -55,6 +55,8 @@ def bench(arguments: list[str]) -> int:
         """cpu, cuda, cuda:1, ..."""
         threads: int | None = None
         """CPU threads; as many as torch takes if none is given."""
+        keep_memory: bool = False
+        """Call indrnn.keep_memory() first, as `indrnn train` does: for all that is measured alike."""
 
     options = tyro.cli(Options, args=arguments[1:], prog=f"indrnn bench {kind}", config=(tyro.conf.FlagCreatePairsOff,))
     rounds = (3 if options.quick else ROUNDS[kind]) if options.rounds is None else options.rounds
@@ -69,7 +71,8 @@ def bench(arguments: list[str]) -> int:
 
     modules: dict[str, ModuleType] = {"layer": layer, "network": network, "stream": stream, "scale": scale}
     torch.manual_seed(0)
-    keep_memory()  # for all that is measured alike
+    if options.keep_memory:
+        keep_memory()
     measured = Bench(kind, options.out, device, rounds, quick=options.quick)
     measured.start()
     modules[kind].run(measured)

@@ -21,7 +21,7 @@ _indrnn() {{
       evaluate) words="--device --data-dir" ;;
       report) words="--out" ;;
       analyse) words="gradients depth --out --batches --device --data-dir --seeds" ;;
-      bench) words="layer network stream scale --out --quick --rounds --device --threads" ;;
+      bench) words="layer network stream scale --out --quick --rounds --device --threads --keep-memory" ;;
       completion) words="bash zsh" ;;
     esac
   fi
