@@ -301,10 +301,10 @@ def _triton_forward(
     C = gpu_chunk_length(shape.T, shape.chains)
     if C >= shape.T:
         return triton_backend.forward(x, u, bias, h_0, lengths, resets, activation, reverse)
-    at_once, parts, _ = triton_backend._chunks(shape, triton_backend.steps(1, x.dtype), C)
+    at_once, parts, _ = triton_backend.chunks(shape, triton_backend.steps(1, x.dtype), C)
     a, b, lo, hi, starts = (shape.new(parts, shape.chains) for _ in range(5))
     arguments: dict[str, Any] = {
-        **triton_backend._strided("x", "x", shape.x),
+        **triton_backend.strided("x", "x", shape.x),
         "u": shape.vector(u),
         "bias": None if bias is None else shape.vector(bias),
         "resets": shape.resets,
@@ -317,8 +317,8 @@ def _triton_forward(
     shape.run("forward_maps", at_once, parts, **arguments)
     start = None if h_0 is None else h_0.contiguous()
     shape.run("forward_starts", _maps_at_once(x), h_0=start, starts=starts, count=parts, **arguments)
-    no_norm: dict[str, Any] = {"y": None, "mean": None, "square": None, **triton_backend._NO_NORM}
-    return triton_backend._forward(shape, u, bias, starts, activation, reverse, C, **no_norm)
+    no_norm: dict[str, Any] = {"y": None, "mean": None, "square": None, **triton_backend.NO_NORM}
+    return triton_backend.launch_forward(shape, u, bias, starts, activation, reverse, C, **no_norm)
 
 
 def _triton_backward(
@@ -336,10 +336,10 @@ def _triton_backward(
     C = gpu_chunk_length(shape.T, shape.chains)
     if C >= shape.T:
         return triton_backend.backward(grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse)
-    at_once, parts, _ = triton_backend._chunks(shape, triton_backend.steps(2, h.dtype), C)
+    at_once, parts, _ = triton_backend.chunks(shape, triton_backend.steps(2, h.dtype), C)
     a, b, starts = (shape.new(parts, shape.chains) for _ in range(3))
     arguments: dict[str, Any] = {
-        **triton_backend._strided("grad_h", "g", None if grad_h is None else _with_contiguous_rows(grad_h)),
+        **triton_backend.strided("grad_h", "g", None if grad_h is None else _with_contiguous_rows(grad_h)),
         "h": shape.x,
         "u": shape.vector(u),
         "resets": shape.resets,
@@ -353,14 +353,14 @@ def _triton_backward(
     shape.run("backward_maps", at_once, parts, **arguments)
     last = None if grad_h_last is None else grad_h_last.contiguous()
     shape.run("backward_starts", _maps_at_once(h), grad_h_last=last, starts=starts, count=parts, **arguments)
-    grad_x, grad_h_0, sum_u, sum_bias, _ = triton_backend._backward(
-        shape, grad_h, starts, None, u, h_0, activation, reverse, C, gain=None, **triton_backend._NO_NORM
+    grad_x, grad_h_0, sum_u, sum_bias, _ = triton_backend.launch_backward(
+        shape, grad_h, starts, None, u, h_0, activation, reverse, C, gain=None, **triton_backend.NO_NORM
     )
     return grad_x, sum_u.to(u.dtype), sum_bias.to(u.dtype), grad_h_0
 
 
-def _shape(x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> triton_backend._Shape:
-    shape = triton_backend._Shape(x, lengths, resets)
+def _shape(x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> triton_backend.Shape:
+    shape = triton_backend.Shape(x, lengths, resets)
     shape.block, shape.warps = triton_backend.LANES, 1  # warps have nothing to tell each other
     return shape
 

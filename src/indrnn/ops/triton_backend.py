@@ -99,7 +99,7 @@ MODULES = {
 """Where each kernel is."""
 
 
-def _chunks(shape: _Shape, at_once: int, chunk: int | None) -> tuple[int, int, int]:
+def chunks(shape: Shape, at_once: int, chunk: int | None) -> tuple[int, int, int]:
     """The steps at once, the parts of time and their steps; chunks are of whole numbers of steps at once.
 
     Chunks make for many programs: while some wait for memory others compute, so fewer steps at once will do.
@@ -116,7 +116,7 @@ def _launch(kernel: str, programs: int, like: Tensor, settings: dict[str, Any], 
         getattr(kernels, kernel)[(programs,)](**arguments, **settings)
 
 
-class _Shape:
+class Shape:
     """The sizes of a (T, B, ..., N) tensor, and what the kernels are told of them and of its padding and resets."""
 
     def __init__(self, x: Tensor, lengths: Tensor | None, resets: Tensor | None = None) -> None:
@@ -150,6 +150,7 @@ class _Shape:
         return values.to(self.dtype).contiguous()
 
     def mask(self, mask: Tensor | None) -> Tensor | None:
+        """A mask of dropout, shared over time, as the kernels take it."""
         return None if mask is None else mask.to(self.dtype).expand(1, *self.x.shape[1:]).contiguous()
 
     def add_up(self, sums: Tensor) -> Tensor:
@@ -175,14 +176,15 @@ class _Shape:
         return total, var
 
 
-def _strided(name: str, prefix: str, x: Tensor | None) -> dict[str, Any]:
+def strided(name: str, prefix: str, x: Tensor | None) -> dict[str, Any]:
+    """A tensor over time as the kernels take it: with its strides over time and batch."""
     strides = (0, 0) if x is None else x.stride()[:2]
     return {name: x, f"{prefix}_t": strides[0], f"{prefix}_b": strides[1]}
 
 
 # ---- the recurrence
 
-_NO_NORM = {"offset": None, "slope": None, "center": None, "mask": None}
+NO_NORM = {"offset": None, "slope": None, "center": None, "mask": None}
 
 
 def forward(
@@ -196,12 +198,12 @@ def forward(
     reverse: bool,
 ) -> tuple[Tensor, Tensor]:
     """As `reference.forward`."""
-    shape = _Shape(_with_contiguous_rows(x), lengths, resets)
-    return _forward(shape, u, bias, h_0, activation, reverse, y=None, mean=None, square=None, **_NO_NORM)
+    shape = Shape(_with_contiguous_rows(x), lengths, resets)
+    return launch_forward(shape, u, bias, h_0, activation, reverse, y=None, mean=None, square=None, **NO_NORM)
 
 
-def _forward(
-    shape: _Shape,
+def launch_forward(
+    shape: Shape,
     u: Tensor,
     bias: Tensor | None,
     h_0: Tensor | None,
@@ -213,13 +215,13 @@ def _forward(
     """With a length of chunks, they run side by side, and h_0 has the start of each."""
     x = shape.x
     numbers = 1 if norm["slope"] is None and shape.resets is None else 2  # a norm's and the resets take registers too
-    at_once, parts, span = _chunks(shape, steps(numbers, x.dtype, activation), chunk)
+    at_once, parts, span = chunks(shape, steps(numbers, x.dtype, activation), chunk)
     h, h_last = shape.new(*x.shape, dtype=x.dtype), shape.new(*x.shape[1:], dtype=x.dtype)
     shape.run(
         "forward",
         at_once,
         parts,
-        **_strided("x", "x", x),
+        **strided("x", "x", x),
         u=shape.vector(u),
         bias=None if bias is None else shape.vector(bias),
         h_0=None if h_0 is None else h_0.contiguous(),
@@ -247,15 +249,15 @@ def backward(
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.backward`."""
-    shape = _Shape(h.contiguous(), lengths, resets)
-    grad_x, grad_h_0, sum_u, sum_bias, _ = _backward(
-        shape, grad_h, grad_h_last, None, u, h_0, activation, reverse, gain=None, **_NO_NORM
+    shape = Shape(h.contiguous(), lengths, resets)
+    grad_x, grad_h_0, sum_u, sum_bias, _ = launch_backward(
+        shape, grad_h, grad_h_last, None, u, h_0, activation, reverse, gain=None, **NO_NORM
     )
     return grad_x, sum_u.to(u.dtype), sum_bias.to(u.dtype), grad_h_0
 
 
-def _backward(
-    shape: _Shape,
+def launch_backward(
+    shape: Shape,
     grad_h: Tensor | None,
     grad_h_last: Tensor | None,
     x: Tensor | None,
@@ -272,7 +274,7 @@ def _backward(
     """
     h = shape.x
     numbers = 3 if x is not None or norm["gain"] is not None or shape.resets is not None else 2
-    at_once, parts, span = _chunks(shape, steps(numbers, h.dtype), chunk)
+    at_once, parts, span = chunks(shape, steps(numbers, h.dtype), chunk)
     grad_x = shape.new(*h.shape, dtype=h.dtype)
     grad_h_0 = shape.new(*h.shape[1:], dtype=h.dtype if h_0 is None else h_0.dtype)
     sum_u, sum_bias = (shape.new(parts, shape.chains, dtype=torch.float64) for _ in range(2))
@@ -281,8 +283,8 @@ def _backward(
         "backward",
         at_once,
         parts,
-        **_strided("grad_h", "g", None if grad_h is None else _with_contiguous_rows(grad_h)),
-        **_strided("x", "x", x),
+        **strided("grad_h", "g", None if grad_h is None else _with_contiguous_rows(grad_h)),
+        **strided("x", "x", x),
         h=h,
         u=shape.vector(u),
         h_0=None if h_0 is None else h_0.contiguous(),
@@ -322,7 +324,7 @@ def norm_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `fused.norm_forward`."""
     x = _with_contiguous_rows(x)
-    shape = _Shape(x, lengths, resets)
+    shape = Shape(x, lengths, resets)
     mask = shape.mask(mask)
 
     def normalise(mean: Tensor, var: Tensor) -> dict[str, Any]:
@@ -334,7 +336,7 @@ def norm_forward(
     if place == "after":
         means, squares = shape.new(1, shape.chains, dtype=torch.float64), shape.new(1, shape.chains)
         statistics: dict[str, Any] = {"mean": means, "square": squares, "y": None}
-        h, h_last = _forward(shape, u, bias, h_0, activation, False, **statistics, **_NO_NORM)
+        h, h_last = launch_forward(shape, u, bias, h_0, activation, False, **statistics, **NO_NORM)
         mean, var = shape.moments(means, squares, shape.T)
         y = shape.new(*x.shape, dtype=x.dtype)
         _combine(shape, h, y, mask=mask, gain=None, **normalise(mean, var))
@@ -342,11 +344,11 @@ def norm_forward(
         at_once = steps(1, x.dtype)
         parts, span = _parts(shape.T, max(1, shape.chains), at_once)
         means, squares = shape.new(parts, shape.chains, dtype=torch.float64), shape.new(parts, shape.chains)
-        shape.run("moments", at_once, parts, **_strided("v", "v", x), mean=means, square=squares, span=span)
+        shape.run("moments", at_once, parts, **strided("v", "v", x), mean=means, square=squares, span=span)
         mean, var = shape.moments(means, squares, span)
         y = x.new_empty(0) if mask is None else shape.new(*x.shape, dtype=x.dtype)
         places: dict[str, Any] = {"mask": mask, "y": None if mask is None else y, "mean": None, "square": None}
-        h, h_last = _forward(shape, u, None, h_0, activation, False, **places, **normalise(mean, var))
+        h, h_last = launch_forward(shape, u, None, h_0, activation, False, **places, **normalise(mean, var))
         if mask is None:
             y, h = h, y
     return y, h_last, h, mean.to(shape.dtype), var.to(shape.dtype)
@@ -370,7 +372,7 @@ def norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `fused.norm_backward`; x is there for a norm before the recurrence alone."""
     grad_y = _with_contiguous_rows(grad_y)
-    shape = _Shape(h.contiguous(), lengths, resets)
+    shape = Shape(h.contiguous(), lengths, resets)
     center, mask = shape.vector(mean), shape.mask(mask)
     rstd = (var.double() + eps).rsqrt()
 
@@ -386,15 +388,15 @@ def norm_backward(
         parts, span = _parts(shape.T, max(1, shape.chains), at_once)
         first, second = shape.new(parts, shape.chains), shape.new(parts, shape.chains)
         sums = {"first": first, "second": second, "center": center, "mask": mask}
-        shape.run("products", at_once, parts, **_strided("g", "g", grad_y), h=shape.x, span=span, **sums)
+        shape.run("products", at_once, parts, **strided("g", "g", grad_y), h=shape.x, span=span, **sums)
         S1, S2 = shape.add_up(first), shape.add_up(second)
-        grad_x, grad_h_0, grad_u, grad_bias, _ = _backward(
+        grad_x, grad_h_0, grad_u, grad_bias, _ = launch_backward(
             shape, grad_y, grad_h_last, None, *recurrence, mask=mask, **correct(S1, S2)
         )
     else:
         x = _with_contiguous_rows(x)
         constants: dict[str, Any] = {"gain": None, "offset": None, "slope": None, "center": center, "mask": mask}
-        grad_x, grad_h_0, grad_u, S1, of_x = _backward(shape, grad_y, grad_h_last, x, *recurrence, **constants)
+        grad_x, grad_h_0, grad_u, S1, of_x = launch_backward(shape, grad_y, grad_h_last, x, *recurrence, **constants)
         assert of_x is not None
         S2 = of_x
         _combine(shape, x, grad_x, mask=None, **correct(S1, S2))
@@ -409,6 +411,6 @@ def norm_backward(
     )
 
 
-def _combine(shape: _Shape, v: Tensor, to: Tensor, **constants: Tensor | None) -> None:
+def _combine(shape: Shape, v: Tensor, to: Tensor, **constants: Tensor | None) -> None:
     at_once = steps(1 if constants["gain"] is None else 2, v.dtype)
-    shape.run("combine", at_once, math.ceil(shape.T / at_once), **_strided("v", "v", v), to=to, **constants)
+    shape.run("combine", at_once, math.ceil(shape.T / at_once), **strided("v", "v", v), to=to, **constants)
