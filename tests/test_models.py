@@ -24,7 +24,7 @@ CONFIGS = {
     "indrnn": LastStep(Plain(hidden_size=7, layers=3, norm="after", dropout=0.4, gamma=2.0), M, 5, 9),
     "indrnn without norm": LastStep(Plain(5, 2, "tanh", None, gamma=None, weight_std=0.5), M, 1, 9),
     "residual": LastStep(Residual(hidden_size=7, blocks=2, dropout=0.4, gamma=2.0, epsilon=0.5), M, 5, 9),
-    "dense": LastStep(Dense(3, 0.1, 0.2, 0.3, 0.4, gamma=None, long_memory=False), M, 5, 9),
+    "dense": LastStep(Dense(3, "before", 0.1, 0.2, 0.3, 0.4, gamma=None, long_memory=False), M, 5, 9),
     **{kind: LastStep(Baseline(kind, 7, 2, 0.4), M, 5, 9) for kind in KINDS},  # type: ignore[arg-type]
 }
 JSON = {
@@ -251,7 +251,10 @@ def test_residual_and_dense_networks_are_built_with_their_options() -> None:
         assert all(layer.bound.upper == pytest.approx(2 ** (1 / 37)) for layer in network.recurrent_layers)
         assert last.weight_hh.min().item() >= 0.5 ** (1 / 37)
         assert min(layer.weight_hh.min().item() for layer in earlier) < 0.5
+        assert {layer.settings.norm for layer in network.recurrent_layers} == {"after"}
     assert {layer.weight_hh.numel() for layer in residual.recurrent_layers} == {11}
+    for config in (Residual(11, 3, norm="before"), Dense(3, norm="before")):
+        assert {layer.settings.norm for layer in config.build(M, 37).recurrent_layers} == {"before"}
 
 
 def test_dropout_is_where_its_name_says() -> None:

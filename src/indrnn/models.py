@@ -64,6 +64,8 @@ class Residual:
     """Neurons of each layer."""
     blocks: int = 5
     """How many; the paper's 12 layers are 5."""
+    norm: Literal["before", "after"] | None = "after"
+    """Batch norm before or after the recurrence, or none."""
     dropout: float = 0.0
     """Probability after each recurrent layer, with one mask for all time steps."""
     gamma: float | None = 1.0
@@ -90,6 +92,8 @@ class Dense:
 
     growth_rate: int = 16
     """Features that each dense layer adds."""
+    norm: Literal["before", "after"] | None = "after"
+    """Batch norm before or after the recurrence, or none."""
     first_dropout: float = 0.0
     """Probability after the first layer; as all others here with one mask for all time steps."""
     dense_dropout: float = 0.0
@@ -120,7 +124,7 @@ def _recurrent(of: Plain | Residual | Dense, steps: int) -> Recurrent:
     """What the networks' options have in common."""
     return Recurrent(
         nonlinearity=of.nonlinearity if isinstance(of, Plain) else "relu",
-        norm=of.norm if isinstance(of, Plain) else "before",
+        norm=of.norm,
         gamma=of.gamma,
         sequence_length=steps,
         long_memory=of.long_memory,

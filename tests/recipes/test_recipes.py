@@ -149,7 +149,7 @@ def test_the_papers_networks_for_digits(network: str) -> None:
     layers = built.recurrent_layers
     assert len(layers) == {"6": 6, "12": 12, "res12": 11, "dense": 40}[network]
     assert {layer.bound.upper for layer in layers} == {1.0}
-    assert {layer.settings.norm for layer in layers} == {"after" if network in ("6", "12") else "before"}
+    assert {layer.settings.norm for layer in layers} == {"after"}
     least = layers[-1].weight_hh.min().item()
     assert 0.2 ** (1 / 784) <= least < 0.2 ** (1 / 784) + 0.0005
     if network != "dense":
@@ -242,7 +242,10 @@ def test_other_options_are_read_back_too(schedule: Any) -> None:
     baseline = replace(recipe, model=Baseline("gru", 9, 2, 0.5))
     assert from_plain(json.loads(json.dumps(plain(baseline))), TYPES) == baseline
     assert baseline != recipe
-    for other in (Residual(9, 2, 0.5, None, False, 0.75), Dense(3, 0.1, 0.2, 0.3, 0.4, 2.0, False, 0.75)):
+    for other in (
+        Residual(9, 2, "before", 0.5, None, False, 0.75),
+        Dense(3, "before", 0.1, 0.2, 0.3, 0.4, 2.0, False, 0.75),
+    ):
         digits = PixelsRecipe(
             permuted=True,
             shrink=2,

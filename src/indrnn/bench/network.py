@@ -31,10 +31,8 @@ STEPS, BATCH, CLASSES = 784, 32, 10
 SETTINGS = Recurrent(sequence_length=STEPS, long_memory=True)
 NETWORKS: dict[str, Callable[[Recurrent], Network]] = {
     "plain, 6 layers of 128": lambda r: PlainIndRNN(1, 128, 6, r, dropout=0.1),
-    "residual, 5 blocks of two, 128": lambda r: ResidualIndRNN(1, 128, 5, replace(r, norm="before"), dropout=0.1),
-    "dense, k = 16": lambda r: DenseIndRNN(
-        1, 16, recurrent=replace(r, norm="before"), dropout=DenseDropout(0.2, 0.1, 0.2, 0.1)
-    ),
+    "residual, 5 blocks of two, 128": lambda r: ResidualIndRNN(1, 128, 5, r, dropout=0.1),
+    "dense, k = 16": lambda r: DenseIndRNN(1, 16, recurrent=r, dropout=DenseDropout(0.2, 0.1, 0.2, 0.1)),
 }
 PRODUCTS = "the matrix products alone"
 
