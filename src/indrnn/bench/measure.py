@@ -103,9 +103,9 @@ class Bench:
         return raw
 
     def wait(self) -> None:
-        """Until a GPU has done what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        """Until an accelerator has done what it was given."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
         """The most memory that torch held at once during `run`, above what it held before."""
