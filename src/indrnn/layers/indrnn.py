@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..ops import choice, recurrence, reference, split
+from ..ops import choice, reference, split
+from ..ops.op import recurrence_
 from .bound import EPSILON, RecurrentBound
 from .checks import check_like_weight, check_nonlinearity, check_probability, check_resets, check_size, check_tensor
 from .dropout import dropout_mask
@@ -228,7 +229,7 @@ class IndRNN(nn.Module):
                 assert weight_ih is not None
                 assert weight_hh is not None
                 start = None if h_0 is None else h_0[layer * self._directions + direction]
-                h, h_last = recurrence(
+                h, h_last = recurrence_(
                     project(x, weight_ih),
                     weight_hh,
                     start,

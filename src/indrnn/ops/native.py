@@ -71,8 +71,10 @@ def forward(
     resets: Tensor | None,
     activation: str,
     reverse: bool,
+    *,
+    overwrite: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.forward`."""
+    """As `reference.forward`; with `overwrite` h takes the place of x, which must be contiguous."""
     loaded = library()
     assert not isinstance(loaded, str), loaded
     x = _with_contiguous_rows(x)
@@ -81,7 +83,7 @@ def forward(
     bias = None if bias is None else bias.to(dtype).contiguous()
     state = _start(h_0, x.shape[1:], dtype)
     lengths, resets = _flags(lengths, resets)
-    h = torch.empty(x.shape, dtype=x.dtype)
+    h = x if overwrite else torch.empty(x.shape, dtype=x.dtype, device="cpu")
     loaded.indrnn_forward(
         *_common(x, activation, reverse),
         *_strided(x),
@@ -116,8 +118,8 @@ def backward(
     start = None if h_0 is None else h_0.to(dtype).contiguous()
     carry = _start(grad_h_last, h.shape[1:], dtype)
     lengths, resets = _flags(lengths, resets)
-    grad_x = torch.empty(h.shape, dtype=h.dtype)
-    grad_u, grad_bias = torch.empty(u.shape, dtype=dtype), torch.empty(u.shape, dtype=dtype)
+    grad_x = torch.empty(h.shape, dtype=h.dtype, device="cpu")
+    grad_u, grad_bias = torch.empty(u.shape, dtype=dtype, device="cpu"), torch.empty(u.shape, dtype=dtype, device="cpu")
     loaded.indrnn_backward(
         *_common(h, activation, reverse),
         *(_NO_SERIES if grad_h is None else _strided(grad_h)),
@@ -158,9 +160,9 @@ def norm_forward(
     mask = None if mask is None else mask.to(dtype).expand(1, *x.shape[1:]).contiguous()
     state = _start(h_0, x.shape[1:], dtype)
     lengths, resets = _flags(lengths, resets)
-    h = torch.empty(x.shape, dtype=x.dtype)
-    y = torch.empty(x.shape, dtype=x.dtype) if place == "after" or mask is not None else None
-    mean, var = torch.empty(u.shape, dtype=dtype), torch.empty(u.shape, dtype=dtype)
+    h = torch.empty(x.shape, dtype=x.dtype, device="cpu")
+    y = torch.empty(x.shape, dtype=x.dtype, device="cpu") if place == "after" or mask is not None else None
+    mean, var = torch.empty(u.shape, dtype=dtype, device="cpu"), torch.empty(u.shape, dtype=dtype, device="cpu")
     loaded.indrnn_norm_forward(
         *_common(x, activation, place == "before"),
         *_strided(x),
@@ -209,8 +211,8 @@ def norm_backward(
     start = None if h_0 is None else h_0.to(dtype).contiguous()
     carry = _start(grad_h_last, h.shape[1:], dtype)
     lengths, resets = _flags(lengths, resets)
-    grad_x = torch.empty(h.shape, dtype=h.dtype)
-    grad_u, grad_bias, grad_weight, grad_shift = (torch.empty(u.shape, dtype=dtype) for _ in range(4))
+    grad_x = torch.empty(h.shape, dtype=h.dtype, device="cpu")
+    grad_u, grad_bias, grad_weight, grad_shift = (torch.empty(u.shape, dtype=dtype, device="cpu") for _ in range(4))
     loaded.indrnn_norm_backward(
         *_common(h, activation, x is not None),
         *_strided(grad_y),
@@ -277,7 +279,7 @@ def _with_contiguous_rows(x: Tensor) -> Tensor:
 def _start(value: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """A buffer of our own that the kernel starts from and leaves its last state in."""
     if value is None:
-        return torch.zeros(shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype, device="cpu")
     return value.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 

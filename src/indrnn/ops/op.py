@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import choice, reference
+from . import choice, native, reference
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -71,6 +71,54 @@ def recurrence(
             "use reverse mode (grad, vjp, jacrev), which it supports twice over"
         ) from error
     return h, h_last
+
+
+def recurrence_(
+    x: Tensor,
+    u: Tensor,
+    h_0: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    activation: str = "relu",
+    reverse: bool = False,
+    lengths: Tensor | None = None,
+    resets: Tensor | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`recurrence`, to the bit, for an x that is the result of an operation and that nothing else needs.
+
+    Where the C++ kernel serves in eager mode, h takes x's place in memory, and the call costs less.
+    """
+    given = (x, u, bias, h_0, lengths, resets)
+    if _can_overwrite(given, activation, backend):
+        check(x, u, h_0, bias, activation, lengths, resets)
+        try:
+            h, h_last = _RecurrenceInPlace.apply(*given, activation, reverse, backend)
+        except NotImplementedError:  # a derivative in forward mode: the other has a better message
+            pass
+        else:
+            return h, h_last
+    options = {"activation": activation, "reverse": reverse, "backend": backend}
+    return recurrence(x, u, h_0, bias=bias, lengths=lengths, resets=resets, **options)  # type: ignore[arg-type]
+
+
+def _can_overwrite(tensors: tuple[Tensor | None, ...], activation: str, backend: str | None) -> bool:
+    x = tensors[0]
+    assert x is not None
+    if torch.compiler.is_compiling() or instead is not None or _is_watched():
+        return False
+    if any(tensor is not None and type(tensor) not in (Tensor, torch.nn.Parameter) for tensor in tensors):
+        return False
+    if x.device.type != "cpu" or not x.is_contiguous() or x._is_view() or x.dtype not in _FLOATS:
+        return False
+    return choice.choose(x, activation, backend) is native
+
+
+def _is_watched() -> bool:
+    """Whether something sees, or transforms, each operation: a trace, a mode, torch.func."""
+    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        return True
+    return torch._C._get_tracing_state() is not None
 
 
 def check(
@@ -198,6 +246,13 @@ torch.library.register_fake("indrnn::recurrence_backward", _backward_shapes, lib
 # Dynamo tells a forward without ctx from one with it by counting parameters, so each is spelt out.
 
 
+def _of_inputs(
+    ctx: Any, h_0: Tensor | None, grad_x: Tensor, grad_u: Tensor, grad_bias: Tensor, grad_h_0: Tensor
+) -> tuple[Tensor | None, ...]:
+    grad_bias_ = None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype)
+    return grad_x, grad_u, grad_bias_, None if h_0 is None else grad_h_0, *[None] * 5
+
+
 class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -227,14 +282,7 @@ class _Recurrence(torch.autograd.Function):
         h, u, h_0, lengths, resets = ctx.saved_tensors
         # A compiled graph has no second derivative, and Dynamo does not trace one autograd function inside another.
         function = torch.ops.indrnn.recurrence_backward if torch.compiler.is_compiling() else _RecurrenceBackward.apply
-        grad_x, grad_u, grad_bias, grad_h_0 = function(grad_h, grad_h_last, h, u, h_0, lengths, resets, *ctx.options)
-        return (
-            grad_x,
-            grad_u,
-            None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype),
-            None if h_0 is None else grad_h_0,
-            *[None] * 5,
-        )
+        return _of_inputs(ctx, h_0, *function(grad_h, grad_h_last, h, u, h_0, lengths, resets, *ctx.options))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
@@ -250,6 +298,39 @@ class _Recurrence(torch.autograd.Function):
         wide = [_into_neurons(t, dim, size) for t, dim in zip((x, u, bias, h_0), in_dims[:4], strict=True)]
         out = _Recurrence.apply(*wide, lengths, resets, *options)
         return _out_of_neurons(out, size)
+
+
+class _RecurrenceInPlace(torch.autograd.Function):
+    """By the C++ kernel, without the dispatcher; what watches operations does not see this one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        u: Tensor,
+        bias: Tensor | None,
+        h_0: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        activation: str,
+        reverse: bool,
+        backend: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        check_lengths(lengths, x.shape[0])
+        h, h_last = native.forward(x, u, bias, h_0, lengths, resets, activation, reverse, overwrite=True)
+        ctx.mark_dirty(x)
+        _Recurrence.setup_context(ctx, (x, u, bias, h_0, lengths, resets, activation, reverse, backend), (h, h_last))
+        return h, h_last
+
+    @staticmethod
+    def backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
+        batched = any(g is not None and torch._C._functorch.is_legacy_batchedtensor(g) for g in (grad_h, grad_h_last))
+        if torch.is_grad_enabled() or _is_watched() or batched:  # batched: autograd.grad(is_grads_batched=True)
+            return _Recurrence.backward(ctx, grad_h, grad_h_last)
+        h, u, h_0, lengths, resets = ctx.saved_tensors
+        activation, reverse, _ = ctx.options
+        gradients = native.backward(grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse)
+        return _of_inputs(ctx, h_0, *gradients)
 
 
 class _RecurrenceBackward(torch.autograd.Function):

@@ -201,8 +201,8 @@ struct ForwardRow {
 
 template <Activation activation, Place place, int steps, class S, class A>
 INDRNN_INLINE void forward_rows(int64_t n, const ForwardRow<S, A>& row) {
-  const S* __restrict x = row.x;
-  S *__restrict h = row.h, *__restrict y = row.y;
+  const S* x = row.x;
+  S *h = row.h, *y = row.y;  // h may be x, and y may be h
   const A *__restrict u = row.u, *__restrict bias = row.bias, *__restrict offset = row.norm.offset,
           *__restrict slope = row.norm.slope, *__restrict center = row.norm.center, *__restrict mask = row.mask,
           *__restrict pivot = row.sums.pivot;

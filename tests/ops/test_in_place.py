@@ -1,0 +1,131 @@
+"""`recurrence_`, which may write over its x: the numbers of `recurrence`, and not where someone watches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing import assert_close
+
+from indrnn import recurrence
+from indrnn.ops import native
+from indrnn.ops.op import recurrence_
+
+from ..conftest import ACTIVATIONS
+
+pytestmark = pytest.mark.skipif(isinstance(native.library(), str), reason="the C++ kernel was not built")
+
+T, B, N = 9, 3, 17
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "reverse": {"reverse": True},
+    "lengths": {"lengths": torch.tensor([9, 0, 4])},
+    "resets": {"resets": torch.arange(T * B).view(T, B) % 4 == 0},
+}
+
+
+def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What x is computed from, u, h_0 and a bias."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((T, B, N), (N,), (B, N), (N,))
+    a, u, h_0, bias = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
+    return a.requires_grad_(), u.requires_grad_(), h_0.requires_grad_(), bias.requires_grad_()
+
+
+def loss(function: Any, given: tuple[Tensor, ...], **options: Any) -> tuple[Tensor, ...]:
+    a, u, h_0, bias = given
+    h, h_last = function(a * 1.5, u, h_0, bias=bias, **options)
+    return (h * torch.arange(h.numel()).view(h.shape).cos()).sum() + h_last.square().sum(), h, h_last
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_same_bits(activation: str, options: dict[str, Any], dtype: torch.dtype) -> None:
+    results = []
+    for function in (recurrence_, recurrence):
+        given = inputs(dtype)
+        value, h, h_last = loss(function, given, activation=activation, **options)
+        results.append((h, h_last, *torch.autograd.grad(value, given)))
+    for ours, expected in zip(*results, strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_h_takes_the_place_of_x() -> None:
+    a, u, *_ = inputs()
+    x = a * 2
+    h, _ = recurrence_(x, u)
+    assert h.data_ptr() == x.data_ptr()
+    assert_close(h, recurrence(a * 2, u)[0])
+
+
+@pytest.mark.parametrize("how", ["leaf", "view", "strided", "by name"])
+def test_an_x_that_cannot_be_overwritten_is_left_alone(how: str) -> None:
+    a, u, *_ = inputs()
+    x = {
+        "leaf": a.detach(),
+        "view": (a * 1.0).view(T, B, N),
+        "strided": (a * 1.0).transpose(0, 1).contiguous().transpose(0, 1),
+        "by name": a * 1.0,
+    }[how]
+    before = x.detach().clone()
+    h, _ = recurrence_(x, u, backend="reference" if how == "by name" else None)
+    assert_close(h, recurrence(before, u)[0])
+    if how != "leaf":  # which is a result of its own, and may go
+        assert torch.equal(x, before)
+
+
+def test_second_derivatives() -> None:
+    """A graph of the backward pass goes by the function that has a derivative."""
+    generator = torch.Generator().manual_seed(1)
+    given = [torch.rand(shape, generator=generator).double() + 0.1 for shape in ((4, 2, 3), (3,), (2, 3), (3,))]
+    given = [tensor.requires_grad_() for tensor in given]
+
+    def function(a: Tensor, u: Tensor, h_0: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        return recurrence_(a * 1.0, u, h_0, bias=bias, activation="tanh")
+
+    assert torch.autograd.gradcheck(function, given)
+    assert torch.autograd.gradgradcheck(function, given)
+
+
+def test_a_batch_of_gradients_at_once() -> None:
+    a, u, *_ = inputs()
+    h, _ = recurrence_(a * 1.0, u)
+    directions = torch.randn(5, *h.shape, dtype=torch.float64)
+    at_once = torch.autograd.grad(h, (a, u), directions, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(h, (a, u), direction, retain_graph=True) for direction in directions]
+    for ours, expected in zip(at_once, zip(*one_by_one, strict=True), strict=True):
+        assert_close(ours, torch.stack(expected))
+
+
+def test_torch_func_and_traces_see_the_op() -> None:
+    a, u, *_ = (tensor.detach() for tensor in inputs())
+    gradient = torch.func.grad(lambda u: recurrence_(a * 1.0, u)[0].sum())(u)
+    assert_close(gradient, torch.func.grad(lambda u: recurrence(a * 1.0, u)[0].sum())(u))
+    many = torch.stack([u, -u])
+    assert_close(
+        torch.vmap(lambda u: recurrence_(a * 1.0, u)[0])(many), torch.stack([recurrence(a, u)[0] for u in many])
+    )
+    graph = make_fx(lambda a, u: recurrence_(a * 1.0, u)[0])(a, u)
+    assert torch.ops.indrnn.recurrence.default in [node.target for node in graph.graph.nodes]
+    assert_close(graph(2 * a, u), recurrence(2 * a, u)[0])
+
+
+def test_a_derivative_in_forward_mode_is_refused_with_the_same_words() -> None:
+    a, u, *_ = (tensor.detach() for tensor in inputs())
+    with (
+        torch.autograd.forward_ad.dual_level(),
+        pytest.raises(NotImplementedError, match=r"indrnn\.recurrence has no forward-mode derivative"),
+    ):
+        recurrence_(torch.autograd.forward_ad.make_dual(a, a) * 1.0, u)
+
+
+def test_bad_arguments_are_named() -> None:
+    a, u, *_ = (tensor.detach() for tensor in inputs())
+    with pytest.raises(ValueError, match="h_0 must have x's shape"):
+        recurrence_(a * 1.0, u, torch.zeros(B, N + 1, dtype=torch.float64))
+    with pytest.raises(ValueError, match="lengths must lie between 0 and T = 9"):
+        recurrence_(a * 1.0, u, lengths=torch.tensor([1, 2, 10]))
