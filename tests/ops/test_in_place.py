@@ -1,4 +1,4 @@
-"""`recurrence_`, which may write over its x: the numbers of `recurrence`, and not where someone watches."""
+"""Where h may take the place of x: the numbers are the same, and it is not done where someone watches."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from indrnn import recurrence
 from indrnn.ops import native
+from indrnn.ops.fused import recurrence_norm
 from indrnn.ops.op import recurrence_
 
 from ..conftest import ACTIVATIONS
@@ -121,6 +122,48 @@ def test_a_derivative_in_forward_mode_is_refused_with_the_same_words() -> None:
         pytest.raises(NotImplementedError, match=r"indrnn\.recurrence has no forward-mode derivative"),
     ):
         recurrence_(torch.autograd.forward_ad.make_dual(a, a) * 1.0, u)
+
+
+def norm_loss(overwrite: bool, given: list[Tensor], **options: Any) -> tuple[Tensor, ...]:
+    a, u, h_0, bias, weight, shift = given
+    y, h_last, mean, var = recurrence_norm(a * 1.5, u, weight, shift, h_0, bias=bias, overwrite=overwrite, **options)
+    return (y * torch.arange(y.numel()).view(y.shape).cos()).sum() + h_last.square().sum(), y, h_last, mean, var
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", [OPTIONS["plain"], OPTIONS["lengths"], OPTIONS["resets"]], ids=str)
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("masked", [False, True], ids=["no dropout", "dropout"])
+def test_with_a_norm_the_same_bits(place: str, options: dict[str, Any], dtype: torch.dtype, masked: bool) -> None:
+    mask = (torch.arange(B * N).view(1, B, N) % 3 > 0).to(dtype) * 1.5 if masked else None
+    results = []
+    for overwrite in (True, False):
+        given = [*inputs(dtype), *(torch.linspace(0.5, 2.0, N, dtype=dtype).requires_grad_() for _ in range(2))]
+        value, *rest = norm_loss(overwrite, given, place=place, mask=mask, **options)
+        results.append((*rest, *torch.autograd.grad(value, given)))
+    for ours, expected in zip(*results, strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_with_a_norm_h_takes_the_place_of_x_where_that_is_not_needed() -> None:
+    a, u, *_ = (tensor.detach() for tensor in inputs())
+    one = torch.ones(N, dtype=torch.float64)
+    for place, overwritten in (("after", True), ("before", False)):
+        x = a * 2
+        recurrence_norm(x, u, one, one, place=place, overwrite=True)
+        assert torch.equal(x, recurrence(a * 2, u)[0] if overwritten else a * 2)
+
+
+def test_with_a_norm_second_derivatives() -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((4, 2, 3), (3,), (2, 3), (3,), (3,), (3,))
+    given = [torch.rand(shape, generator=generator).double().add_(0.1).requires_grad_() for shape in shapes]
+
+    def function(*given: Tensor) -> Tensor:
+        return norm_loss(True, list(given), place="after", activation="tanh")[0]
+
+    assert torch.autograd.gradcheck(function, given)
+    assert torch.autograd.gradgradcheck(function, given)
 
 
 def test_bad_arguments_are_named() -> None:

@@ -40,7 +40,7 @@ PRODUCTS = "the matrix products alone"
 class Nothing(nn.Module):
     """In the place of a recurrent layer: what is left are the matrix products."""
 
-    def forward(self, x: Tensor, *_: Any) -> Tensor:
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         """Return x."""
         return x
 

@@ -126,7 +126,7 @@ def _apply(layer: nn.Module, x: Tensor, run: Run) -> Tensor:
     """Weight, then IndRec."""
     weight, recurrence = _modules(layer)
     assert isinstance(weight, nn.Linear)
-    return recurrence(project(x, weight.weight), run, weight.bias)  # type: ignore[no-any-return]
+    return recurrence(project(x, weight.weight), run, weight.bias, overwrite=True)  # type: ignore[no-any-return]
 
 
 def _modules(module: nn.Module) -> list[nn.Module]:

@@ -64,5 +64,5 @@ class PlainIndRNN(Network):
             for weight in first:
                 x = torch.relu(weight(x))
             assert isinstance(final, nn.Linear)
-            x = recurrence(project(x, final.weight), run, final.bias)
+            x = recurrence(project(x, final.weight), run, final.bias, overwrite=True)
         return x

@@ -14,6 +14,7 @@ from ..layers.dropout import dropout_mask, shared_dropout
 from ..layers.norm import SequenceBatchNorm, StepBatchNorm, next_position
 from ..ops import choice, recurrence, split
 from ..ops.fused import recurrence_norm
+from ..ops.op import recurrence_
 
 Place = Literal["before", "after"]
 
@@ -133,13 +134,16 @@ class IndRec(nn.Module):
         if self.norm is not None:
             self.norm.reset_parameters()
 
-    def forward(self, x: Tensor, run: Run, bias: Tensor | None = None) -> Tensor:
-        """Run over x (T, B, N), to each step of which the bias (N,) is added; states go by `run`."""
+    def forward(self, x: Tensor, run: Run, bias: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
+        """Run over x (T, B, N), to each step of which the bias (N,) is added; states go by `run`.
+
+        With `overwrite`, x is the result of an operation and nothing else needs it, so that its memory may be used.
+        """
         if self._fuses():
-            return self._fused(x, run, bias)
+            return self._fused(x, run, bias, overwrite)
         if self.settings.norm == "before":
             x, bias = self._normalise(x if bias is None else (x + bias).to(x.dtype), run), None
-        h, h_last = recurrence(
+        h, h_last = (recurrence_ if overwrite else recurrence)(
             x,
             self.weight_hh,
             run.next_state(),
@@ -160,7 +164,7 @@ class IndRec(nn.Module):
             return False
         return self.settings.fused and self.training and isinstance(norm, SequenceBatchNorm) and not norm.synchronised
 
-    def _fused(self, x: Tensor, run: Run, bias: Tensor | None) -> Tensor:
+    def _fused(self, x: Tensor, run: Run, bias: Tensor | None, overwrite: bool) -> Tensor:
         norm = self.norm
         assert isinstance(norm, SequenceBatchNorm)
         assert norm.weight is not None
@@ -180,6 +184,7 @@ class IndRec(nn.Module):
             lengths=run.lengths,
             resets=run.resets,
             backend=self.settings.backend,
+            overwrite=overwrite,
         )
         run.leaving.append(h_last)
         if self.settings.norm == "before" and bias is not None:

@@ -39,6 +39,7 @@ def recurrence_norm(
     lengths: Tensor | None = None,
     resets: Tensor | None = None,
     backend: str | None = None,
+    overwrite: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute the recurrence, batch norm over batch and time before or after it, and dropout.
 
@@ -56,6 +57,7 @@ def recurrence_norm(
         lengths: as for `recurrence`; padding enters no statistic.
         resets: as for `recurrence`.
         backend: as for `recurrence`.
+        overwrite: x is the result of an operation and nothing else needs it, so that its memory may be used.
 
     Returns:
         y (T, B, ..., N), h_last (B, ..., N), and the mean and biased variance (N,) of h, or of x without the bias. The
@@ -73,7 +75,8 @@ def recurrence_norm(
         raise ValueError(f"mask must have shape {(1, *x.shape[1:])}, one for all steps, got {tuple(mask.shape)}")
     choice.check_name(backend)
     arguments = (x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place, backend)
-    y, h_last, _, mean, var = _RecurrenceNorm.apply(*arguments)
+    in_place = overwrite and place == "after" and op.can_overwrite(arguments[:9], activation, backend)
+    y, h_last, _, mean, var = (_RecurrenceNormInPlace if in_place else _RecurrenceNorm).apply(*arguments)
     return y, h_last, mean, var
 
 
@@ -300,3 +303,32 @@ class _RecurrenceNorm(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
         return op._one_by_one(_RecurrenceNorm.apply, info.batch_size, in_dims, args)
+
+
+class _RecurrenceNormInPlace(torch.autograd.Function):
+    """By the C++ kernel, with h in the place of x, for a norm after the recurrence."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        u: Tensor,
+        bias: Tensor | None,
+        h_0: Tensor | None,
+        weight: Tensor,
+        shift: Tensor,
+        mask: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        *options: Any,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        op.check_lengths(lengths, x.shape[0])
+        inputs = (x, u, bias, h_0, weight, shift, mask, lengths, resets, *options)
+        output = native.norm_forward(*inputs[:-1], overwrite=True)
+        ctx.mark_dirty(x)
+        _RecurrenceNorm.setup_context(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _RecurrenceNorm.backward(ctx, *gradients)

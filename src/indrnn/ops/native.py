@@ -149,8 +149,10 @@ def norm_forward(
     eps: float,
     activation: str,
     place: str,
+    *,
+    overwrite: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `fused.norm_forward`."""
+    """As `fused.norm_forward`; with `overwrite` h takes the place of x, which must be contiguous."""
     loaded = library()
     assert not isinstance(loaded, str), loaded
     x = _with_contiguous_rows(x)
@@ -160,7 +162,7 @@ def norm_forward(
     mask = None if mask is None else mask.to(dtype).expand(1, *x.shape[1:]).contiguous()
     state = _start(h_0, x.shape[1:], dtype)
     lengths, resets = _flags(lengths, resets)
-    h = torch.empty(x.shape, dtype=x.dtype, device="cpu")
+    h = x if overwrite else torch.empty(x.shape, dtype=x.dtype, device="cpu")
     y = torch.empty(x.shape, dtype=x.dtype, device="cpu") if place == "after" or mask is not None else None
     mean, var = torch.empty(u.shape, dtype=dtype, device="cpu"), torch.empty(u.shape, dtype=dtype, device="cpu")
     loaded.indrnn_norm_forward(

@@ -90,7 +90,7 @@ def recurrence_(
     Where the C++ kernel serves in eager mode, h takes x's place in memory, and the call costs less.
     """
     given = (x, u, bias, h_0, lengths, resets)
-    if _can_overwrite(given, activation, backend):
+    if can_overwrite(given, activation, backend):
         check(x, u, h_0, bias, activation, lengths, resets)
         try:
             h, h_last = _RecurrenceInPlace.apply(*given, activation, reverse, backend)
@@ -102,7 +102,8 @@ def recurrence_(
     return recurrence(x, u, h_0, bias=bias, lengths=lengths, resets=resets, **options)  # type: ignore[arg-type]
 
 
-def _can_overwrite(tensors: tuple[Tensor | None, ...], activation: str, backend: str | None) -> bool:
+def can_overwrite(tensors: tuple[Tensor | None, ...], activation: str, backend: str | None) -> bool:
+    """Whether the first of the tensors may be computed over by the C++ kernel, called from here."""
     x = tensors[0]
     assert x is not None
     if torch.compiler.is_compiling() or instead is not None or _is_watched():
