@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 
-from indrnn import recurrence
+from indrnn import PlainIndRNN, recurrence
 from indrnn.ops import native
 from indrnn.ops.fused import recurrence_norm
 from indrnn.ops.op import recurrence_
@@ -164,6 +165,20 @@ def test_with_a_norm_second_derivatives() -> None:
 
     assert torch.autograd.gradcheck(function, given)
     assert torch.autograd.gradgradcheck(function, given)
+
+
+def test_hooks_of_modules_and_checkpoints_go_with_it() -> None:
+    """A full backward hook hands a module views of its inputs, which must not be written over."""
+    network, x = PlainIndRNN(2, 8, 3), torch.rand(20, 5, 2, requires_grad=True)
+    network(x)[0].sum().backward()
+    assert x.grad is not None
+    expected, x.grad = x.grad, None
+    seen = []
+    for module in network.recurrences:
+        module.register_full_backward_hook(lambda module, *_: seen.append(module))
+    torch.utils.checkpoint.checkpoint(lambda x: network(x)[0], x, use_reentrant=False).sum().backward()
+    assert seen == list(network.recurrences)[::-1]
+    assert_close(x.grad, expected)
 
 
 def test_bad_arguments_are_named() -> None:
