@@ -7,6 +7,7 @@ input.
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,7 @@ except ImportError:  # on Windows
 INPUTS, PIECE = 2, 4096
 STEPS = (1000, 4000, 16_000, 64_000, 128_000, 256_000, 512_000, 1_000_000)
 BATCHES, NEURONS, LAYERS = (1, 4, 16, 64, 256), (32, 128, 512, 2048), (1, 2, 4, 8, 16, 32)
-OUT_OF_CACHE = 64 << 20  # bytes of one (T, B, N) tensor from which the exponent of T is fitted
+OUT_OF_CACHE = 120 * 10**6  # bytes of one (T, B, N) tensor: four times a large cache
 RECOMPUTED = "with recomputation"
 
 
@@ -35,27 +36,23 @@ def run(bench: Bench) -> None:
     steps = STEPS[:-2] if bench.quick else STEPS
     for recompute in (PIECE, None):  # the one of less memory first, for the process's peak
         title = "T" if recompute is None else f"T, {RECOMPUTED}"
-        sizes = [T for T in steps if recompute is None or T > PIECE]
-        for T in sizes:
-            _measure(bench, title, T, T, 1, 128, 1, recompute)
+        sizes = {T: (T, 1, 128, 1) for T in steps if recompute is None or T > PIECE}
+        raw = _measure(bench, title, sizes, recompute)
         _table(bench, title, "batch 1, 128 neurons, 1 layer" + (f", recompute={recompute}" if recompute else ""))
-        _exponent(bench, title)
+        _exponent(bench, title, raw)
         _longest(bench, title)
     end = -1 if bench.quick else None
-    for B in BATCHES[:end]:
-        _measure(bench, "batch", B, 512, B, 128, 1)
+    _measure(bench, "batch", {B: (512, B, 128, 1) for B in BATCHES[:end]})
     _table(bench, "batch", "T = 512, 128 neurons, 1 layer")
-    for N in NEURONS[:end]:
-        _measure(bench, "neurons", N, 512, 16, N, 1)
+    _measure(bench, "neurons", {N: (512, 16, N, 1) for N in NEURONS[:end]})
     _table(bench, "neurons", "T = 512, batch 16, 1 layer")
-    for layers in LAYERS[:end]:
-        _measure(bench, "layers", layers, 512, 16, 128, layers)
+    _measure(bench, "layers", {layers: (512, 16, 128, layers) for layers in LAYERS[:end]})
     _table(bench, "layers", "T = 512, batch 16, 128 neurons")
     if bench.device.type == "cpu":
         given = torch.get_num_threads()
         for threads in dict.fromkeys((1, *(2**k for k in range(1, given.bit_length())), given)):
             torch.set_num_threads(threads)
-            _measure(bench, "threads", threads, 512, 64, 128, 2)
+            _measure(bench, "threads", {threads: (512, 64, 128, 2)})
         torch.set_num_threads(given)
         _table(bench, "threads", "T = 512, batch 64, 128 neurons, 2 layers")
 
@@ -73,22 +70,24 @@ def _check_agreement(device: torch.device) -> None:
 
 
 def _measure(
-    bench: Bench, title: str, value: int, T: int, B: int, N: int, layers: int, recompute: int | None = None
-) -> None:
-    model = IndRNN(INPUTS, N, layers, recompute=recompute, device=bench.device)
-    x, weights = torch.rand(T, B, INPUTS, device=bench.device), torch.rand(T * B * N, device=bench.device)
-    step = training_step(model, x, weights)
-    took = quantiles(bench.interleaved({"": step})[""])
-    peak = bench.peak_bytes(step)
-    bench.rows.append(
-        {
-            "title": title,
-            "value": value,
-            "tensor_bytes": T * B * N * 4,
-            "ms": asdict(took),
-            "peak_bytes": peak,
-        }
-    )
+    bench: Bench, title: str, sizes: dict[int, tuple[int, int, int, int]], recompute: int | None = None
+) -> dict[str, list[float]]:
+    """Time training steps of these sizes (T, B, N and layers), interleaved, and then the memory of each.
+
+    Returns:
+        The milliseconds, by size and round.
+    """
+    weights = torch.rand(max(T * B * N for T, B, N, _ in sizes.values()), device=bench.device)
+    steps = {}
+    for value, (T, B, N, layers) in sizes.items():
+        model = IndRNN(INPUTS, N, layers, recompute=recompute, device=bench.device)
+        steps[str(value)] = training_step(model, torch.rand(T, B, INPUTS, device=bench.device), weights[: T * B * N])
+    raw = bench.interleaved(steps)
+    for value, (T, B, N, _) in sizes.items():
+        took, peak = quantiles(raw[str(value)]), bench.peak_bytes(steps[str(value)])
+        row = {"title": title, "value": value, "tensor_bytes": T * B * N * 4, "ms": asdict(took), "peak_bytes": peak}
+        bench.rows.append(row)
+    return raw
 
 
 def _table(bench: Bench, title: str, about: str) -> None:
@@ -105,17 +104,18 @@ def _table(bench: Bench, title: str, about: str) -> None:
         bench.say(f"| {' | '.join(cells)} |")
 
 
-def _exponent(bench: Bench, title: str) -> None:
-    """Of T, by least squares on logarithms, where tensors are too large for any cache."""
+def _exponent(bench: Bench, title: str, raw: dict[str, list[float]]) -> None:
+    """Of T, by least squares on logarithms in each round, where tensors are too large for any cache."""
     rows = [row for row in bench.rows if row["title"] == title and row["tensor_bytes"] >= OUT_OF_CACHE]
     if len(rows) < 2:
         bench.say("\nexponent of T: not fitted, for too few tensors are out of cache (without --quick they are)")
         return
-    points = [(math.log(row["value"]), math.log(row["ms"]["median"])) for row in rows]
-    mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
-    exponent = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
-    bench.say(f"\nexponent of T, fitted from T = {rows[0]['value']:,} on: {exponent:.3f}")
-    bench.rows.append({"title": f"exponent of {title}", "exponent": exponent, "from": rows[0]["value"]})
+    log_T = [math.log(row["value"]) for row in rows]
+    rounds = zip(*(raw[str(row["value"])] for row in rows), strict=True)
+    slopes = [statistics.linear_regression(log_T, [math.log(ms) for ms in each]).slope for each in rounds]
+    exponent = quantiles(slopes)
+    bench.say(f"\nexponent of T, fitted from T = {rows[0]['value']:,} on, in each round: {exponent}")
+    bench.rows.append({"title": f"exponent of {title}", "exponent": asdict(exponent), "from": rows[0]["value"]})
 
 
 def _longest(bench: Bench, title: str) -> None:

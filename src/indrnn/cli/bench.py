@@ -21,7 +21,7 @@ KINDS = {
     "stream": "latency of one step at batch 1, beside torch's cells",
     "scale": "time and memory as T, batch, neurons, layers and threads grow",
 }
-ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 7}
+ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9}
 
 
 def bench(arguments: list[str]) -> int:
