@@ -125,17 +125,18 @@ def draw(bench: Bench, path: Path) -> None:
     """Draw the times as multiples of the products'."""
     from ..analysis.curves import new_figure, save_figure
 
-    titles = list(dict.fromkeys(row["title"] for row in bench.rows))
-    figure, panels = new_figure(len(titles), width=3.4)
+    titles, names = (list(dict.fromkeys(row[key] for row in bench.rows)) for key in ("title", "name"))
+    figure, panels = new_figure(len(titles), width=3.6)
     for axes, title in zip(panels, titles, strict=True):
         rows = [row for row in bench.rows if row["title"] == title]
         middle = [row["ratio"]["median"] for row in rows]
-        ends = [[row["ratio"][end] for row in rows] for end in ("low", "high")]
-        spread = [[abs(m - e) for m, e in zip(middle, side, strict=True)] for side in ends]
-        bars = axes.barh([row["name"] for row in rows], middle, xerr=spread, color="#4fa3bf")
+        spread = [[abs(row["ratio"][end] - row["ratio"]["median"]) for row in rows] for end in ("low", "high")]
+        places = [names.index(row["name"]) for row in rows]
+        bars = axes.barh(places, middle, xerr=spread, color="#4fa3bf", error_kw={"linewidth": 0.8})
         axes.bar_label(bars, [f"{value:.2f}×" for value in middle], fontsize=8, padding=3)
-        axes.invert_yaxis()
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("time of a training step, products alone = 1")
+        axes.set_yticks(range(len(names)), names if axes is panels[0] else [""] * len(names))
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("time of a step, products = 1")
         axes.margins(x=0.2)
     save_figure(figure, path)

@@ -159,7 +159,7 @@ def draw(bench: Bench, path: Path) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
         axes.yaxis.set_major_formatter("{x:g}")
     panels[0].set_ylabel("time (ms), peak of memory (MiB)")
-    panels[0].legend(frameon=False, fontsize=7)
+    panels[0].legend(frameon=False, fontsize=7, handlelength=3.5)
     save_figure(figure, path)
 
 
