@@ -850,7 +850,7 @@ def test_runs_that_cannot_be_gathered(finished: Path, few_digits: Path, call: Ca
     assert_refused(call("analyse", "gradients", finished), "runs must be of sequential or permuted MNIST")
     assert_refused(call("analyse", "gradients", digits, "--batches", "0"), "batches must")
     assert_refused(call("analyse", "gradients"), "needs the folders of runs")
-    assert_refused(call("analyse", "depth", digits), "analyse needs the name of an analysis")
+    assert_refused(call("analyse", "width", digits), "analyse needs the name of an analysis")
 
 
 # ---- demo
@@ -934,10 +934,20 @@ def test_options_of_a_recipe_are_completed(recipe: str, script: Path, call: Call
 
 
 @needs_bash
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in ("train", "completion")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(command for command in COMMANDS if command not in ("train", "analyse", "bench", "completion")),
+        *(f"analyse {kind}" for kind in ("gradients", "depth")),
+        *(f"bench {kind}" for kind in ("layer", "network", "stream", "scale")),
+    ],
+)
 def test_options_of_a_command_are_completed(command: str, script: Path, call: Call) -> None:
-    offered = completed(script, "indrnn", command, "--")
-    assert set(offered) | {"--help"} == options_of(call, command) | {"--help"}
+    first, *kind = command.split()
+    if kind:
+        assert kind[0] in completed(script, "indrnn", first, "")
+    offered = completed(script, "indrnn", *command.split(), "--")
+    assert set(offered) | {"--help"} == options_of(call, *command.split()) | {"--help"}
 
 
 @needs_bash

@@ -20,8 +20,16 @@ _indrnn() {{
       demo) words="--out --steps" ;;
       evaluate) words="--device --data-dir" ;;
       report) words="--out" ;;
-      analyse) words="gradients depth --out --batches --device --data-dir --seeds" ;;
-      bench) words="layer network stream scale --out --quick --rounds --device --threads --keep-memory" ;;
+      analyse)
+        case "$COMP_CWORD ${{COMP_WORDS[2]}}" in
+          "2 "*) words="gradients depth" ;;
+          *" gradients") words="--out --batches --device --data-dir" ;;
+          *" depth") words="--out --seeds" ;;
+        esac ;;
+      bench)
+        if [ "$COMP_CWORD" -eq 2 ]; then words="layer network stream scale"; else
+          words="--out --quick --rounds --device --threads --keep-memory"
+        fi ;;
       completion) words="bash zsh" ;;
     esac
   fi
