@@ -21,7 +21,7 @@ needs_kernel = pytest.mark.skipif(isinstance(native.library(), str), reason="the
 def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sizes: dict[Any, dict[str, Any]] = {
-        layer: {"LENGTHS": (8, 16, 24), "HIDDEN": 8, "BATCH": 3, "COMPILED": 4, "LONG": 32},
+        layer: {"LENGTHS": (8, 16, 24), "HIDDEN": 8, "BATCH": 3, "COMPILED": 4, "LONG": 32, "TOO_SLOW": 1e9},
         network: {"STEPS": 12, "BATCH": 3},
         stream: {"UNITS": (8,), "LAYERS": (1, 2), "CALLS": 3},
         scale: {
@@ -85,6 +85,19 @@ def test_layer_compares_with_every_peer_that_is_there(capsys: pytest.CaptureFixt
             "IndRNN, 2 layers",
         }
     assert "left out: SRU, the package sru: it is for another day" in capsys.readouterr().out
+
+
+def test_what_is_far_too_slow_is_left_out_of_longer_sequences(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(layer, "TOO_SLOW", 1e-9)  # all are
+    assert bench("layer", "--quick", "--rounds", "2") == 0
+    names = [row["name"] for row in rows("layer") if row["title"].startswith("T = 16:")]
+    assert names == [layer.LSTM]
+    assert (
+        "left out of longer sequences, 1e-09 times slower than torch.nn.LSTM: IndRNN, 1 layer"
+        in capsys.readouterr().out
+    )
 
 
 def test_stream_gives_quantiles_of_every_call() -> None:
