@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -40,12 +39,22 @@ def test_a_step_keeps_one_tensor_a_layer_and_holds_two_more_at_its_peak(layers: 
     assert layers < peak < layers + 2.5
 
 
-def test_ratios_are_taken_within_a_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Against a candidate of known cost: a sleep of three times the other's."""
+def test_ratios_are_taken_within_a_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that only the candidates move, one three times as far as the other."""
+    now = 0.0
+    monkeypatch.setattr("indrnn.bench.measure.time.perf_counter", lambda: now)
+
+    def take(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
     bench = Bench("name", tmp_path, torch.device("cpu"), rounds=3)
-    ratios = bench.compare("a title", "short", {"short": lambda: time.sleep(0.01), "long": lambda: time.sleep(0.03)})
-    assert 0 < ratios["long"].low <= ratios["long"].median <= ratios["long"].high < 1
-    assert ratios["short"].median == 1
+    ratios = bench.compare("a title", "short", {"short": lambda: take(1.0), "long": lambda: take(3.0)})
+    assert ratios["long"] == Quantiles(1 / 3, 1 / 3, 1 / 3)
+    assert ratios["short"] == Quantiles(1.0, 1.0, 1.0)
+    assert bench.rows[1]["ms"]["median"] == 3000.0
     bench.write("indrnn bench name")
     kept = json.loads((tmp_path / "name.json").read_text())
     assert kept["rounds"] == 3
