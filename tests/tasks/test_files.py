@@ -93,8 +93,8 @@ class Handler(BaseHTTPRequestHandler):
         if kind == "breaks":
             self.close_connection = True
             return
+        request.sent = len(body)  # before the last of it goes: the test may look as soon as that has come
         self.wfile.write(body[middle:])
-        request.sent = len(body)
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
