@@ -1,4 +1,4 @@
-"""For all tests: new memory is poisoned, and backends are named once."""
+"""For all tests: new memory is poisoned, backends are named once, and half precision is probed before they begin."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import indrnn
+from indrnn import onednn
 from indrnn.ops import triton_backend
 
 if importlib.util.find_spec("triton") is not None:  # which looks at this as it is imported: by us, when first used
@@ -47,8 +48,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(names[0], BACKENDS if names == ["backend"] else ACTIVATIONS)
 
 
+_half_precision: str | None = None
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    global _half_precision
     config.addinivalue_line("markers", "slow_for(backend): slow, where this is the backend")
+    if not hasattr(config, "workerinput"):  # xdist's workers inherit the environment of the process that starts them
+        _half_precision = onednn.limit_where_needed()
+
+
+def pytest_report_header() -> str | None:
+    return _half_precision
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

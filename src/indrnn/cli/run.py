@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,14 +15,14 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from .. import keep_memory
+from .. import keep_memory, onednn
 from ..models import Baseline, Transformer, from_plain, load
 from ..recipes import ROWS, Recipe, Row, find
 from ..recipes.adding import AddingRecipe
 from ..recipes.pixels import PixelsRecipe
 from ..recipes.types import TYPES
 from ..tasks.adding import BASELINE
-from ..training import Result, RunFolder, Task
+from ..training import Result, RunFolder, Task, Training
 from ..training import train as run_training
 from ..training.folder import plain
 from ..training.options import check_count
@@ -107,6 +108,7 @@ def run(
 ) -> Result:
     """Train a recipe into a folder, and draw its curve."""
     keep_memory()
+    _prepare_half_precision(recipe.training)
     torch.manual_seed(recipe.seed)
     config = recipe.model_config()
     apart = ("training", "seed", "data_dir")  # the last may be another on another machine
@@ -126,6 +128,15 @@ def run(
     if result.finished and result.main:
         _draw(result, recipe, task, model)
     return result
+
+
+def _prepare_half_precision(training: Training) -> None:
+    on_cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
+    if training.precision == "float32" or not on_cpu:
+        return
+    done = onednn.limit_where_needed()
+    if done is not None and os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"indrnn: {done}", file=sys.stderr)
 
 
 def _again(arguments: list[str]) -> str:

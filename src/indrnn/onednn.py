@@ -1,0 +1,52 @@
+"""Half precision on CPUs that announce AMX and cannot run it: a probe, and the variable that avoids the crash.
+
+Some virtual machines pass on the CPU's flags (`amx_bf16`) and not the instructions. oneDNN, which computes torch's
+half-precision products on CPUs, believes the flags: the process dies of SIGILL, or an operation says "could not create
+a primitive" and so does every later one. ONEDNN_MAX_CPU_ISA, read at oneDNN's first use, keeps it off AMX.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+VARIABLE, LIMIT = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE"
+
+# What dies or raises on such a machine, and last what worked before one of them raised.
+PROBE = """
+import torch
+
+for dtype in (torch.bfloat16, torch.float16):
+    x, weight = torch.ones(64, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype)
+    torch.nn.functional.linear(x, weight, weight[0])
+    torch.mm(x, weight)
+torch.nn.LSTM(8, 8)(torch.ones(4, 2, 8))
+"""
+
+
+def half_precision_works(limit: str | None = None) -> bool:
+    """Whether a child process survives half-precision products on this CPU, with the variable set to this, or as it is.
+
+    Takes as long as `import torch` does.
+    """
+    environment = dict(os.environ) if limit is None else os.environ | {VARIABLE: limit}
+    child = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=False)
+    return child.returncode == 0
+
+
+def limit_where_needed() -> str | None:
+    """Set ONEDNN_MAX_CPU_ISA for this process and its children where half precision dies without it.
+
+    To be called before the first product: oneDNN reads the variable once. One that is set already stays.
+
+    Returns:
+        A line for people that says what was done; None where there was nothing to do.
+    """
+    if VARIABLE in os.environ or half_precision_works():
+        return None
+    fails = "half precision fails on this CPU, which announces instructions it cannot run"
+    if not half_precision_works(LIMIT):
+        return f"{fails} or lacks something else: it fails with {VARIABLE}={LIMIT} too"
+    os.environ[VARIABLE] = LIMIT
+    return f"{fails}: {VARIABLE} is set to {LIMIT}"
