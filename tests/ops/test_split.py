@@ -33,7 +33,7 @@ from indrnn import (
     recurrence,
 )
 from indrnn.networks.unit import Place
-from indrnn.ops import split, split_recurrence, split_time, sum_gradients
+from indrnn.ops import split, split_recurrence, split_time, sum_gradients, timeline
 from tests.ops.problems import NAMES, Problem, problem
 
 T, B = 37, 5
@@ -382,7 +382,7 @@ def refusals(rank: int, groups: list[Any]) -> dict[str, str]:
             call()
         except (RuntimeError, ValueError) as error:
             said[name] = str(error)
-    assert split.current() is None
+    assert not timeline().is_split
     return said
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops import choice, recurrence, reference, split
+from ..ops import choice, recurrence, reference, timeline
 from .bound import EPSILON, RecurrentBound
 from .checks import check_like_weight, check_nonlinearity, check_resets, check_size, check_tensor
 from .indrnn import _describe, _last_steps
@@ -170,7 +170,7 @@ class _ConvIndRNN(nn.Module):
         check_tensor("hx", hx, (B, self.out_channels, *size))
         check_like_weight("hx", hx, self.weight_ih)
         check_tensor("lengths", lengths, (B,))
-        T = split.all_steps(T)
+        T = timeline().all_steps(T)
         check_resets(resets, (B, T) if self.batch_first else (T, B))
         return size
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops import split
+from ..ops import timeline
 from .checks import check_probability
 
 
@@ -20,14 +20,14 @@ def dropout_mask(x: Tensor, p: float, training: bool) -> Tensor | None:
     """The mask, (1, B, ..., N), of 0 and 1/(1−p); None where there is nothing to drop."""
     if not training or p == 0.0:
         return None
-    return split.same_on_all(F.dropout(torch.ones((1, *x.shape[1:]), dtype=x.dtype, device=x.device), p))
+    return timeline().same_on_all(F.dropout(torch.ones((1, *x.shape[1:]), dtype=x.dtype, device=x.device), p))
 
 
 def embedding_dropout(weight: Tensor, p: float, training: bool) -> Tensor:
     """Drop whole rows of an embedding matrix (words, rows), so that a word is dropped wherever it occurs."""
     if not training or p == 0.0:
         return weight
-    return weight * split.same_on_all(F.dropout(torch.ones_like(weight[:, :1]), p))
+    return weight * timeline().same_on_all(F.dropout(torch.ones_like(weight[:, :1]), p))
 
 
 class SharedDropout(nn.Module):

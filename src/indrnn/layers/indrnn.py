@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..ops import choice, reference, split
+from ..ops import choice, reference, timeline
 from ..ops.op import recurrence_
 from .bound import EPSILON, RecurrentBound
 from .checks import check_like_weight, check_nonlinearity, check_probability, check_resets, check_size, check_tensor
@@ -251,7 +251,7 @@ class IndRNN(nn.Module):
         """Whether this is a stream's next step, with nothing asked for that the op alone can do."""
         if x.shape[0] != 1 or lengths is not None or resets is not None or self.backend is not None:
             return False
-        return not (torch.compiler.is_compiling() or split.current() is not None)
+        return not (torch.compiler.is_compiling() or timeline().is_split)
 
     def _one_step(self, x: Tensor, h_0: Tensor | None, masks: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
         """As `_layers`, for (1, B, M)."""
@@ -271,7 +271,7 @@ class IndRNN(nn.Module):
     def _forward_packed(
         self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[PackedSequence, Tensor]:
-        split.refuse("a PackedSequence")
+        timeline().refuse("a PackedSequence")
         data, batch_sizes, order, back = input
         if lengths is not None:
             raise ValueError("lengths must be None with a PackedSequence, which has its own")
@@ -309,7 +309,7 @@ class IndRNN(nn.Module):
         check_tensor("hx", hx, (self.num_layers * self._directions, *batches, self.hidden_size))
         check_like_weight("hx", hx, self.weight_ih_l0)
         check_tensor("lengths", lengths, batches)
-        time = split.all_steps(time)
+        time = timeline().all_steps(time)
         check_resets(resets, (*batches, time) if self.batch_first else (time, *batches))
 
     def extra_repr(self) -> str:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..ops import split
+from ..ops import timeline
 from ..ops.reference import accumulation_dtype
 from .checks import check_size
 from .padding import per_step, valid_steps, without_padding
@@ -155,7 +155,7 @@ class SequenceBatchNorm(_BatchNorm):
             mean, var = self.running_mean.to(values.dtype), self.running_var.to(values.dtype)
             return self._normalise(values, mean, var, valid, dtype)
         if not self.synchronised:
-            split.refuse("batch norm over the sequence with synchronised=False, in training,")
+            timeline().refuse("batch norm over the sequence with synchronised=False, in training,")
         mean, var, count = self._statistics(values, valid, tuple(range(x.dim() - 1)))
         self.update(mean, var, count)
         return self._normalise(values, mean, var, valid, dtype)
@@ -216,7 +216,7 @@ class StepBatchNorm(_BatchNorm):
             lengths: (B,), the valid steps of each row.
             resets: (T, B), bool, the first steps of documents.
         """
-        split.refuse("batch norm with statistics of each step's own")
+        timeline().refuse("batch norm with statistics of each step's own")
         self._check(x)
         dtype, values = x.dtype, without_padding(x, lengths).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths)
@@ -253,7 +253,7 @@ class StepBatchNorm(_BatchNorm):
 
 def positions(x: Tensor, position: Tensor | None, resets: Tensor | None) -> Tensor:
     """(T, B), how many steps of its document each row has seen before each step."""
-    T, B = split.all_steps(x.shape[0]), x.shape[1]
+    T, B = timeline().all_steps(x.shape[0]), x.shape[1]
     step = torch.arange(T, device=x.device).unsqueeze(1).expand(T, B)
     start = step if position is None else step + position
     if resets is None:
@@ -267,7 +267,7 @@ def next_position(
     x: Tensor, position: Tensor | None, lengths: Tensor | None = None, resets: Tensor | None = None
 ) -> Tensor:
     """(B,), the position after x: what the next call is given."""
-    T, B = split.all_steps(x.shape[0]), x.shape[1]
+    T, B = timeline().all_steps(x.shape[0]), x.shape[1]
     before = torch.zeros(B, dtype=torch.int64, device=x.device) if position is None else position
     if T == 0:
         return before

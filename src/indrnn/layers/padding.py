@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..ops import split
+from ..ops import timeline
 
 
 def valid_steps(x: Tensor, lengths: Tensor | None) -> Tensor | None:
     """(T, B), whether each step of x (T, B, ...) is within its sequence; None where all are."""
     if lengths is None:
         return None
-    first = split.first_step()
+    first = timeline().first_step
     return torch.arange(first, first + x.shape[0], device=x.device).unsqueeze(1) < lengths
 
 

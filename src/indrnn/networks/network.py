@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..layers.checks import check_like_weight, check_resets, check_tensor
 from ..layers.padding import without_padding
-from ..ops import split
+from ..ops import timeline
 from .unit import IndRec, Recurrent, Run, State, state_after
 
 
@@ -106,7 +106,7 @@ class Network(nn.Module):
         check_like_weight("input", input, weight)
         batch, time = input.shape[:2] if self.batch_first else input.shape[1::-1]
         check_tensor("lengths", lengths, (batch,))
-        time = split.all_steps(time)
+        time = timeline().all_steps(time)
         check_resets(resets, (batch, time) if self.batch_first else (time, batch))
         if state is None:
             return
@@ -130,7 +130,7 @@ class Network(nn.Module):
 def last_step(features: Tensor, lengths: Tensor | None) -> Tensor:
     """The last valid step of (T, B, F): (B, F), zeros for a sequence of length 0."""
     T, B, F = features.shape
-    if split.current() is not None:
+    if timeline().is_split:
         return _last_step_of_all(features, lengths)
     if T == 0:
         return features.new_zeros(B, F)
@@ -142,11 +142,11 @@ def last_step(features: Tensor, lengths: Tensor | None) -> Tensor:
 
 def _last_step_of_all(features: Tensor, lengths: Tensor | None) -> Tensor:
     """The same where each process holds a slice: on every one, from the one that has the step."""
-    T, B, _ = features.shape
-    last = torch.full((B,), split.all_steps(T), device=features.device) if lengths is None else lengths
-    step = torch.arange(T, device=features.device).unsqueeze(1) + split.first_step()
-    here = (step == last - 1).unsqueeze(-1)  # (T, B, 1)
-    return split.sum_over_ranks(torch.where(here, features, 0.0).sum(0))
+    (T, B, _), here = features.shape, timeline()
+    last = torch.full((B,), here.all_steps(T), device=features.device) if lengths is None else lengths
+    step = torch.arange(T, device=features.device).unsqueeze(1) + here.first_step
+    at_end = (step == last - 1).unsqueeze(-1)  # (T, B, 1)
+    return here.sum_over_ranks(torch.where(at_end, features, 0.0).sum(0))
 
 
 def weight_layer(inputs: int, outputs: int, device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Linear:

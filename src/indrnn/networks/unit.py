@@ -12,7 +12,7 @@ from ..layers.bound import EPSILON, RecurrentBound
 from ..layers.checks import check_nonlinearity, check_probability, check_size
 from ..layers.dropout import dropout_mask, shared_dropout
 from ..layers.norm import SequenceBatchNorm, StepBatchNorm, next_position
-from ..ops import choice, recurrence, split
+from ..ops import choice, recurrence, timeline
 from ..ops.fused import recurrence_norm
 from ..ops.op import recurrence_
 
@@ -160,7 +160,7 @@ class IndRec(nn.Module):
 
     def _fuses(self) -> bool:
         norm = self.norm
-        if split.current() is not None:
+        if timeline().is_split:
             return False
         return self.settings.fused and self.training and isinstance(norm, SequenceBatchNorm) and not norm.synchronised
 

@@ -3,5 +3,6 @@
 from .choice import Backend, backends
 from .op import recurrence
 from .split import split_recurrence, split_time, sum_gradients
+from .timeline import timeline
 
-__all__ = ["Backend", "backends", "recurrence", "split_recurrence", "split_time", "sum_gradients"]
+__all__ = ["Backend", "backends", "recurrence", "split_recurrence", "split_time", "sum_gradients", "timeline"]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from . import choice, native, op, reference, triton_backend
+from .timeline import timeline
 
 _WITH_NORM = (native, triton_backend)  # backends that do this in fewer passes
 Run = Callable[..., tuple[Tensor, Tensor]]
@@ -65,8 +66,7 @@ def recurrence_norm(
     """
     if place not in ("before", "after"):
         raise ValueError(f"place must be 'before' or 'after', got {place!r}")
-    if op.instead is not None:
-        raise RuntimeError("recurrence_norm cannot run within split_time: its statistics would be of a slice of time")
+    timeline().refuse("recurrence_norm")
     op.check(x, u, h_0, bias, activation, lengths, resets)
     for name, value in (("weight", weight), ("shift", shift)):
         if value.shape != u.shape:

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from . import choice, native, reference
+from .timeline import timeline
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-
-instead: Callable[..., tuple[Tensor, Tensor]] | None = None
-"""What computes `recurrence` in its place, with the same arguments: set within `split.split_time`."""
 
 
 def recurrence(
@@ -54,9 +52,18 @@ def recurrence(
         h (T, B, ..., N), the state after each step, and h_last (B, ..., N), the state after each sequence's last step
         (h_0 for a sequence of length 0). Both contiguous, in x's type.
     """
-    if instead is not None:
-        options = {"activation": activation, "reverse": reverse, "backend": backend}
-        return instead(x, u, h_0, bias=bias, lengths=lengths, resets=resets, **options)
+    if (here := timeline()).is_split:
+        return here.recurrence(
+            x,
+            u,
+            h_0,
+            bias=bias,
+            activation=activation,
+            reverse=reverse,
+            lengths=lengths,
+            resets=resets,
+            backend=backend,
+        )
     check(x, u, h_0, bias, activation, lengths, resets)
     choice.check_name(backend)
     arguments = (x, u, bias, h_0, lengths, resets, activation, reverse, backend)
@@ -106,7 +113,7 @@ def can_overwrite(tensors: tuple[Tensor | None, ...], activation: str, backend: 
     """Whether the first of the tensors may be computed over by the C++ kernel, called from here."""
     x = tensors[0]
     assert x is not None
-    if torch.compiler.is_compiling() or instead is not None or _is_watched():
+    if torch.compiler.is_compiling() or timeline().is_split or _is_watched():
         return False
     if any(tensor is not None and type(tensor) not in (Tensor, torch.nn.Parameter) for tensor in tensors):
         return False

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from . import choice, op, reference
 from .scan import Map
+from .timeline import Timeline, on
 
 Group = Any
 """A process group, or None for the default one."""
@@ -82,9 +83,9 @@ def split_recurrence(
     op.check(whole, u, h_0, bias, activation, lengths, resets)
     op.check_lengths(lengths, place.total)
     if lengths is not None:
-        lengths = (lengths - place.start).clamp(0, place.steps)
+        lengths = (lengths - place.first_step).clamp(0, place.steps)
     if resets is not None:
-        resets = resets[place.start : place.start + place.steps]
+        resets = resets[place.first_step : place.first_step + place.steps]
     # A rank on which nothing needs a gradient takes part in the backward pass all the same.
     anchor = torch.zeros((), requires_grad=True) if any(row[1] for row in rows) else None
     options = (activation, reverse, backend)
@@ -224,45 +225,55 @@ def _slope(u: Tensor, x: Tensor, lengths: Tensor | None, resets: Tensor | None, 
 
 
 @dataclass(frozen=True)
-class Slice:
+class Slice(Timeline):
     """The steps of a sequence that this rank holds."""
 
+    is_split: ClassVar[bool] = True
     group: Group
-    start: int
     steps: int
     total: int
+    first_step: int = 0
 
+    def all_steps(self, T: int) -> int:
+        """The steps of the whole sequence, of which T are here."""
+        return self.total
 
-_current: Slice | None = None
+    def refuse(self, what: str) -> None:
+        """Raise."""
+        raise RuntimeError(f"{what} cannot run within split_time, where each process holds a slice of time")
+
+    def same_on_all(self, value: Tensor) -> Tensor:
+        """The first rank's value."""
+        return _from_rank(0, value, self.group)
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        """The sum over the ranks, on each of them; the gradient is that of the sum of their losses."""
+        return _SumOverRanks.apply(value, self.group)  # type: ignore[no-any-return]
+
+    def recurrence(self, x: Tensor, u: Tensor, h_0: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
+        """`split_recurrence`, with parts of gradients."""
+        if x.shape[0] != self.steps:
+            raise ValueError(f"x must have the {self.steps} steps that split_time was given, got {x.shape[0]}")
+        return split_recurrence(x, u, h_0, group=self.group, summed=False, **options)
 
 
 @contextmanager
 def split_time(steps: int, group: Group = None) -> Iterator[Slice]:
     """Within it, layers and networks run over a sequence of which this rank holds a slice of `steps` time steps.
 
-    Every rank of the group enters it, and makes the same calls. Inputs and outputs of a call are this rank's slice;
-    `lengths`, `resets`, states and a network's `last` features are those of the whole sequence, on every rank. The
-    backward pass may run outside of it, on every rank. A rank's gradients of parameters are its part of them:
-    `sum_gradients` makes them whole. `recurrence` is `split_recurrence`, with parts of gradients, too.
+    Every rank of the group enters it, and makes the same calls, in the thread that entered it; other threads are not
+    affected. Inputs and outputs of a call are this rank's slice; `lengths`, `resets`, states and a network's `last`
+    features are those of the whole sequence, on every rank. The backward pass may run outside of it, on every rank. A
+    rank's gradients of parameters are its part of them: `sum_gradients` makes them whole. `recurrence` is
+    `split_recurrence`, with parts of gradients, too.
 
     Args:
         steps: T_r, the time steps on this rank.
         group: the process group; None for the default one.
     """
-    global _current
     place = _place(_gather_objects(steps, group), group)
-    outer = _current, op.instead
-    _current, op.instead = place, functools.partial(_recurrence_within, place)
-    try:
+    with on(place):
         yield place
-    finally:
-        _current, op.instead = outer
-
-
-def _recurrence_within(place: Slice, x: Tensor, u: Tensor, h_0: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
-    if x.shape[0] != place.steps:
-        raise ValueError(f"x must have the {place.steps} steps that split_time was given, got {x.shape[0]}")
-    return split_recurrence(x, u, h_0, group=place.group, summed=False, **options)
 
 
 def sum_gradients(parameters: Iterable[Tensor], group: Group = None) -> None:
@@ -273,37 +284,6 @@ def sum_gradients(parameters: Iterable[Tensor], group: Group = None) -> None:
             total = part.contiguous().clone()
             dist.all_reduce(total, group=group)
             parameter.grad = total
-
-
-def current() -> Slice | None:
-    """The slice that `split_time` is about; None outside of it."""
-    return _current
-
-
-def first_step() -> int:
-    """The place in the whole sequence of the first step that is here."""
-    return 0 if _current is None else _current.start
-
-
-def all_steps(T: int) -> int:
-    """The steps of the whole sequence, of which T are here."""
-    return T if _current is None else _current.total
-
-
-def refuse(what: str) -> None:
-    """Raise within `split_time`."""
-    if _current is not None:
-        raise RuntimeError(f"{what} cannot run within split_time, where each process holds a slice of time")
-
-
-def same_on_all(value: Tensor) -> Tensor:
-    """The first rank's: what is drawn at random and shared over time."""
-    return value if _current is None else _from_rank(0, value, _current.group)
-
-
-def sum_over_ranks(value: Tensor) -> Tensor:
-    """The sum over the ranks, on each of them; the gradient is that of the sum of their losses."""
-    return value if _current is None else _SumOverRanks.apply(value, _current.group)
 
 
 class _SumOverRanks(torch.autograd.Function):
@@ -322,7 +302,7 @@ class _SumOverRanks(torch.autograd.Function):
 
 def _place(steps: list[int], group: Group) -> Slice:
     rank = dist.get_rank(group)
-    return Slice(group, sum(steps[:rank]), steps[rank], sum(steps))
+    return Slice(group, steps[rank], sum(steps), first_step=sum(steps[:rank]))
 
 
 def _gather_objects(value: Any, group: Group) -> list[Any]:

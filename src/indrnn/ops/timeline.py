@@ -1,0 +1,73 @@
+"""Which time steps a call is given: all of a sequence, or this process's slice within `split_time`.
+
+Layers ask `timeline()` once and go by the object it returns; a call in another thread is not affected.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from torch import Tensor
+
+
+class Timeline:
+    """The whole sequence is here; `Slice` of split.py is the other case."""
+
+    is_split: ClassVar[bool] = False
+    first_step: int = 0
+    """The place in the whole sequence of the first step that is here."""
+
+    def all_steps(self, T: int) -> int:
+        """The steps of the whole sequence, of which T are here."""
+        return T
+
+    def refuse(self, what: str) -> None:
+        """Raise where time is split."""
+
+    def same_on_all(self, value: Tensor) -> Tensor:
+        """The first rank's value: what is drawn at random and shared over time."""
+        return value
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        """The sum over the ranks, on each of them; the gradient is that of the sum of their losses."""
+        return value
+
+    def recurrence(
+        self,
+        x: Tensor,
+        u: Tensor,
+        h_0: Tensor | None,
+        *,
+        bias: Tensor | None,
+        activation: str,
+        reverse: bool,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        backend: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        """What `recurrence` does in place of itself where time is split."""
+        raise NotImplementedError
+
+
+WHOLE = Timeline()
+_thread = threading.local()
+
+
+def timeline() -> Timeline:
+    """What this thread's calls are given."""
+    here: Timeline = getattr(_thread, "timeline", WHOLE)
+    return here
+
+
+@contextmanager
+def on(other: Timeline) -> Iterator[None]:
+    """Within it, `timeline()` of this thread is another one."""
+    outer = timeline()
+    _thread.timeline = other
+    try:
+        yield
+    finally:
+        _thread.timeline = outer
