@@ -138,8 +138,8 @@ class _SRU(torch.autograd.Function):
         (T, B), N = projected.shape[:2], v.shape[1]
         carry = grad_c.clone(memory_format=torch.contiguous_format)
         grad_projected, grad_skip = torch.empty_like(projected), None if skip is None else torch.empty_like(skip)
-        sums = torch.zeros(B, 4, N, dtype=torch.float64)
+        sums = torch.empty(4, N, dtype=torch.float64)
         gradients = (grad_h.contiguous(), carry, grad_projected, grad_skip, sums)
         native.sru(T, B, N, *inputs, c, None, *gradients)
-        both = sums.sum(0).to(v.dtype)
+        both = sums.to(v.dtype)
         return grad_projected, grad_skip, both[:2], both[2:], carry

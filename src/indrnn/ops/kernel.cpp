@@ -5,23 +5,19 @@
 // accumulation type A (float, or double for double); tensors over time are in the storage type S.
 //
 // Every (batch, row) position is a chain of its own over time. Threads share out tiles of chains, never a chain, and each
-// chain adds up its own part of u's gradient, so no result depends on the number of threads. Nothing here may be
-// compiled with fused multiply-add: relu and identity then give the reference's bits on every CPU.
+// chain adds up its own part of u's gradient, in an order that follows from the shape alone, so no result depends on the
+// number of threads. Nothing here may be compiled with fused multiply-add: relu and identity then give the reference's bits
+// on every CPU.
 //
 // Plain C interface, no torch and no Python headers: one binary serves every version of both.
 
 #include <cmath>
+#include <cstring>
 
 #include "passes.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
-#endif
-
-#ifdef _WIN32
-#define INDRNN_EXPORT extern "C" __declspec(dllexport)
-#else
-#define INDRNN_EXPORT extern "C" __attribute__((visibility("default")))
 #endif
 
 namespace indrnn {
@@ -53,31 +49,28 @@ void run_all(const Pass& pass, int threads) {
   const Shape& s = pass.shape;
   const int64_t R = s.R(), chains = s.B * R;
   if (chains == 0) return;
-  threads = int(std::max<int64_t>(1, std::min<int64_t>(threads, s.T * chains / worth_a_thread)));
+  threads = int(std::max<int64_t>(1, std::min<int64_t>(granted(threads), s.T * chains / worth_a_thread)));
   const int64_t share = (chains + threads - 1) / threads;
   const int64_t size = std::min(largest_tile, std::max(smallest_tile, share));
   const int64_t rows = std::max<int64_t>(1, std::min(s.B, (size + R / 2) / R)), columns = std::min(R, size);
-  const int64_t down = (s.B + rows - 1) / rows, across = (R + columns - 1) / columns, tiles = down * across;
-  threads = int(std::min<int64_t>(threads, tiles));
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-#endif
-  for (int64_t i = 0; i < tiles; ++i) {
-    const int64_t b = i / across * rows, j = i % across * columns;
-    tile_of(pass, Tile{b, std::min(b + rows, s.B), j, std::min(j + columns, R)});
-  }
+  const int64_t down = (s.B + rows - 1) / rows, across = (R + columns - 1) / columns;
+  in_parallel(threads, down * across, [&](int64_t i) {
+    Tile tile;
+    tile.b0 = i / across * rows;
+    tile.b1 = std::min(tile.b0 + rows, s.B);
+    tile.j0 = i % across * columns;
+    tile.j1 = std::min(tile.j0 + columns, R);
+    tile_of(pass, tile);
+  });
 }
 
 // The sum over the chains of each neuron, in the order of memory whatever the number of threads
 template <class A>
 void add_up(const Shape& s, const double* sum, A* to) {
   const Scratch<double> total(s.N);
-  for (int64_t i = 0; i < s.B * s.M; ++i)
-    for (int64_t n = 0; n < s.N; ++n) total.data[n] += sum[i * s.N + n];
+  add_rows(s.B * s.M, s.N, sum, total.data);
   for (int64_t n = 0; n < s.N; ++n) to[n] = A(total.data[n]);
 }
-
-enum class Dtype : int { float32, float64, bfloat16, float16 };
 
 template <class S, class A>
 struct Types {
@@ -85,15 +78,42 @@ struct Types {
   using Accumulation = A;
 };
 
-// Call `run` with the types of this storage type.
+// Call `run` with the types of this storage type; false for one that is not known.
 template <class Run>
-void with_types(int dtype, Run run) {
+bool with_types(int32_t dtype, const Run& run) {
   switch (Dtype(dtype)) {
-    case Dtype::float32: return run(Types<float, float>());
-    case Dtype::float64: return run(Types<double, double>());
-    case Dtype::bfloat16: return run(Types<BFloat16, float>());
-    case Dtype::float16: return run(Types<Float16, float>());
+    case Dtype::float32: return run(Types<float, float>()), true;
+    case Dtype::float64: return run(Types<double, double>()), true;
+    case Dtype::bfloat16: return run(Types<BFloat16, float>()), true;
+    case Dtype::float16: return run(Types<Float16, float>()), true;
   }
+  return false;
+}
+
+Shape shape_of(const Call& call) {
+  Shape shape;
+  shape.T = call.T;
+  shape.B = call.B;
+  shape.M = call.M;
+  shape.N = call.N;
+  shape.reverse = call.reverse != 0;
+  shape.lengths = call.lengths;
+  shape.resets = call.resets;
+  return shape;
+}
+
+template <class S>
+Series<S> strided(S* data, int64_t stride_t, int64_t stride_b) {
+  Series<S> series;
+  series.data = data;
+  series.stride_t = stride_t;
+  series.stride_b = stride_b;
+  return series;
+}
+
+template <class S>
+Series<S> contiguous(S* data, const Shape& shape) {
+  return strided(data, shape.B * shape.R(), shape.R());
 }
 
 // One pass forward over h, or over h and y; what is missing in `pass` is null.
@@ -120,15 +140,19 @@ void run_backward(Backward<S, A> pass, int threads, A* grad_u, A* grad_bias) {
 
 // ---- batch norm over batch and time
 
-// Constants of chains, (B, R) each, and the sums they come from; all start as zeros.
+// Constants of chains, (B, R) each, and the sums or moments they come from; all start as zeros.
 template <class A>
 struct Norm {
   const Shape& shape;
-  const int64_t chains = shape.B * shape.R();
+  const int64_t chains;
   const int threads;
-  Scratch<double> first{chains}, second{chains}, totals{2 * shape.N}, values{shape.N};
-  Scratch<A> constants{4 * chains};
-  double* const total = totals.data;
+  Scratch<double> first, second, totals, values;
+  Scratch<A> constants;
+  double* const total;
+
+  Norm(const Shape& shape, int threads)
+      : shape(shape), chains(shape.B * shape.R()), threads(threads), first(chains), second(chains), totals(2 * shape.N),
+        values(shape.N), constants(4 * chains), total(totals.data) {}
 
   enum Place : int { gain, offset, slope, center };
 
@@ -146,15 +170,13 @@ struct Norm {
   const A* spread(Place place, const A* mask, Value value) const {
     for (int64_t n = 0; n < shape.N; ++n) values.data[n] = value(n);
     A* const to = at(place);
-    const int64_t rows = shape.B * shape.M, N = shape.N;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (chains >= worth_a_thread)
-#endif
-    for (int64_t i = 0; i < rows; ++i)
+    const int64_t N = shape.N;
+    in_parallel(chains >= worth_a_thread ? threads : 1, shape.B * shape.M, [&](int64_t i) {
       for (int64_t n = 0; n < N; ++n) {
         const A constant = A(values.data[n]);
         to[i * N + n] = mask ? constant * mask[i * N + n] : constant;
       }
+    });
     return to;
   }
 
@@ -169,24 +191,47 @@ struct Norm {
     add_up(shape, second.data, total + shape.N);
   }
 
-  // From the sums of values and squares; in double, for a variance is the small difference of large sums
+  // Mean and biased variance of each neuron, in total[n] and total[N + n], from each chain's mean and sum of squares about
+  // it, in `first` and `second`. Means are added up as distances from the first of them, so that sums stay small.
   void moments(A* mean, A* var) const {
-    add_up_both(nullptr);
+    const int64_t N = shape.N;
     const double n = count();
-    for (int64_t j = 0; j < shape.N; ++j) {
-      const double m = total[j] / n;
-      total[shape.N + j] = std::max(0.0, total[shape.N + j] / n - m * m);
-      total[j] = m;
-      mean[j] = A(m);
-      var[j] = A(total[shape.N + j]);
+    double *const middle = total, *const square = total + N, *origin = nullptr;
+    for_chains([&](int64_t i, double steps) {
+      if (!origin) origin = first.data + i;
+      for (int64_t j = 0; j < N; ++j) middle[j] += steps * (first.data[i + j] - origin[j]);
+    });
+    for (int64_t j = 0; j < N; ++j) middle[j] = middle[j] / n + (origin ? origin[j] : 0.0);
+    for_chains([&](int64_t i, double steps) {
+      for (int64_t j = 0; j < N; ++j) {
+        const double away = first.data[i + j] - middle[j];
+        square[j] += second.data[i + j] + steps * away * away;
+      }
+    });
+    for (int64_t j = 0; j < N; ++j) {
+      square[j] /= n;
+      mean[j] = A(middle[j]);
+      var[j] = A(square[j]);
     }
   }
 
-  // After `moments`: mask * (weight * (v - mean) / deviation + shift)
+  // For each N chains that have steps, in the order of memory: where they begin, and how many steps
+  template <class Work>
+  void for_chains(const Work& work) const {
+    for (int64_t b = 0; b < shape.B; ++b)
+      for (int64_t m = 0; m < shape.M; ++m)
+        if (shape.length(b) > 0) work((b * shape.M + m) * shape.N, double(shape.length(b)));
+  }
+
+  // After `moments`: mask * (weight * (v - mean) / deviation + shift); what rounding takes from the mean, the shift gets.
   Affine<A> normalise(const A* weight, const A* shift, const A* mask, double eps) const {
     const auto scale = [&](int64_t n) { return double(weight[n]) / std::sqrt(total[shape.N + n] + eps); };
-    return {nullptr, spread(offset, mask, [&](int64_t n) { return double(shift[n]); }), spread(slope, mask, scale),
-            spread(center, nullptr, [&](int64_t n) { return total[n]; })};
+    const auto shifted = [&](int64_t n) { return double(shift[n]) + scale(n) * (double(A(total[n])) - total[n]); };
+    Affine<A> by{};
+    by.offset = spread(offset, mask, shifted);
+    by.slope = spread(slope, mask, scale);
+    by.center = spread(center, nullptr, [&](int64_t n) { return total[n]; });
+    return by;
   }
 
   // After the sums of g and g * (v - mean): mask * scale * g - scale * (S1 + (v - mean) / deviation^2 * S2) / count
@@ -194,159 +239,175 @@ struct Norm {
     const double n = count();
     const auto rstd = [&](int64_t j) { return 1.0 / std::sqrt(double(var[j]) + eps); };
     const auto scale = [&](int64_t j) { return double(weight[j]) * rstd(j); };
-    return {spread(gain, mask, scale), spread(offset, nullptr, [&](int64_t j) { return -scale(j) * total[j] / n; }),
-            spread(slope, nullptr,
-                   [&](int64_t j) { return -scale(j) * rstd(j) * rstd(j) * total[shape.N + j] / n; }),
-            spread(center, nullptr, [&](int64_t j) { return double(mean[j]); })};
+    Affine<A> by{};
+    by.gain = spread(gain, mask, scale);
+    by.offset = spread(offset, nullptr, [&](int64_t j) { return -scale(j) * total[j] / n; });
+    by.slope = spread(slope, nullptr, [&](int64_t j) { return -scale(j) * rstd(j) * rstd(j) * total[shape.N + j] / n; });
+    by.center = spread(center, nullptr, [&](int64_t j) { return double(mean[j]); });
+    return by;
   }
 };
+
+// ---- the passes that are exported, in the types of one storage type
+
+template <class S, class A>
+void forward(const ForwardCall& call) {
+  Forward<S, A> pass{};
+  pass.shape = shape_of(call.call);
+  pass.activation = Activation(call.call.activation);
+  pass.x = strided(static_cast<const S*>(call.x), call.x_t, call.x_b);
+  pass.h = contiguous(static_cast<S*>(call.h), pass.shape);
+  pass.u = static_cast<const A*>(call.u);
+  pass.bias = static_cast<const A*>(call.bias);
+  pass.state = static_cast<A*>(call.state);
+  run_forward(pass, call.call.threads);
+}
+
+template <class S, class A>
+void backward(const BackwardCall& call) {
+  Backward<S, A> pass{};
+  pass.shape = shape_of(call.call);
+  pass.activation = Activation(call.call.activation);
+  pass.grad_h = strided(static_cast<const S*>(call.grad_h), call.g_t, call.g_b);
+  pass.h = contiguous(static_cast<const S*>(call.h), pass.shape);
+  pass.grad_x = contiguous(static_cast<S*>(call.grad_x), pass.shape);
+  pass.u = static_cast<const A*>(call.u);
+  pass.h_0 = static_cast<const A*>(call.h_0);
+  pass.carry = static_cast<A*>(call.carry);
+  run_backward(pass, call.call.threads, static_cast<A*>(call.grad_u), static_cast<A*>(call.grad_bias));
+}
+
+template <class S, class A>
+void norm_forward(const NormForwardCall& call) {
+  const int threads = call.call.threads;
+  const Shape shape = shape_of(call.call);
+  const Norm<A> norm(shape, threads);
+  const auto vector = [](const void* data) { return static_cast<const A*>(data); };
+  const auto moments = [&] { norm.moments(static_cast<A*>(call.mean), static_cast<A*>(call.var)); };
+  const auto normalise = [&](const A* mask) {
+    return norm.normalise(vector(call.weight), vector(call.shift), mask, call.eps);
+  };
+  Forward<S, A> pass{};
+  pass.shape = shape;
+  pass.activation = Activation(call.call.activation);
+  pass.x = strided(static_cast<const S*>(call.x), call.x_t, call.x_b);
+  pass.h = contiguous(static_cast<S*>(call.h), shape);
+  pass.y = contiguous(static_cast<S*>(call.y), shape);
+  pass.u = vector(call.u);
+  pass.state = static_cast<A*>(call.state);
+  if (call.before) {  // the norm takes any bias away again
+    Statistics<S, A> statistics;
+    statistics.shape = shape;
+    statistics.v = pass.x;
+    statistics.mean = norm.first.data;
+    statistics.square = norm.second.data;
+    run_all(statistics, threads);
+    moments();
+    pass.place = Place::before;
+    pass.norm = normalise(nullptr);
+    pass.mask = vector(call.mask);
+    run_forward(pass, threads);
+  } else {
+    pass.place = Place::after;
+    pass.bias = vector(call.bias);
+    pass.mean = norm.first.data;
+    pass.square = norm.second.data;
+    run_forward(pass, threads);
+    moments();
+    expect_writes(call.y, shape.T * shape.B * shape.R() * int64_t(sizeof(S)));
+    Combine<S, A> combine;
+    combine.shape = shape;
+    combine.in_place = false;
+    combine.v = contiguous(static_cast<const S*>(call.h), shape);
+    combine.to = pass.y;
+    combine.by = normalise(vector(call.mask));
+    run_all(combine, threads);
+  }
+}
+
+template <class S, class A>
+void norm_backward(const NormBackwardCall& call) {
+  const int threads = call.call.threads;
+  const Shape shape = shape_of(call.call);
+  const Norm<A> norm(shape, threads);
+  const auto vector = [](const void* data) { return static_cast<const A*>(data); };
+  const A *const weight = vector(call.weight), *const mean = vector(call.mean), *const var = vector(call.var);
+  const A* const center = norm.spread(Norm<A>::center, nullptr, [&](int64_t n) { return double(mean[n]); });
+  Backward<S, A> pass{};
+  pass.shape = shape;
+  pass.activation = Activation(call.call.activation);
+  pass.grad_h = strided(static_cast<const S*>(call.grad_y), call.g_t, call.g_b);
+  pass.h = contiguous(static_cast<const S*>(call.h), shape);
+  pass.grad_x = contiguous(static_cast<S*>(call.grad_x), shape);
+  pass.u = vector(call.u);
+  pass.h_0 = vector(call.h_0);
+  pass.carry = static_cast<A*>(call.carry);
+  if (call.before) {
+    pass.place = Place::before;
+    pass.norm.gain = vector(call.mask);
+    pass.x = strided(static_cast<const S*>(call.x), call.x_t, call.x_b);
+    pass.x_center = center;
+    pass.sum_bias = norm.first.data;
+    pass.sum_x = norm.second.data;
+  } else {
+    Products<S, A> products;
+    products.shape = shape;
+    products.g = pass.grad_h;
+    products.v = pass.h;
+    products.center = center;
+    products.first = norm.first.data;
+    products.second = norm.second.data;
+    run_all(products, threads);
+    norm.add_up_both(vector(call.mask));
+    pass.place = Place::after;
+    pass.norm = norm.correct(weight, mean, var, vector(call.mask), call.eps);
+  }
+  run_backward(pass, threads, static_cast<A*>(call.grad_u), static_cast<A*>(call.grad_bias));
+  if (call.before) {
+    norm.add_up_both(nullptr);
+    Combine<S, A> combine;
+    combine.shape = shape;
+    combine.in_place = true;
+    combine.v = pass.x;
+    combine.to = pass.grad_x;
+    combine.by = norm.correct(weight, mean, var, nullptr, call.eps);
+    run_all(combine, threads);
+    std::fill_n(static_cast<A*>(call.grad_bias), shape.N, A(0));
+  }
+  for (int64_t n = 0; n < shape.N; ++n) {
+    static_cast<A*>(call.grad_weight)[n] = A(norm.total[shape.N + n] / std::sqrt(double(var[n]) + call.eps));
+    static_cast<A*>(call.grad_shift)[n] = A(norm.total[n]);
+  }
+}
 
 }  // namespace
 }  // namespace indrnn
 
-// Below, a (T, B, R) tensor that comes from outside is given by its address and its strides over T and B; what is made
-// here is contiguous. States, (B, R), u and other vectors of N are contiguous and in the accumulation type. What is null
-// is not there.
+// ---- what Python calls
 
-// state: in h_0, out h_last.
-INDRNN_EXPORT void indrnn_forward(int dtype, int activation, int reverse, int threads, int64_t T, int64_t B, int64_t M,
-                                  int64_t N, const void* x, int64_t x_t, int64_t x_b, const void* u,
-                                  const void* bias, const int64_t* lengths, const uint8_t* resets, void* h,
-                                  void* state) {
+// For native.py to compare, before it calls anything else: the version, and the size of the struct that a pass takes
+INDRNN_EXPORT int32_t indrnn_version() { return indrnn::abi_version; }
+
+INDRNN_EXPORT int64_t indrnn_size(const char* pass) {
   using namespace indrnn;
-  const Shape shape{T, B, M, N, reverse != 0, lengths, resets};
-  with_types(dtype, [&](auto types) {
-    using S = typename decltype(types)::Storage;
-    using A = typename decltype(types)::Accumulation;
-    const int64_t R = shape.R();
-    Forward<S, A> pass{};
-    pass.shape = shape;
-    pass.activation = Activation(activation);
-    pass.x = {static_cast<const S*>(x), x_t, x_b};
-    pass.h = {static_cast<S*>(h), B * R, R};
-    pass.u = static_cast<const A*>(u);
-    pass.bias = static_cast<const A*>(bias);
-    pass.state = static_cast<A*>(state);
-    run_forward(pass, threads);
-  });
+  if (!std::strcmp(pass, "forward")) return sizeof(ForwardCall);
+  if (!std::strcmp(pass, "backward")) return sizeof(BackwardCall);
+  if (!std::strcmp(pass, "norm_forward")) return sizeof(NormForwardCall);
+  if (!std::strcmp(pass, "norm_backward")) return sizeof(NormBackwardCall);
+  if (!std::strcmp(pass, "sru")) return sizeof(SruCall);
+  return 0;
 }
 
-// carry: in grad_h_last, out grad_h_0.
-INDRNN_EXPORT void indrnn_backward(int dtype, int activation, int reverse, int threads, int64_t T, int64_t B,
-                                   int64_t M, int64_t N, const void* grad_h, int64_t g_t, int64_t g_b, const void* h,
-                                   const void* u, const void* h_0, const int64_t* lengths, const uint8_t* resets,
-                                   void* grad_x, void* carry, void* grad_u, void* grad_bias) {
-  using namespace indrnn;
-  const Shape shape{T, B, M, N, reverse != 0, lengths, resets};
-  with_types(dtype, [&](auto types) {
-    using S = typename decltype(types)::Storage;
-    using A = typename decltype(types)::Accumulation;
-    const int64_t R = shape.R();
-    Backward<S, A> pass{};
-    pass.shape = shape;
-    pass.activation = Activation(activation);
-    pass.grad_h = {static_cast<const S*>(grad_h), g_t, g_b};
-    pass.h = {static_cast<const S*>(h), B * R, R};
-    pass.grad_x = {static_cast<S*>(grad_x), B * R, R};
-    pass.u = static_cast<const A*>(u);
-    pass.h_0 = static_cast<const A*>(h_0);
-    pass.carry = static_cast<A*>(carry);
-    run_backward(pass, threads, static_cast<A*>(grad_u), static_cast<A*>(grad_bias));
-  });
-}
-
-// With batch norm before or after the recurrence, and y = mask * that, mask (B, R). y is null where it would be h.
-INDRNN_EXPORT void indrnn_norm_forward(int dtype, int activation, int before, int threads, int64_t T, int64_t B,
-                                       int64_t M, int64_t N, const void* x, int64_t x_t, int64_t x_b, const void* u,
-                                       const void* bias, const void* weight, const void* shift, const void* mask,
-                                       const int64_t* lengths, const uint8_t* resets, double eps, void* h, void* y,
-                                       void* state, void* mean, void* var) {
-  using namespace indrnn;
-  const Shape shape{T, B, M, N, false, lengths, resets};
-  with_types(dtype, [&](auto types) {
-    using S = typename decltype(types)::Storage;
-    using A = typename decltype(types)::Accumulation;
-    const int64_t R = shape.R();
-    const Norm<A> norm{shape, B * R, threads};
-    const auto vector = [](const void* data) { return static_cast<const A*>(data); };
-    const auto moments = [&] { norm.moments(static_cast<A*>(mean), static_cast<A*>(var)); };
-    Forward<S, A> pass{};
-    pass.shape = shape;
-    pass.activation = Activation(activation);
-    pass.x = {static_cast<const S*>(x), x_t, x_b};
-    pass.h = {static_cast<S*>(h), B * R, R};
-    pass.y = {static_cast<S*>(y), B * R, R};
-    pass.u = vector(u);
-    pass.state = static_cast<A*>(state);
-    pass.place = before ? Place::before : Place::after;
-    if (before) {  // the norm takes any bias away again
-      run_all(Sums<S, A>{shape, pass.x, {}, nullptr, norm.first.data, norm.second.data}, threads);
-      moments();
-      pass.norm = norm.normalise(vector(weight), vector(shift), nullptr, eps);
-      pass.mask = vector(mask);
-      run_forward(pass, threads);
-    } else {
-      pass.bias = vector(bias);
-      pass.sum = norm.first.data;
-      pass.square = norm.second.data;
-      run_forward(pass, threads);
-      moments();
-      expect_writes(y, T * B * R * int64_t(sizeof(S)));
-      const Series<const S> made{static_cast<const S*>(h), B * R, R};
-      run_all(Combine<S, A>{shape, false, made, pass.y, norm.normalise(vector(weight), vector(shift), vector(mask), eps)},
-              threads);
-    }
-  });
-}
-
-// x is needed for a norm before the recurrence alone; mean and var are of the forward pass.
-INDRNN_EXPORT void indrnn_norm_backward(int dtype, int activation, int before, int threads, int64_t T, int64_t B,
-                                        int64_t M, int64_t N, const void* grad_y, int64_t g_t, int64_t g_b,
-                                        const void* x, int64_t x_t, int64_t x_b, const void* h, const void* u,
-                                        const void* h_0, const void* weight, const void* mean, const void* var,
-                                        const void* mask, const int64_t* lengths, const uint8_t* resets, double eps,
-                                        void* grad_x, void* carry, void* grad_u, void* grad_bias, void* grad_weight,
-                                        void* grad_shift) {
-  using namespace indrnn;
-  const Shape shape{T, B, M, N, false, lengths, resets};
-  with_types(dtype, [&](auto types) {
-    using S = typename decltype(types)::Storage;
-    using A = typename decltype(types)::Accumulation;
-    const int64_t R = shape.R();
-    const Norm<A> norm{shape, B * R, threads};
-    const auto vector = [](const void* data) { return static_cast<const A*>(data); };
-    const auto correct = [&](const A* by) { return norm.correct(vector(weight), vector(mean), vector(var), by, eps); };
-    const A* const center = norm.spread(Norm<A>::center, nullptr, [&](int64_t n) { return double(vector(mean)[n]); });
-    Backward<S, A> pass{};
-    pass.shape = shape;
-    pass.activation = Activation(activation);
-    pass.grad_h = {static_cast<const S*>(grad_y), g_t, g_b};
-    pass.h = {static_cast<const S*>(h), B * R, R};
-    pass.grad_x = {static_cast<S*>(grad_x), B * R, R};
-    pass.u = vector(u);
-    pass.h_0 = vector(h_0);
-    pass.carry = static_cast<A*>(carry);
-    pass.place = before ? Place::before : Place::after;
-    if (before) {
-      pass.norm.gain = vector(mask);
-      pass.x = {static_cast<const S*>(x), x_t, x_b};
-      pass.x_center = center;
-      pass.sum_bias = norm.first.data;
-      pass.sum_x = norm.second.data;
-    } else {
-      run_all(Sums<S, A>{shape, pass.grad_h, pass.h, center, norm.first.data, norm.second.data}, threads);
-      norm.add_up_both(vector(mask));
-      pass.norm = correct(vector(mask));
-    }
-    run_backward(pass, threads, static_cast<A*>(grad_u), static_cast<A*>(grad_bias));
-    if (before) {
-      norm.add_up_both(nullptr);
-      run_all(Combine<S, A>{shape, true, pass.x, pass.grad_x, correct(nullptr)}, threads);
-      std::fill_n(static_cast<A*>(grad_bias), N, A(0));
-    }
-    for (int64_t n = 0; n < N; ++n) {
-      static_cast<A*>(grad_weight)[n] = A(norm.total[N + n] / std::sqrt(double(vector(var)[n]) + eps));
-      static_cast<A*>(grad_shift)[n] = A(norm.total[n]);
-    }
-  });
-}
+// A pass returns a Status.
+#define INDRNN_EXPORT_PASS(name, Arguments)                                                             \
+  INDRNN_EXPORT int32_t indrnn_##name(indrnn::Arguments* call) {                                        \
+    return int32_t(indrnn::status_of(call->call.missing, [&] {                                          \
+      return indrnn::with_types(call->call.dtype, [&](auto types) {                                     \
+        indrnn::name<typename decltype(types)::Storage, typename decltype(types)::Accumulation>(*call); \
+      });                                                                                               \
+    }));                                                                                                \
+  }
+INDRNN_EXPORT_PASS(forward, ForwardCall)
+INDRNN_EXPORT_PASS(backward, BackwardCall)
+INDRNN_EXPORT_PASS(norm_forward, NormForwardCall)
+INDRNN_EXPORT_PASS(norm_backward, NormBackwardCall)

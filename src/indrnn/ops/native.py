@@ -7,22 +7,106 @@ import functools
 import math
 import sys
 from collections.abc import Iterable
+from ctypes import c_double, c_int32, c_int64, c_void_p
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .reference import accumulation_dtype
 
-# The order of the enumerations in kernel.cpp
+# ---- what is handed over: the structs of calls.h, with the same fields in the same order
+
+ABI_VERSION = 1
+"""Of the structs below; calls.h has its own, and a kernel with another is not used."""
+
+# The order of the enumerations in calls.h and rows.h
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 _ACTIVATIONS = {"relu": 0, "tanh": 1, "sigmoid": 2, "identity": 3}
+_NO_MEMORY = 1
 
-MISSING = (
-    "the C++ kernel was not built when indrnn was installed; to have it, install a C++ compiler (Debian and Ubuntu: "
-    "`apt install g++`; macOS: `xcode-select --install`; Windows: Visual Studio Build Tools) and run "
+
+def _pointers(*names: str) -> list[tuple[str, Any]]:
+    return [(name, c_void_p) for name in names]
+
+
+def _series(name: str, prefix: str) -> list[tuple[str, Any]]:
+    """A tensor over time, with its strides over time and batch."""
+    return [(name, c_void_p), (f"{prefix}_t", c_int64), (f"{prefix}_b", c_int64)]
+
+
+class _Call(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("dtype", "activation", "reverse", "threads")),
+        *((name, c_int64) for name in ("T", "B", "M", "N")),
+        *_pointers("lengths", "resets"),
+        ("missing", c_int64),
+    )
+
+
+class _Forward(_Call):
+    _fields_ = (*_series("x", "x"), *_pointers("u", "bias", "h", "state"))
+
+
+class _Backward(_Call):
+    _fields_ = (
+        *_series("grad_h", "g"),
+        *_pointers("h", "u", "h_0", "grad_x", "carry", "grad_u", "grad_bias"),
+    )
+
+
+class _NormForward(_Call):
+    _fields_ = (
+        ("eps", c_double),
+        ("before", c_int64),
+        *_series("x", "x"),
+        *_pointers("u", "bias", "weight", "shift", "mask", "h", "y", "state", "mean", "var"),
+    )
+
+
+class _NormBackward(_Call):
+    _fields_ = (
+        ("eps", c_double),
+        ("before", c_int64),
+        *_series("grad_y", "g"),
+        *_series("x", "x"),
+        *_pointers("h", "u", "h_0", "weight", "mean", "var", "mask"),
+        *_pointers("grad_x", "carry", "grad_u", "grad_bias", "grad_weight", "grad_shift"),
+    )
+
+
+_SRU_TENSORS = (
+    *("projected", "skip", "v", "b", "c_0", "c", "h"),
+    *("grad_h", "carry", "grad_projected", "grad_skip", "sums"),
+)
+
+
+class _Sru(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("dtype", "threads")),
+        *((name, c_int64) for name in ("T", "B", "N", "missing")),
+        *_pointers(*_SRU_TENSORS),
+    )
+
+
+_PASSES: dict[str, type[ctypes.Structure]] = {
+    "forward": _Forward,
+    "backward": _Backward,
+    "norm_forward": _NormForward,
+    "norm_backward": _NormBackward,
+    "sru": _Sru,
+}
+
+# ---- the library
+
+_BUILD = (
     "`pip install --force-reinstall --no-deps --no-cache-dir --no-binary indrnn indrnn` (in a checkout, "
     "`pip install --force-reinstall --no-deps .`); with `-v` it shows what the compiler says"
+)
+MISSING = (
+    "the C++ kernel was not built when indrnn was installed; to have it, install a C++ compiler (Debian and Ubuntu: "
+    "`apt install g++`; macOS: `xcode-select --install`; Windows: Visual Studio Build Tools) and run " + _BUILD
 )
 
 
@@ -39,19 +123,40 @@ def library() -> ctypes.CDLL | str:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         return f"the C++ kernel is there but did not load: {error}"
-    integer, size, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
-    common, series = [integer] * 4 + [size] * 4, [pointer, size, size]
-    passes = {
-        "forward": [*common, *series, *[pointer] * 6],
-        "backward": [*common, *series, *[pointer] * 9],
-        "norm_forward": [*common, *series, *[pointer] * 7, ctypes.c_double, *[pointer] * 5],
-        "norm_backward": [*common, *series, *series, *[pointer] * 9, ctypes.c_double, *[pointer] * 6],
-        "sru": [integer, integer, size, size, size, *[pointer] * 12],
-    }
-    for name, types in passes.items():
+    difference = _difference(loaded)
+    if difference is not None:
+        return f"the C++ kernel is of another version of indrnn: {path} has {difference}; build it again with {_BUILD}"
+    for name, struct in _PASSES.items():
         function = getattr(loaded, f"indrnn_{name}")
-        function.argtypes, function.restype = types, None
+        function.argtypes, function.restype = [ctypes.POINTER(struct)], c_int32
     return loaded
+
+
+def _difference(loaded: ctypes.CDLL) -> str | None:
+    """What a kernel takes that is not what is handed to it here; None if all is the same."""
+    try:
+        version, size = loaded.indrnn_version, loaded.indrnn_size
+    except AttributeError:  # from before there were versions
+        return f"no interface version, not {ABI_VERSION}"
+    version.argtypes, version.restype = [], c_int32
+    size.argtypes, size.restype = [ctypes.c_char_p], c_int64
+    if version() != ABI_VERSION:
+        return f"interface version {version()}, not {ABI_VERSION}"
+    for name, struct in _PASSES.items():
+        theirs, ours = size(name.encode()), ctypes.sizeof(struct)
+        if theirs != ours:
+            return f"arguments of {theirs} bytes for {name}, not {ours}"
+    return None
+
+
+def _run(name: str, call: ctypes.Structure) -> None:
+    """Run a pass; what it could not do is an error, of the type that torch raises on a CPU."""
+    loaded = library()
+    assert not isinstance(loaded, str), loaded
+    status = getattr(loaded, f"indrnn_{name}")(call)
+    if status == _NO_MEMORY:
+        raise RuntimeError(f"the C++ kernel cannot allocate memory: {name} tried to allocate {call.missing} bytes")
+    assert status == 0, status
 
 
 def why_not(x: Tensor, activation: str) -> str | None:
@@ -60,6 +165,9 @@ def why_not(x: Tensor, activation: str) -> str | None:
         return f"it serves CPU tensors only, not {x.device.type}"
     loaded = library()
     return loaded if isinstance(loaded, str) else None
+
+
+# ---- the passes
 
 
 def forward(
@@ -75,26 +183,24 @@ def forward(
     overwrite: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; with `overwrite` h takes the place of x, which must be contiguous."""
-    loaded = library()
-    assert not isinstance(loaded, str), loaded
-    x = _with_contiguous_rows(x)
+    given, x = x, _with_contiguous_rows(_in_memory(x))
     dtype = accumulation_dtype(x.dtype)
-    u = u.to(dtype).contiguous()
-    bias = None if bias is None else bias.to(dtype).contiguous()
+    u, bias = _as(dtype, u), _as_or_none(dtype, bias)
     state = _start(h_0, x.shape[1:], dtype)
-    lengths, resets = _flags(lengths, resets)
+    lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
     h = x if overwrite else torch.empty(x.shape, dtype=x.dtype, device="cpu")
-    loaded.indrnn_forward(
-        *_common(x, activation, reverse),
-        *_strided(x),
-        u.data_ptr(),
-        _pointer(bias),
-        _pointer(lengths),
-        _pointer(resets),
-        h.data_ptr(),
-        state.data_ptr(),
+    call = _Forward(
+        **_common(x, activation, lengths, resets, reverse),
+        x=x.data_ptr(),
+        x_t=x.stride(0),
+        x_b=x.stride(1),
+        u=u.data_ptr(),
+        bias=_pointer(bias),
+        h=h.data_ptr(),
+        state=state.data_ptr(),
     )
-    return h, state.to(x.dtype)
+    _run("forward", call)
+    return (given.copy_(h) if overwrite and x is not given else h), state.to(x.dtype)
 
 
 def backward(
@@ -109,30 +215,28 @@ def backward(
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.backward`."""
-    loaded = library()
-    assert not isinstance(loaded, str), loaded
-    h = h.contiguous()
-    grad_h = None if grad_h is None else _with_contiguous_rows(grad_h)
+    h = _as(h.dtype, h)
+    grad_h = None if grad_h is None else _with_contiguous_rows(_in_memory(grad_h))
     dtype = accumulation_dtype(h.dtype)
-    u_ = u.to(dtype).contiguous()
-    start = None if h_0 is None else h_0.to(dtype).contiguous()
+    u_, start = _as(dtype, u), _as_or_none(dtype, h_0)
     carry = _start(grad_h_last, h.shape[1:], dtype)
-    lengths, resets = _flags(lengths, resets)
+    lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
     grad_x = torch.empty(h.shape, dtype=h.dtype, device="cpu")
     grad_u, grad_bias = torch.empty(u.shape, dtype=dtype, device="cpu"), torch.empty(u.shape, dtype=dtype, device="cpu")
-    loaded.indrnn_backward(
-        *_common(h, activation, reverse),
-        *(_NO_SERIES if grad_h is None else _strided(grad_h)),
-        h.data_ptr(),
-        u_.data_ptr(),
-        _pointer(start),
-        _pointer(lengths),
-        _pointer(resets),
-        grad_x.data_ptr(),
-        carry.data_ptr(),
-        grad_u.data_ptr(),
-        grad_bias.data_ptr(),
+    call = _Backward(
+        **_common(h, activation, lengths, resets, reverse),
+        grad_h=_pointer(grad_h),
+        g_t=0 if grad_h is None else grad_h.stride(0),
+        g_b=0 if grad_h is None else grad_h.stride(1),
+        h=h.data_ptr(),
+        u=u_.data_ptr(),
+        h_0=_pointer(start),
+        grad_x=grad_x.data_ptr(),
+        carry=carry.data_ptr(),
+        grad_u=grad_u.data_ptr(),
+        grad_bias=grad_bias.data_ptr(),
     )
+    _run("backward", call)
     return grad_x, grad_u.to(u.dtype), grad_bias.to(u.dtype), carry.to(h.dtype if h_0 is None else h_0.dtype)
 
 
@@ -153,35 +257,36 @@ def norm_forward(
     overwrite: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `fused.norm_forward`; with `overwrite` h takes the place of x, which must be contiguous."""
-    loaded = library()
-    assert not isinstance(loaded, str), loaded
-    x = _with_contiguous_rows(x)
+    given, x = x, _with_contiguous_rows(_in_memory(x))
     dtype = accumulation_dtype(x.dtype)
-    u, weight, shift = (vector.to(dtype).contiguous() for vector in (u, weight, shift))
-    bias = None if bias is None else bias.to(dtype).contiguous()
-    mask = None if mask is None else mask.to(dtype).expand(1, *x.shape[1:]).contiguous()
+    u, weight, shift, bias = _as(dtype, u), _as(dtype, weight), _as(dtype, shift), _as_or_none(dtype, bias)
+    mask = None if mask is None else _as(dtype, mask).expand(1, *x.shape[1:]).contiguous()
     state = _start(h_0, x.shape[1:], dtype)
-    lengths, resets = _flags(lengths, resets)
+    lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
     h = x if overwrite else torch.empty(x.shape, dtype=x.dtype, device="cpu")
     y = torch.empty(x.shape, dtype=x.dtype, device="cpu") if place == "after" or mask is not None else None
     mean, var = torch.empty(u.shape, dtype=dtype, device="cpu"), torch.empty(u.shape, dtype=dtype, device="cpu")
-    loaded.indrnn_norm_forward(
-        *_common(x, activation, place == "before"),
-        *_strided(x),
-        u.data_ptr(),
-        _pointer(bias),
-        weight.data_ptr(),
-        shift.data_ptr(),
-        _pointer(mask),
-        _pointer(lengths),
-        _pointer(resets),
-        eps,
-        h.data_ptr(),
-        _pointer(y),
-        state.data_ptr(),
-        mean.data_ptr(),
-        var.data_ptr(),
+    call = _NormForward(
+        **_common(x, activation, lengths, resets),
+        eps=eps,
+        before=place == "before",
+        x=x.data_ptr(),
+        x_t=x.stride(0),
+        x_b=x.stride(1),
+        u=u.data_ptr(),
+        bias=_pointer(bias),
+        weight=weight.data_ptr(),
+        shift=shift.data_ptr(),
+        mask=_pointer(mask),
+        h=h.data_ptr(),
+        y=_pointer(y),
+        state=state.data_ptr(),
+        mean=mean.data_ptr(),
+        var=var.data_ptr(),
     )
+    _run("norm_forward", call)
+    if overwrite and x is not given:
+        h = given.copy_(h)
     h_last = state.to(x.dtype)
     return (h, h_last, x.new_empty(0), mean, var) if y is None else (y, h_last, h, mean, var)
 
@@ -203,39 +308,41 @@ def norm_backward(
     activation: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `fused.norm_backward`; x is there for a norm before the recurrence alone."""
-    loaded = library()
-    assert not isinstance(loaded, str), loaded
-    h, grad_y = h.contiguous(), _with_contiguous_rows(grad_y)
-    x = None if x is None else _with_contiguous_rows(x)
+    h, grad_y = _as(h.dtype, h), _with_contiguous_rows(_in_memory(grad_y))
+    x = None if x is None else _with_contiguous_rows(_in_memory(x))
     dtype = accumulation_dtype(h.dtype)
-    u_, weight_, mean, var = (vector.to(dtype).contiguous() for vector in (u, weight, mean, var))
-    mask = None if mask is None else mask.to(dtype).expand(1, *h.shape[1:]).contiguous()
-    start = None if h_0 is None else h_0.to(dtype).contiguous()
+    u_, weight_, mean, var = _as(dtype, u), _as(dtype, weight), _as(dtype, mean), _as(dtype, var)
+    mask = None if mask is None else _as(dtype, mask).expand(1, *h.shape[1:]).contiguous()
+    start = _as_or_none(dtype, h_0)
     carry = _start(grad_h_last, h.shape[1:], dtype)
-    lengths, resets = _flags(lengths, resets)
+    lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
     grad_x = torch.empty(h.shape, dtype=h.dtype, device="cpu")
     grad_u, grad_bias, grad_weight, grad_shift = (torch.empty(u.shape, dtype=dtype, device="cpu") for _ in range(4))
-    loaded.indrnn_norm_backward(
-        *_common(h, activation, x is not None),
-        *_strided(grad_y),
-        *(_NO_SERIES if x is None else _strided(x)),
-        h.data_ptr(),
-        u_.data_ptr(),
-        _pointer(start),
-        weight_.data_ptr(),
-        mean.data_ptr(),
-        var.data_ptr(),
-        _pointer(mask),
-        _pointer(lengths),
-        _pointer(resets),
-        eps,
-        grad_x.data_ptr(),
-        carry.data_ptr(),
-        grad_u.data_ptr(),
-        grad_bias.data_ptr(),
-        grad_weight.data_ptr(),
-        grad_shift.data_ptr(),
+    call = _NormBackward(
+        **_common(h, activation, lengths, resets),
+        eps=eps,
+        before=x is not None,
+        grad_y=grad_y.data_ptr(),
+        g_t=grad_y.stride(0),
+        g_b=grad_y.stride(1),
+        x=_pointer(x),
+        x_t=0 if x is None else x.stride(0),
+        x_b=0 if x is None else x.stride(1),
+        h=h.data_ptr(),
+        u=u_.data_ptr(),
+        h_0=_pointer(start),
+        weight=weight_.data_ptr(),
+        mean=mean.data_ptr(),
+        var=var.data_ptr(),
+        mask=_pointer(mask),
+        grad_x=grad_x.data_ptr(),
+        carry=carry.data_ptr(),
+        grad_u=grad_u.data_ptr(),
+        grad_bias=grad_bias.data_ptr(),
+        grad_weight=grad_weight.data_ptr(),
+        grad_shift=grad_shift.data_ptr(),
     )
+    _run("norm_backward", call)
     return (
         grad_x,
         grad_u.to(u.dtype),
@@ -247,25 +354,49 @@ def norm_backward(
 
 
 def sru(T: int, B: int, N: int, *tensors: Tensor | None) -> None:
-    """The recurrence of SRU, or its backward pass: the tensors of `indrnn_sru` in sru.cpp, contiguous, in its order."""
-    loaded = library()
-    assert not isinstance(loaded, str), loaded
-    pointers = [_pointer(tensor) for tensor in tensors] + [None] * (12 - len(tensors))
-    assert tensors[0] is not None
-    loaded.indrnn_sru(int(tensors[0].dtype == torch.float64), torch.get_num_threads(), T, B, N, *pointers)
+    """The recurrence of SRU, or its backward pass: the tensors of `SruCall` in calls.h, contiguous, in its order."""
+    first = tensors[0]
+    assert first is not None
+    resolved = [None if tensor is None else _in_memory(tensor) for tensor in tensors]
+    pointers = dict(zip(_SRU_TENSORS, map(_pointer, resolved), strict=False))
+    _run("sru", _Sru(dtype=_DTYPES[first.dtype], threads=torch.get_num_threads(), T=T, B=B, N=N, **pointers))
 
 
-_NO_SERIES = (None, 0, 0)
+# ---- tensors as the kernel takes them
 
 
-def _common(x: Tensor, activation: str, flag: bool) -> tuple[int, ...]:
+def _common(
+    x: Tensor, activation: str, lengths: Tensor | None, resets: Tensor | None, reverse: bool = False
+) -> dict[str, Any]:
+    """The fields that all passes of the recurrence have."""
     T, B, *between, N = x.shape
-    threads = torch.get_num_threads()
-    return _DTYPES[x.dtype], _ACTIVATIONS[activation], int(flag), threads, T, B, math.prod(between), N
+    return {
+        "dtype": _DTYPES[x.dtype],
+        "activation": _ACTIVATIONS[activation],
+        "reverse": reverse,
+        "threads": torch.get_num_threads(),
+        "T": T,
+        "B": B,
+        "M": math.prod(between),
+        "N": N,
+        "lengths": _pointer(lengths),
+        "resets": _pointer(resets),
+    }
 
 
-def _strided(x: Tensor) -> tuple[int, int, int]:
-    return x.data_ptr(), x.stride(0), x.stride(1)
+def _in_memory(tensor: Tensor) -> Tensor:
+    """The tensor with its numbers in memory: not their negatives (torch's negative bit), nor nothing (its zeros)."""
+    return tensor.clone() if tensor.is_neg() or tensor._is_zerotensor() else tensor
+
+
+def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    """The tensor in this type and contiguous: itself where it is that already."""
+    tensor = _in_memory(tensor) if tensor.dtype == dtype else tensor.to(dtype, copy=True)
+    return tensor.contiguous()
+
+
+def _as_or_none(dtype: torch.dtype, tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else _as(dtype, tensor)
 
 
 def _with_contiguous_rows(x: Tensor) -> Tensor:
@@ -283,13 +414,6 @@ def _start(value: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tenso
     if value is None:
         return torch.zeros(shape, dtype=dtype, device="cpu")
     return value.to(dtype, copy=True, memory_format=torch.contiguous_format)
-
-
-def _flags(lengths: Tensor | None, resets: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    return (
-        None if lengths is None else lengths.to(torch.int64).contiguous(),
-        None if resets is None else resets.contiguous(),
-    )
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

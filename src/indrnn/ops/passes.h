@@ -2,10 +2,8 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdlib>
-
 #include "rows.h"
+#include "threads.h"
 
 namespace indrnn {
 
@@ -18,6 +16,9 @@ struct Shape {
   const uint8_t* resets;   // (T, B), contiguous, or null
   int64_t R() const { return M * N; }
   bool plain() const { return !lengths && !resets; }
+  // How many of the steps that are left are taken at once. It decides in which order sums are added up, so it follows from
+  // the shape alone: neither from the tile, which depends on the number of threads, nor from strides.
+  int64_t together(int many, int64_t left) const { return plain() && left >= many ? many : 1; }
   int64_t length(int64_t b) const { return lengths ? lengths[b] : T; }
   bool reset(int64_t t, int64_t b) const { return resets && resets[t * B + b]; }
 };
@@ -34,15 +35,6 @@ struct Series {  // a (T, B, R) tensor; null where there is none
   bool rows_touch(int64_t R) const { return !data || stride_b == R; }
 };
 
-template <class A>
-struct Scratch {  // freed on every way out; calloc, so that a tile's zeros come for free
-  A* data;
-  explicit Scratch(int64_t n) : data(static_cast<A*>(std::calloc(size_t(n), sizeof(A)))) {}
-  ~Scratch() { std::free(data); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-};
-
 // A vector of N repeated as often as a run of `n` numbers that starts at column j0 needs it
 template <class A>
 INDRNN_INLINE void repeat(const A* vector, int64_t N, int64_t j0, int64_t n, A* to) {
@@ -50,16 +42,14 @@ INDRNN_INLINE void repeat(const A* vector, int64_t N, int64_t j0, int64_t n, A* 
 }
 
 // Sums over a stretch of steps are kept in the accumulation type, then added to a sum in double: rounding does not grow
-// with the length of a sequence, and the variance of numbers far from 0 is not lost.
+// with the length of a sequence.
 constexpr int64_t stretch = 64;
 
 // The rows of a tile. Where nothing differs between them and memory has no gap between them, they are one long row.
 struct Rows {
-  bool merged;
   int64_t group, n, count;  // batch elements in a row, numbers in a row, rows
   Rows(const Shape& shape, Tile tile, bool touch)
-      : merged(shape.plain() && touch && tile.j1 - tile.j0 == shape.R()),
-        group(merged ? tile.b1 - tile.b0 : 1),
+      : group(shape.plain() && touch && tile.j1 - tile.j0 == shape.R() ? tile.b1 - tile.b0 : 1),
         n(group * (tile.j1 - tile.j0)),
         count((tile.b1 - tile.b0) / group) {}
   int64_t index(Tile tile, int64_t b) const { return (b - tile.b0) / group; }
@@ -70,14 +60,15 @@ template <class A>
 struct Stretch {
   Rows rows;
   Scratch<A> pivot, first, second;
-  Scratch<int64_t> steps;  // in the stretch so far
+  Scratch<int64_t> steps, merged;  // in the stretch so far, and in those before it
   Stretch(Rows rows, bool used)
       : rows(rows), pivot(used ? rows.count * rows.n : 0), first(used ? rows.count * rows.n : 0),
-        second(used ? rows.count * rows.n : 0), steps(rows.count) {}
+        second(used ? rows.count * rows.n : 0), steps(rows.count), merged(rows.count) {}
   Moments<A> at(int64_t row) const {
     const int64_t i = row * rows.n;
     return {pivot.data + i, first.data + i, second.data + i};
   }
+  bool starts(int64_t row) const { return steps.data[row] == 0; }
   template <class S>
   INDRNN_INLINE void start(int64_t row, const S* values) const {
     const Moments<A> sums = at(row);
@@ -87,8 +78,14 @@ struct Stretch {
     }
     steps.data[row] = 1;
   }
-  INDRNN_INLINE void finish(int64_t row, double* sum, double* square) const {
-    if (steps.data[row]) move_into(rows.n, steps.data[row], at(row), sum, square);
+  // Count steps that were added; a full stretch goes on into the moments over all of time.
+  INDRNN_INLINE void add(int64_t row, int64_t taken, double* mean, double* square) const {
+    if ((steps.data[row] += taken) > stretch) finish(row, mean, square);
+  }
+  INDRNN_INLINE void finish(int64_t row, double* mean, double* square) const {
+    if (starts(row)) return;
+    merge_into(rows.n, merged.data[row], steps.data[row], at(row), mean, square);
+    merged.data[row] += steps.data[row];
     steps.data[row] = 0;
   }
 };
@@ -106,7 +103,7 @@ struct Forward {
   Affine<A> norm;  // before the recurrence: constants (B, R)
   const A* mask;   // (B, R), or null: y = mask * h
   Series<S> y;
-  double *sum, *square;  // after the recurrence: in zeros; out each chain's sums over h and its square
+  double *mean, *square;  // after the recurrence: in zeros; out each chain's mean of h and sum of squares about it
 
   template <Activation act, Place place>
   INDRNN_INLINE void run(Tile tile) const {
@@ -122,39 +119,43 @@ struct Forward {
     constexpr int many = steps_at_once<act, S>;
     for (int64_t step = 0, taken; step < shape.T; step += taken) {
       const int64_t t = shape.reverse ? shape.T - 1 - step : step;
-      taken = rows.merged && step + many <= shape.T ? many : 1;
+      // All rows of a plain shape start a stretch together, with one step.
+      taken = place == Place::after && part.starts(0) ? 1 : shape.together(many, shape.T - step);
       for (int64_t b = tile.b0; b < tile.b1; b += rows.group) {
         const int64_t at = b * R + tile.j0, r = rows.index(tile, b);
-        const ForwardRow<S, A> row{x.row(t, b, tile.j0),
-                                   h.row(t, b, tile.j0),
-                                   (mask ? y : h).row(t, b, tile.j0),
-                                   direction * x.stride_t,
-                                   direction * h.stride_t,
-                                   u_row.data,
-                                   bias_row.data,
-                                   state + at,
-                                   norm.at(at),
-                                   mask ? mask + at : ones.data,
-                                   part.at(r)};
+        ForwardRow<S, A> row;
+        row.x = x.row(t, b, tile.j0);
+        row.h = h.row(t, b, tile.j0);
+        row.y = (mask ? y : h).row(t, b, tile.j0);
+        row.x_t = direction * x.stride_t;
+        row.h_t = direction * h.stride_t;
+        row.u = u_row.data;
+        row.bias = bias_row.data;
+        row.state = state + at;
+        row.norm = norm.at(at);
+        row.mask = mask ? mask + at : ones.data;
+        row.sums = part.at(r);
         if (t >= shape.length(b)) {
           std::memset(static_cast<void*>(row.h), 0, size_t(n) * sizeof(S));
           if (mask) std::memset(static_cast<void*>(row.y), 0, size_t(n) * sizeof(S));
           continue;
         }
         if (shape.reset(t, b)) std::memset(row.state, 0, size_t(n) * sizeof(A));
-        const bool fresh = place == Place::after && part.steps.data[r] == 0;
-        if (fresh) taken = 1;
         if (many > 1 && taken == many)
           forward_rows<act, place, many>(n, row);
         else
           forward_rows<act, place, 1>(n, row);
-        if (fresh) part.start(r, row.h);
-        else if (place == Place::after && (part.steps.data[r] += taken) > stretch) part.finish(r, sum + at, square + at);
+        if (place == Place::after) {
+          if (part.starts(r))
+            part.start(r, row.h);
+          else
+            part.add(r, taken, mean + at, square + at);
+        }
       }
     }
     if (place == Place::after)
       for (int64_t b = tile.b0; b < tile.b1; b += rows.group)
-        part.finish(rows.index(tile, b), sum + b * R + tile.j0, square + b * R + tile.j0);
+        part.finish(rows.index(tile, b), mean + b * R + tile.j0, square + b * R + tile.j0);
   }
 };
 
@@ -187,7 +188,7 @@ struct Backward {
     const int64_t direction = shape.reverse ? 1 : -1;
     int64_t since = 0;
     for (int64_t left = shape.T, taken; left > 0; left -= taken) {
-      taken = rows.merged && left >= many ? many : 1;
+      taken = shape.together(many, left);
       const int64_t t = shape.reverse ? shape.T - left : left - 1;
       const int64_t before = t + direction * taken;  // the step whose state entered the last one taken
       since += taken;
@@ -196,23 +197,25 @@ struct Backward {
         S* const out = grad_x.row(t, b, tile.j0);
         if (t < shape.length(b)) {
           const bool first = before < 0 || before >= shape.length(b), reset = shape.reset(t, b);
-          const BackwardRow<S, A> row{grad_h.data ? grad_h.row(t, b, tile.j0) : no_gradient.data,
-                                      h.row(t, b, tile.j0),
-                                      x.row(t, b, tile.j0),
-                                      out,
-                                      grad_h.data ? direction * grad_h.stride_t : 0,
-                                      direction * h.stride_t,
-                                      direction * x.stride_t,
-                                      reset || (first && !h_0) ? zeros.data
-                                      : first ? h_0 + at
-                                              : loaded(n, h.row(before, b, tile.j0), room.data),
-                                      u_row.data,
-                                      carry + at,
-                                      norm.gain ? norm.at(at) : Affine<A>{ones.data, nullptr, nullptr, nullptr},
-                                      x_center ? x_center + at : nullptr,
-                                      part_u.data + r * n,
-                                      part_bias.data + r * n,
-                                      part_x.data + r * n};
+          BackwardRow<S, A> row;
+          row.grad_h = grad_h.data ? grad_h.row(t, b, tile.j0) : no_gradient.data;
+          row.h = h.row(t, b, tile.j0);
+          row.x = x.row(t, b, tile.j0);
+          row.grad_x = out;
+          row.grad_h_t = grad_h.data ? direction * grad_h.stride_t : 0;
+          row.h_t = direction * h.stride_t;
+          row.x_t = direction * x.stride_t;
+          row.previous = reset || (first && !h_0) ? zeros.data
+                         : first                  ? h_0 + at
+                                                  : loaded(n, h.row(before, b, tile.j0), room.data);
+          row.u = u_row.data;
+          row.carry = carry + at;
+          row.norm = norm.at(at);
+          if (!norm.gain) row.norm.gain = ones.data;
+          row.x_center = x_center ? x_center + at : nullptr;
+          row.sum_u = part_u.data + r * n;
+          row.sum_bias = part_bias.data + r * n;
+          row.sum_x = part_x.data + r * n;
           if (many > 1 && taken == many)
             backward_rows<act, place, many>(n, row);
           else
@@ -246,7 +249,7 @@ struct Combine {
     const Rows rows(shape, tile, v.rows_touch(R));
     constexpr int many = std::is_same<S, float>::value ? 4 : 1;
     for (int64_t left = shape.T, taken; left > 0; left -= taken) {  // what was made last is in the cache still
-      taken = rows.merged && left >= many ? many : 1;
+      taken = shape.together(many, left);
       const int64_t t = left - taken;
       for (int64_t b = tile.b0; b < tile.b1; b += rows.group) {
         S* const out = to.row(t, b, tile.j0);
@@ -263,46 +266,76 @@ struct Combine {
   }
 };
 
-// Each chain's sums over its valid steps: of v and its squares, or of v and v * (w - center) where w is given.
+// Each chain's mean over its valid steps, and the sum of squares about it; both start as zeros.
 template <class S, class A>
-struct Sums {
+struct Statistics {
   Shape shape;
-  Series<const S> v, w;
-  const A* center;
+  Series<const S> v;
+  double *mean, *square;
+
+  INDRNN_INLINE void run(Tile tile) const {
+    const int64_t R = shape.R();
+    const Rows rows(shape, tile, v.rows_touch(R));
+    const Stretch<A> part(rows, true);
+    constexpr int many = std::is_same<S, float>::value ? 4 : 1;
+    for (int64_t t = 0, taken; t < shape.T; t += taken) {
+      taken = part.starts(0) ? 1 : shape.together(many, shape.T - t);
+      for (int64_t b = tile.b0; b < tile.b1; b += rows.group) {
+        if (t >= shape.length(b)) continue;
+        const int64_t at = b * R + tile.j0, r = rows.index(tile, b);
+        const S* const value = v.row(t, b, tile.j0);
+        if (part.starts(r)) {
+          part.start(r, value);
+          continue;
+        }
+        if (many > 1 && taken == many)
+          moments_rows<many>(rows.n, value, v.stride_t, part.at(r));
+        else
+          moments_rows<1>(rows.n, value, v.stride_t, part.at(r));
+        part.add(r, taken, mean + at, square + at);
+      }
+    }
+    for (int64_t b = tile.b0; b < tile.b1; b += rows.group)
+      part.finish(rows.index(tile, b), mean + b * R + tile.j0, square + b * R + tile.j0);
+  }
+};
+
+// Each chain's sums over its valid steps, of g and g * (v - center); both start as zeros.
+template <class S, class A>
+struct Products {
+  Shape shape;
+  Series<const S> g, v;
+  const A* center;  // (B, R)
   double *first, *second;
 
   INDRNN_INLINE void run(Tile tile) const {
     const int64_t R = shape.R();
-    const Rows rows(shape, tile, v.rows_touch(R) && w.rows_touch(R));
-    const int64_t n = rows.n;
-    const Stretch<A> part(rows, true);
+    const Rows rows(shape, tile, g.rows_touch(R) && v.rows_touch(R));
+    const int64_t n = rows.n, size = rows.count * n;
+    const Scratch<A> part_first(size), part_second(size);
     constexpr int many = std::is_same<S, float>::value ? 4 : 1;
-    for (int64_t t = 0, taken; t < shape.T; t += taken) {
-      taken = rows.merged && t + many <= shape.T ? many : 1;
+    int64_t since = 0;
+    for (int64_t left = shape.T, taken; left > 0; left -= taken) {
+      taken = shape.together(many, left);
+      since += taken;
+      const int64_t t = shape.T - left;
       for (int64_t b = tile.b0; b < tile.b1; b += rows.group) {
-        if (t >= shape.length(b)) continue;
         const int64_t at = b * R + tile.j0, r = rows.index(tile, b);
-        const Moments<A> sums = part.at(r);
-        const S *const value = v.row(t, b, tile.j0), *const other = w.row(t, b, tile.j0);
-        if (!other && part.steps.data[r] == 0) {
-          part.start(r, value);
-          taken = 1;
-          continue;
+        A *const sum = part_first.data + r * n, *const product = part_second.data + r * n;
+        const S *const gradient = g.row(t, b, tile.j0), *const value = v.row(t, b, tile.j0);
+        if (t < shape.length(b)) {
+          if (many > 1 && taken == many)
+            products_rows<many>(n, gradient, g.stride_t, value, v.stride_t, center + at, sum, product);
+          else
+            products_rows<1>(n, gradient, g.stride_t, value, v.stride_t, center + at, sum, product);
         }
-        if (many > 1 && other && taken == many)
-          products_rows<many>(n, value, v.stride_t, other, w.stride_t, center + at, sums.first, sums.second);
-        else if (other)
-          products_rows<1>(n, value, v.stride_t, other, w.stride_t, center + at, sums.first, sums.second);
-        else if (many > 1 && taken == many)
-          moments_rows<many>(n, value, v.stride_t, sums);
-        else
-          moments_rows<1>(n, value, v.stride_t, sums);
-        // Without a pivot it is 0, and putting it back changes nothing.
-        if ((part.steps.data[r] += taken) > stretch) part.finish(r, first + at, second + at);
+        if (since >= stretch || left == taken) {
+          move_into(n, sum, first + at);
+          move_into(n, product, second + at);
+        }
       }
+      if (since >= stretch) since = 0;
     }
-    for (int64_t b = tile.b0; b < tile.b1; b += rows.group)
-      part.finish(rows.index(tile, b), first + b * R + tile.j0, second + b * R + tile.j0);
   }
 };
 
@@ -326,11 +359,12 @@ INDRNN_INLINE void run_tile(const Pass& pass, Tile tile) {
 }
 
 // All of a tile. Defined in tiles_full.cpp and tiles_half.cpp, which compile side by side.
-#define INDRNN_DECLARE_TILES(S, A)                \
-  void tile_of(const Forward<S, A>&, Tile tile);  \
-  void tile_of(const Backward<S, A>&, Tile tile); \
-  void tile_of(const Combine<S, A>&, Tile tile);  \
-  void tile_of(const Sums<S, A>&, Tile tile);
+#define INDRNN_DECLARE_TILES(S, A)                  \
+  void tile_of(const Forward<S, A>&, Tile tile);    \
+  void tile_of(const Backward<S, A>&, Tile tile);   \
+  void tile_of(const Combine<S, A>&, Tile tile);    \
+  void tile_of(const Statistics<S, A>&, Tile tile); \
+  void tile_of(const Products<S, A>&, Tile tile);
 INDRNN_DECLARE_TILES(float, float)
 INDRNN_DECLARE_TILES(double, double)
 INDRNN_DECLARE_TILES(BFloat16, float)
@@ -347,6 +381,7 @@ INDRNN_DECLARE_TILES(Float16, float)
   INDRNN_CLONES void tile_of(const Forward<S, A>& pass, Tile tile) { run_tile(pass, tile); }  \
   INDRNN_CLONES void tile_of(const Backward<S, A>& pass, Tile tile) { run_tile(pass, tile); } \
   INDRNN_CLONES void tile_of(const Combine<S, A>& pass, Tile tile) { pass.run(tile); }        \
-  INDRNN_CLONES void tile_of(const Sums<S, A>& pass, Tile tile) { pass.run(tile); }
+  INDRNN_CLONES void tile_of(const Statistics<S, A>& pass, Tile tile) { pass.run(tile); }     \
+  INDRNN_CLONES void tile_of(const Products<S, A>& pass, Tile tile) { pass.run(tile); }
 
 }  // namespace indrnn

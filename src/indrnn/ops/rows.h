@@ -359,18 +359,27 @@ INDRNN_INLINE void move_into(int64_t n, A* __restrict part, double* __restrict s
   }
 }
 
-// The same for the sums of `count` numbers and their squares, whose pivot is put back
+// to += each of the rows, in the order of memory
+inline void add_rows(int64_t rows, int64_t n, const double* __restrict from, double* __restrict to) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < n; ++j) to[j] += from[i * n + j];
+}
+
+// The moments of `count` more numbers of each chain join those of the `before` numbers that it had: their mean, and the
+// sum of squares about it (the pairwise formula of Chan, Golub and LeVeque). No large sums are subtracted from each other,
+// so the variance of numbers far from 0 is not lost.
 template <class A>
-INDRNN_INLINE void move_into(int64_t n, int64_t count, Moments<A> part, double* __restrict sum,
-                             double* __restrict square) {
-  const A* __restrict pivot = part.pivot;
-  A *__restrict first = part.first, *__restrict second = part.second;
+INDRNN_INLINE void merge_into(int64_t n, int64_t before, int64_t count, Moments<A> part, double* __restrict mean,
+                              double* __restrict square) {
+  const A *__restrict pivot = part.pivot, *__restrict first = part.first, *__restrict second = part.second;
+  const double each = 1.0 / double(count), weight = double(count) / double(before + count), pull = double(before) * weight;
   INDRNN_APART
   for (int64_t j = 0; j < n; ++j) {
-    const double p = double(pivot[j]), s = double(first[j]);
-    sum[j] += s + double(count) * p;
-    square[j] += double(second[j]) + 2.0 * p * s + double(count) * p * p;
-    first[j] = second[j] = A(0);
+    const double from_pivot = double(first[j]) * each;
+    const double inside = double(second[j]) - double(first[j]) * from_pivot;
+    const double away = (double(pivot[j]) + from_pivot) - mean[j];
+    mean[j] += weight * away;
+    square[j] += (inside < 0.0 ? 0.0 : inside) + pull * away * away;  // NaN stays; pull first: 0 times a square may be NaN
   }
 }
 

@@ -9,12 +9,6 @@
 
 #include "passes.h"
 
-#ifdef _WIN32
-#define INDRNN_EXPORT extern "C" __declspec(dllexport)
-#else
-#define INDRNN_EXPORT extern "C" __attribute__((visibility("default")))
-#endif
-
 namespace indrnn {
 namespace {
 
@@ -26,7 +20,7 @@ struct Sru {
   // of the backward pass
   const A* grad_h;
   A *carry, *grad_projected, *grad_skip;
-  double* sums;  // (B, 4, N): of v_f, v_r, b_f, b_r
+  double* sums;  // (B, 4, N): in zeros; out each chain's gradients of v_f, v_r, b_f, b_r
 };
 
 template <class A>
@@ -52,7 +46,6 @@ INDRNN_INLINE void forward_batch(const Sru<A>& s, int64_t first, int64_t last) {
 
 template <class A>
 INDRNN_INLINE void backward_batch(const Sru<A>& s, int64_t first, int64_t last) {
-  constexpr int64_t stretch = 64;  // steps that are added up in A before they go to the sums
   const int64_t N = s.N;
   const A *__restrict v_f = s.v, *__restrict v_r = s.v + N, *__restrict b_f = s.b, *__restrict b_r = s.b + N;
   const Scratch<A> partial((last - first) * 4 * N);
@@ -99,40 +92,51 @@ INDRNN_DEFINE_BATCHES(float)
 INDRNN_DEFINE_BATCHES(double)
 
 template <class A>
-void run(const Sru<A>& s, bool backward, int threads) {
-  threads = int(std::max<int64_t>(1, std::min<int64_t>(threads, s.B)));
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-#endif
-  for (int k = 0; k < threads; ++k) {
-    const int64_t first = s.B * k / threads, last = s.B * (k + 1) / threads;
-    backward ? backward_of(s, first, last) : forward_of(s, first, last);
+void run(const SruCall& call) {
+  const int64_t B = call.B, N = call.N;
+  const bool inside = call.skip == nullptr;  // the skip connection is the row's fourth part
+  const bool backward = call.grad_h != nullptr;
+  const Scratch<double> sums(backward ? B * 4 * N : 0);
+  Sru<A> s{};
+  s.T = call.T;
+  s.B = B;
+  s.N = N;
+  s.row = inside ? 4 * N : 3 * N;
+  s.skip_row = inside ? s.row : N;
+  s.projected = static_cast<const A*>(call.projected);
+  s.skip = inside ? s.projected + 3 * N : static_cast<const A*>(call.skip);
+  s.v = static_cast<const A*>(call.v);
+  s.b = static_cast<const A*>(call.b);
+  s.c_0 = static_cast<const A*>(call.c_0);
+  s.c = static_cast<A*>(call.c);
+  s.h = static_cast<A*>(call.h);
+  if (backward) {
+    s.grad_h = static_cast<const A*>(call.grad_h);
+    s.carry = static_cast<A*>(call.carry);
+    s.grad_projected = static_cast<A*>(call.grad_projected);
+    s.grad_skip = inside ? s.grad_projected + 3 * N : static_cast<A*>(call.grad_skip);
+    s.sums = sums.data;
   }
-}
-
-template <class A>
-void run_with(int threads, int64_t T, int64_t B, int64_t N, const void* projected, const void* skip, const void* v,
-              const void* b, const void* c_0, void* c, void* h, const void* grad_h, void* carry, void* grad_projected,
-              void* grad_skip, double* sums) {
-  const bool inside = skip == nullptr;  // the row's fourth part
-  const int64_t row = inside ? 4 * N : 3 * N;
-  const A* in = static_cast<const A*>(projected);
-  A* out = static_cast<A*>(grad_projected);
-  run<A>({T, B, N, row, inside ? row : N, in, inside ? in + 3 * N : static_cast<const A*>(skip),
-          static_cast<const A*>(v), static_cast<const A*>(b), static_cast<const A*>(c_0), static_cast<A*>(c),
-          static_cast<A*>(h), static_cast<const A*>(grad_h), static_cast<A*>(carry), out,
-          inside ? (out ? out + 3 * N : nullptr) : static_cast<A*>(grad_skip), sums},
-         grad_h != nullptr, threads);
+  const int64_t parts = std::min<int64_t>(granted(call.threads), B);
+  in_parallel(call.threads, parts, [&](int64_t k) {
+    const int64_t first = B * k / parts, last = B * (k + 1) / parts;
+    backward ? backward_of(s, first, last) : forward_of(s, first, last);
+  });
+  if (backward) {
+    std::fill_n(call.sums, 4 * N, 0.0);
+    add_rows(B, 4 * N, sums.data, call.sums);
+  }
 }
 
 }  // namespace
 }  // namespace indrnn
 
-// Forward where `grad_h` is null: writes c and h. Else backward: reads c, writes the gradients; `carry` holds that of the
-// last c and leaves that of c_0.
-INDRNN_EXPORT void indrnn_sru(int is_double, int threads, int64_t T, int64_t B, int64_t N, const void* projected,
-                              const void* skip, const void* v, const void* b, const void* c_0, void* c, void* h,
-                              const void* grad_h, void* carry, void* grad_projected, void* grad_skip, double* sums) {
-  (is_double ? indrnn::run_with<double> : indrnn::run_with<float>)(threads, T, B, N, projected, skip, v, b, c_0, c, h,
-                                                                  grad_h, carry, grad_projected, grad_skip, sums);
+INDRNN_EXPORT int32_t indrnn_sru(indrnn::SruCall* call) {
+  using namespace indrnn;
+  return int32_t(status_of(call->missing, [&] {
+    const Dtype dtype = Dtype(call->dtype);
+    if (dtype == Dtype::float32) run<float>(*call);
+    if (dtype == Dtype::float64) run<double>(*call);
+    return dtype == Dtype::float32 || dtype == Dtype::float64;
+  }));
 }
