@@ -1,12 +1,16 @@
-"""What the C++ kernel promises beyond the op: the reference's bits, and its own tanh and sigmoid."""
+"""What the C++ kernel promises beyond the op: its bits, its own tanh and sigmoid, its sums, any tensor's numbers."""
 
 from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from indrnn import recurrence
+from indrnn import IndRNN, recurrence
 from indrnn.ops import native
 
 from ..conftest import BACKENDS
@@ -68,3 +72,233 @@ def test_gradient_of_u_stays_exact_over_a_hundred_thousand_steps() -> None:
     plain = torch.tensor(np.cumsum(np.full(T - 1, 0.1, dtype=np.float32))[-1]).double()
     assert (plain - exact).abs() / exact > 5e-5
     torch.testing.assert_close(u.grad.double(), exact.expand(4), rtol=1e-5, atol=0)
+
+
+# ---- the same bits for any number of threads, and any strides
+
+
+class Passes:
+    """Arguments for all passes of the kernel, and all their results."""
+
+    def __init__(
+        self,
+        T: int,
+        B: int,
+        *between_and_N: int,
+        activation: str = "relu",
+        dtype: torch.dtype = torch.float32,
+        reverse: bool = False,
+        masked: bool = False,
+        ragged: bool = False,
+    ) -> None:
+        shape, N = (T, B, *between_and_N), between_and_N[-1]
+        self.activation, self.reverse = activation, reverse
+        self.x, self.grad = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
+        self.h_0, self.grad_h_last = torch.randn(shape[1:]).to(dtype), torch.randn(shape[1:]).to(dtype)
+        self.u, self.bias, self.weight, self.shift = torch.rand(N), torch.randn(N), torch.rand(N), torch.randn(N)
+        self.mask = (torch.rand(1, *shape[1:]) < 0.7) / 0.7 if masked else None
+        self.lengths = torch.randint(0, T + 1, (B,)) if ragged else None
+        self.resets = torch.rand(T, B) < 0.1 if ragged else None
+
+    def results(self, threads: int = 1) -> list[Tensor]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return [*self._plain(), *self._with_norm("before"), *self._with_norm("after")]
+        finally:
+            torch.set_num_threads(before)
+
+    def _plain(self) -> list[Tensor]:
+        options = (self.lengths, self.resets, self.activation, self.reverse)
+        h, h_last = native.forward(self.x, self.u, self.bias, self.h_0, *options)
+        return [h, h_last, *native.backward(self.grad, self.grad_h_last, h, self.u, self.h_0, *options)]
+
+    def _with_norm(self, place: str) -> list[Tensor]:
+        norm = (self.weight, self.shift, self.mask, self.lengths, self.resets, 1e-5, self.activation, place)
+        y, h_last, h, mean, var = native.norm_forward(self.x, self.u, self.bias, self.h_0, *norm)
+        saved = (h if h.numel() else y, self.x if place == "before" else None, self.u, self.h_0, self.weight, mean, var)
+        gradients = native.norm_backward(self.grad, self.grad_h_last, *saved, *norm[2:-1])
+        return [y, h_last, h, mean, var, *gradients]
+
+
+def assert_bits(actual: list[Tensor], expected: list[Tensor]) -> None:
+    different = [i for i, (a, e) in enumerate(zip(actual, expected, strict=True)) if not torch.equal(a, e)]
+    assert not different
+    assert all(t.isfinite().all() for t in expected)
+
+
+def kinds() -> list[Any]:
+    """Each number of steps that go together, in each pass, with tiles of a row, of part of a row, and of several."""
+    both: list[dict[str, Any]] = [{}, {"masked": True, "reverse": True}]
+    activations = [("relu", torch.float32), ("identity", torch.float32), ("tanh", torch.float32)]
+    others = [("relu", torch.float64), ("relu", torch.bfloat16)]
+    return [
+        *[
+            pytest.param(
+                shape, {"activation": activation, "dtype": dtype, **options}, id=f"{shape}-{activation}-{dtype}"
+            )
+            for shape in ((403, 1, 512), (403, 8, 512))  # rows are divided between 2 and between 16 threads
+            for (activation, dtype), options in zip([*activations, *others], both * 3, strict=False)
+        ],
+        pytest.param((403, 1, 512), {"masked": True}, id="masked"),
+        pytest.param((403, 8, 512), {"reverse": True}, id="reverse"),
+        pytest.param((402, 8, 512), {"ragged": True}, id="ragged"),
+        pytest.param((261, 2, 3, 300), {"masked": True}, id="a dimension between"),
+        pytest.param((401, 37, 20), {}, id="several rows in a tile"),
+    ]
+
+
+@pytest.mark.parametrize(("shape", "options"), kinds())
+def test_the_same_bits_for_any_number_of_threads(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    passes = Passes(*shape, **options)
+    one = passes.results(1)
+    for threads in (2, 3, 4, 16):
+        assert_bits(passes.results(threads), one)
+
+
+@pytest.mark.parametrize("shape", [(403, 1, 512), (66, 5, 77)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_same_bits_for_any_strides(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    passes = Passes(*shape, dtype=dtype)
+    contiguous = passes.results()
+    T, B, N = shape
+    for name in ("x", "grad"):
+        tensor = getattr(passes, name)
+        batch_first = torch.empty(B, T + 1, N, dtype=dtype).transpose(0, 1)[1:].copy_(tensor)
+        wider = torch.empty(T, B, N + 3, dtype=dtype)[..., 3:].copy_(tensor)
+        columns = torch.empty(T, N, B, dtype=dtype).transpose(1, 2).copy_(tensor)
+        for strided in (batch_first, wider, columns):
+            setattr(passes, name, strided)
+            assert_bits(passes.results(2), contiguous)
+        setattr(passes, name, tensor)
+
+
+# ---- statistics of numbers far from 0
+
+
+def exact_moments(values: list[float]) -> tuple[Fraction, Fraction]:
+    exact = [Fraction(value) for value in values]
+    mean = sum(exact, Fraction()) / len(exact)
+    return mean, sum(((value - mean) ** 2 for value in exact), Fraction()) / len(exact)
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize(
+    ("dtype", "ratio", "of_var", "of_y"),
+    [
+        (torch.float64, 1e7, 1e-9, 1e-8),
+        (torch.float64, 1e8, 1e-8, 1e-7),
+        (torch.float32, 1e3, 1e-5, 2e-6),
+        (torch.float32, 1e4, 1e-5, 2e-6),  # the mean as a float32 is off by 5e-4 deviations
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("T", "lengths"), [(1, None), (65, None), (66, None), (203, None), (203, [203, 0, 70, 1])], ids=str
+)
+def test_variance_of_numbers_far_from_0(
+    place: str, dtype: torch.dtype, ratio: float, of_var: float, of_y: float, T: int, lengths: list[int] | None
+) -> None:
+    """Mean over deviation is `ratio`; in one stretch of the kernel, just past it, and in several, and over chains."""
+    B, N, eps = 4, 3, 1e-5
+    x = (torch.randn(T, B, N, dtype=torch.float64) + ratio * torch.tensor([1.0, -1.0, 1.0])).to(dtype)
+    zeros, ones = torch.zeros(N, dtype=dtype), torch.ones(N, dtype=dtype)
+    length = None if lengths is None else torch.tensor(lengths)
+    options: Any = (None, length, None, eps, "identity", place)
+    y, _, _, mean, var = native.norm_forward(x, zeros, None, None, ones, zeros, *options)  # h is x, or its norm
+    for n in range(N):
+        valid = [x[: T if lengths is None else lengths[b], b, n] for b in range(B)]
+        exact_mean, exact_var = exact_moments(torch.cat(valid).tolist())
+        assert abs(Fraction(mean[n].item()) / exact_mean - 1) <= torch.finfo(dtype).eps
+        assert abs(Fraction(var[n].item()) / exact_var - 1) <= of_var
+        expected = [float(Fraction(v) - exact_mean) / (float(exact_var) + eps) ** 0.5 for v in valid[0].tolist()]
+        actual = y[: len(expected), 0, n].double()
+        torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=of_y, atol=of_y)
+
+
+def test_statistics_of_constants_and_of_nothing() -> None:
+    """Also where a square would overflow, and NaN where there is NaN."""
+    ones, zeros, options = torch.ones(3).double(), torch.zeros(3).double(), (None, 1e-5, "identity", "before")
+    x = torch.tensor([1e200, 3.0, torch.nan], dtype=torch.float64).repeat(130, 2, 1)
+    for lengths in (torch.tensor([0, 130]), torch.tensor([0, 0])):
+        *_, mean, var = native.norm_forward(x, zeros, None, None, ones, zeros, None, lengths, *options)
+        expected = x[0, 0] if lengths.any() else zeros
+        torch.testing.assert_close(mean, expected, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(var, expected - expected, rtol=0, atol=0, equal_nan=True)
+
+
+# ---- tensors whose memory does not hold their numbers
+
+
+def negated(tensor: Tensor) -> Tensor:
+    """The same numbers, of which the memory holds the negatives."""
+    view = torch._neg_view(-tensor)
+    assert view.is_neg()
+    return view
+
+
+NUMBERS = ["x", "grad", "h_0", "grad_h_last", "u", "bias", "weight", "shift", "mask", "lengths"]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_numbers_are_read_with_their_negative_bit(name: str, dtype: torch.dtype) -> None:
+    passes = Passes(7, 3, 5, dtype=dtype, masked=True, ragged=True)
+    expected = passes.results()
+    setattr(passes, name, negated(getattr(passes, name)))
+    assert_bits(passes.results(), expected)
+
+
+@pytest.mark.parametrize("name", NUMBERS[:-1])
+def test_torchs_zero_tensors_are_zeros(name: str) -> None:
+    """They have no memory at all."""
+    passes = Passes(7, 3, 5, masked=True)
+    given = getattr(passes, name)
+    setattr(passes, name, torch.zeros_like(given))
+    expected = passes.results()
+    setattr(passes, name, torch._efficientzerotensor(given.shape))
+    assert_bits(passes.results(), expected)
+
+
+def test_what_forward_saved_is_read_with_its_negative_bit() -> None:
+    p = Passes(7, 3, 5)
+    h, _ = native.forward(p.x, p.u, p.bias, p.h_0, None, None, "relu", False)
+    arguments: Any = (p.u, p.h_0, None, None, "relu", False)
+    expected = native.backward(p.grad, p.grad_h_last, h, *arguments)
+    assert_bits(list(native.backward(p.grad, p.grad_h_last, negated(h), *arguments)), list(expected))
+    statistics = (torch.rand(5), torch.rand(5))
+    saved: Any = (None, p.u, p.h_0, p.weight)
+    rest: Any = (None, None, None, 1e-5, "relu")
+    with_norm = native.norm_backward(p.grad, None, h, *saved, *statistics, *rest)
+    again = native.norm_backward(p.grad, None, negated(h), *saved, *map(negated, statistics), *rest)
+    assert_bits(list(again), list(with_norm))
+
+
+def test_in_place_with_the_negative_bit() -> None:
+    p = Passes(7, 3, 5)
+    expected = native.forward(p.x, p.u, None, None, None, None, "relu", False)
+    x = negated(p.x)
+    h, h_last = native.forward(x, p.u, None, None, None, None, "relu", False, overwrite=True)
+    assert h is x
+    assert_bits([h, h_last], list(expected))
+    norm: Any = (p.weight, p.shift, None, None, None, 1e-5, "relu", "after")
+    expected_with_norm = native.norm_forward(p.x, p.u, None, None, *norm)
+    x = negated(p.x)
+    results = native.norm_forward(x, p.u, None, None, *norm, overwrite=True)
+    assert results[2] is x
+    assert_bits(list(results), list(expected_with_norm))
+
+
+@pytest.mark.parametrize("of", [0, 1], ids=["h", "h_n"])
+def test_gradients_that_come_through_a_conjugate(of: int) -> None:
+    """They have the negative bit, and with one neuron they are taken as they are."""
+    x = torch.randn(6, 2, 3)
+    found = []
+    for backend in (None, "native", "reference"):
+        torch.manual_seed(0)
+        layer = IndRNN(3, 1, nonlinearity="identity", backend=backend)
+        h = layer(x)[of]
+        (torch.complex(0 * h, h).conj() * (1 + 2j)).imag.sum().backward()
+        found.append([parameter.grad for parameter in layer.parameters()])
+    for gradients in found:
+        torch.testing.assert_close(gradients, found[-1])
