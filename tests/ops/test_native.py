@@ -298,7 +298,7 @@ def test_gradients_that_come_through_a_conjugate(of: int) -> None:
         torch.manual_seed(0)
         layer = IndRNN(3, 1, nonlinearity="identity", backend=backend)
         h = layer(x)[of]
-        (torch.complex(0 * h, h).conj() * (1 + 2j)).imag.sum().backward()
+        (torch.complex(torch.zeros_like(h), h).conj() * (1 + 2j)).imag.sum().backward()
         found.append([parameter.grad for parameter in layer.parameters()])
     for gradients in found:
         torch.testing.assert_close(gradients, found[-1])

@@ -60,7 +60,7 @@ void run_all(const Pass& pass, int threads) {
     tile.b1 = std::min(tile.b0 + rows, s.B);
     tile.j0 = i % across * columns;
     tile.j1 = std::min(tile.j0 + columns, R);
-    tile_of(pass, tile);
+    return tile_of(pass, tile);
   });
 }
 
@@ -176,6 +176,7 @@ struct Norm {
         const A constant = A(values.data[n]);
         to[i * N + n] = mask ? constant * mask[i * N + n] : constant;
       }
+      return nothing;
     });
     return to;
   }

@@ -349,7 +349,7 @@ INDRNN_INLINE void run_placed(const Pass& pass, Tile tile) {
 }
 
 template <class Pass>
-INDRNN_INLINE void run_tile(const Pass& pass, Tile tile) {
+INDRNN_INLINE void run_activated(const Pass& pass, Tile tile) {
   switch (pass.activation) {
     case Activation::relu: return run_placed<Activation::relu>(pass, tile);
     case Activation::tanh: return run_placed<Activation::tanh>(pass, tile);
@@ -358,13 +358,27 @@ INDRNN_INLINE void run_tile(const Pass& pass, Tile tile) {
   }
 }
 
-// All of a tile. Defined in tiles_full.cpp and tiles_half.cpp, which compile side by side.
-#define INDRNN_DECLARE_TILES(S, A)                  \
-  void tile_of(const Forward<S, A>&, Tile tile);    \
-  void tile_of(const Backward<S, A>&, Tile tile);   \
-  void tile_of(const Combine<S, A>&, Tile tile);    \
-  void tile_of(const Statistics<S, A>&, Tile tile); \
-  void tile_of(const Products<S, A>&, Tile tile);
+template <class S, class A>
+INDRNN_INLINE void run_tile(const Forward<S, A>& pass, Tile tile) {
+  run_activated(pass, tile);
+}
+template <class S, class A>
+INDRNN_INLINE void run_tile(const Backward<S, A>& pass, Tile tile) {
+  run_activated(pass, tile);
+}
+template <class Pass>
+INDRNN_INLINE void run_tile(const Pass& pass, Tile tile) {
+  pass.run(tile);
+}
+
+// All of a tile; returns the bytes that could not be allocated, or `nothing`. Defined in tiles_full.cpp and tiles_half.cpp,
+// which compile side by side.
+#define INDRNN_DECLARE_TILES(S, A)                     \
+  int64_t tile_of(const Forward<S, A>&, Tile tile);    \
+  int64_t tile_of(const Backward<S, A>&, Tile tile);   \
+  int64_t tile_of(const Combine<S, A>&, Tile tile);    \
+  int64_t tile_of(const Statistics<S, A>&, Tile tile); \
+  int64_t tile_of(const Products<S, A>&, Tile tile);
 INDRNN_DECLARE_TILES(float, float)
 INDRNN_DECLARE_TILES(double, double)
 INDRNN_DECLARE_TILES(BFloat16, float)
@@ -376,12 +390,22 @@ INDRNN_DECLARE_TILES(Float16, float)
 #else
 #define INDRNN_CLONES
 #endif
-// Not templates, and apart from the parallel region: neither goes together with target_clones.
-#define INDRNN_DEFINE_TILES(S, A)                                                             \
-  INDRNN_CLONES void tile_of(const Forward<S, A>& pass, Tile tile) { run_tile(pass, tile); }  \
-  INDRNN_CLONES void tile_of(const Backward<S, A>& pass, Tile tile) { run_tile(pass, tile); } \
-  INDRNN_CLONES void tile_of(const Combine<S, A>& pass, Tile tile) { pass.run(tile); }        \
-  INDRNN_CLONES void tile_of(const Statistics<S, A>& pass, Tile tile) { pass.run(tile); }     \
-  INDRNN_CLONES void tile_of(const Products<S, A>& pass, Tile tile) { pass.run(tile); }
+// Not templates, and apart from the parallel region: neither goes together with target_clones. Nor do exceptions: GCC takes
+// it that a function with clones throws none, and one that does ends the process.
+#define INDRNN_DEFINE_TILE(Pass, S, A)                               \
+  INDRNN_CLONES int64_t tile_of(const Pass<S, A>& pass, Tile tile) { \
+    try {                                                            \
+      run_tile(pass, tile);                                          \
+    } catch (const NoMemory& error) {                                \
+      return error.bytes;                                            \
+    }                                                                \
+    return nothing;                                                  \
+  }
+#define INDRNN_DEFINE_TILES(S, A)      \
+  INDRNN_DEFINE_TILE(Forward, S, A)    \
+  INDRNN_DEFINE_TILE(Backward, S, A)   \
+  INDRNN_DEFINE_TILE(Combine, S, A)    \
+  INDRNN_DEFINE_TILE(Statistics, S, A) \
+  INDRNN_DEFINE_TILE(Products, S, A)
 
 }  // namespace indrnn

@@ -21,6 +21,7 @@ struct Sru {
   const A* grad_h;
   A *carry, *grad_projected, *grad_skip;
   double* sums;  // (B, 4, N): in zeros; out each chain's gradients of v_f, v_r, b_f, b_r
+  A* partial;    // (B, 4, N), zeros: the same over a stretch
 };
 
 template <class A>
@@ -48,7 +49,6 @@ template <class A>
 INDRNN_INLINE void backward_batch(const Sru<A>& s, int64_t first, int64_t last) {
   const int64_t N = s.N;
   const A *__restrict v_f = s.v, *__restrict v_r = s.v + N, *__restrict b_f = s.b, *__restrict b_r = s.b + N;
-  const Scratch<A> partial((last - first) * 4 * N);
   for (int64_t t = s.T - 1; t >= 0; --t) {
     for (int64_t i = first; i < last; ++i) {
       const A *__restrict x = s.projected + (t * s.B + i) * s.row, *__restrict a = x + N, *__restrict p = a + N;
@@ -57,7 +57,7 @@ INDRNN_INLINE void backward_batch(const Sru<A>& s, int64_t first, int64_t last) 
       const A *__restrict c = s.c + (t * s.B + i) * N, *__restrict grad_h = s.grad_h + (t * s.B + i) * N;
       A *__restrict dx = s.grad_projected + (t * s.B + i) * s.row, *__restrict da = dx + N, *__restrict dp = da + N;
       A *__restrict dskip = s.grad_skip + (t * s.B + i) * s.skip_row, *__restrict carry = s.carry + i * N;
-      A *__restrict dv_f = partial.data + (i - first) * 4 * N, *__restrict dv_r = dv_f + N;
+      A *__restrict dv_f = s.partial + i * 4 * N, *__restrict dv_r = dv_f + N;
       A *__restrict db_f = dv_r + N, *__restrict db_r = db_f + N;
       INDRNN_APART
       for (int64_t j = 0; j < N; ++j) {
@@ -78,13 +78,11 @@ INDRNN_INLINE void backward_batch(const Sru<A>& s, int64_t first, int64_t last) 
       }
     }
     if (t % stretch == 0)
-      for (int64_t k = 0; k < (last - first) * 4 * N; ++k) {
-        s.sums[first * 4 * N + k] += double(partial.data[k]);
-        partial.data[k] = A(0);
-      }
+      move_into((last - first) * 4 * N, s.partial + first * 4 * N, s.sums + first * 4 * N);
   }
 }
 
+// They throw nothing: GCC relies on it of a function with clones.
 #define INDRNN_DEFINE_BATCHES(A)                                                                           \
   INDRNN_CLONES void forward_of(const Sru<A>& s, int64_t i, int64_t j) { forward_batch<A>(s, i, j); }      \
   INDRNN_CLONES void backward_of(const Sru<A>& s, int64_t i, int64_t j) { backward_batch<A>(s, i, j); }
@@ -96,7 +94,9 @@ void run(const SruCall& call) {
   const int64_t B = call.B, N = call.N;
   const bool inside = call.skip == nullptr;  // the skip connection is the row's fourth part
   const bool backward = call.grad_h != nullptr;
-  const Scratch<double> sums(backward ? B * 4 * N : 0);
+  const int64_t room = backward ? B * 4 * N : 0;
+  const Scratch<double> sums(room);
+  const Scratch<A> partial(room);
   Sru<A> s{};
   s.T = call.T;
   s.B = B;
@@ -116,11 +116,13 @@ void run(const SruCall& call) {
     s.grad_projected = static_cast<A*>(call.grad_projected);
     s.grad_skip = inside ? s.grad_projected + 3 * N : static_cast<A*>(call.grad_skip);
     s.sums = sums.data;
+    s.partial = partial.data;
   }
   const int64_t parts = std::min<int64_t>(granted(call.threads), B);
   in_parallel(call.threads, parts, [&](int64_t k) {
     const int64_t first = B * k / parts, last = B * (k + 1) / parts;
     backward ? backward_of(s, first, last) : forward_of(s, first, last);
+    return nothing;
   });
   if (backward) {
     std::fill_n(call.sums, 4 * N, 0.0);

@@ -43,24 +43,24 @@ inline int granted(int threads) {
   return std::max(1, std::min(threads, most));
 }
 
-// Call work(i) for i below `parts`. No exception may leave a parallel region: the last one is thrown after it.
+constexpr int64_t nothing = -1;  // missing
+
+// Call work(i) for i below `parts`. No exception may leave a parallel region, so work returns the bytes that it could not
+// allocate, or `nothing`.
 template <class Work>
 void in_parallel(int threads, int64_t parts, const Work& work) {
   if (parts == 0) return;
   threads = int(std::min<int64_t>(granted(threads), parts));
-  std::atomic<int64_t> missing{-1};
+  std::atomic<int64_t> missing{nothing};
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
 #endif
   for (int64_t i = 0; i < parts; ++i) {
-    if (missing >= 0) continue;
-    try {
-      work(i);
-    } catch (const NoMemory& error) {
-      missing = error.bytes;
-    }
+    if (missing != nothing) continue;
+    const int64_t here = work(i);
+    if (here != nothing) missing = here;
   }
-  if (missing >= 0) throw NoMemory(missing);
+  if (missing != nothing) throw NoMemory(missing);
 }
 
 // Run a pass for a caller that knows no exceptions.
