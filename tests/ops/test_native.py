@@ -266,14 +266,13 @@ def test_what_forward_saved_is_read_with_its_negative_bit() -> None:
     arguments: Any = (p.u, p.h_0, None, None, "relu", False)
     expected = native.backward(p.grad, p.grad_h_last, h, *arguments)
     assert_bits(list(native.backward(p.grad, p.grad_h_last, negated(h), *arguments)), list(expected))
-    statistics = (torch.rand(5), torch.rand(5))
-    saved: Any = (None, p.u, p.h_0, p.weight)
-    rest: Any = (None, None, None, 1e-5, "relu")
-    with_norm = native.norm_backward(p.grad, None, h, *saved, *statistics, *rest)
-    again = native.norm_backward(
-        p.grad, None, negated(h), *saved, negated(statistics[0]), negated(statistics[1]), *rest
-    )
-    assert_bits(list(again), list(with_norm))
+
+    def through_norm(h: Tensor, mean: Tensor, var: Tensor) -> list[Tensor]:
+        saved = (h, None, p.u, p.h_0, p.weight, mean, var)
+        return list(native.norm_backward(p.grad, None, *saved, None, None, None, 1e-5, "relu"))
+
+    mean, var = torch.rand(5), torch.rand(5)
+    assert_bits(through_norm(negated(h), negated(mean), negated(var)), through_norm(h, mean, var))
 
 
 def test_in_place_with_the_negative_bit() -> None:
