@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from indrnn import IndRNN
-from indrnn.bench.measure import Bench, Quantiles, peak_bytes, quantiles
+from indrnn.bench.measure import Bench, Quantiles, quantiles
+from indrnn.bench.worker import peak_bytes
 
 
 @pytest.mark.parametrize("layers", [1, 3])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -12,13 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler says on every use that it starts and stops
-
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from ..training.checkpoint import write_atomically
 from ..training.folder import machine
+from .worker import peak_bytes
 
 
 @dataclass
@@ -124,26 +121,6 @@ class Bench:
         text = "\n".join([f"`{command}`", "", *self._text, ""])
         write_atomically(self.out / f"{self.name}.json", (json.dumps(content, indent=1) + "\n").encode())
         write_atomically(self.out / f"{self.name}.md", text.encode())
-
-
-def peak_bytes(run: Callable[[], object], device: torch.device | str = "cpu") -> int:
-    """The most memory that torch held at once during `run`, above what it held before."""
-    run()
-    gc.collect()
-    if torch.device(device).type == "cuda":
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        run()
-        return torch.cuda.max_memory_allocated(device) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    assert profiler.profiler is not None
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
 
 
 def kernel_time(run: Callable[[], object], times: int = 20) -> float:

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 import tyro
@@ -15,6 +16,9 @@ from ..training.folder import RunFolder
 from ..training.options import check_count
 from .main import UsageError
 
+if TYPE_CHECKING:
+    from ..bench.measure import Bench
+
 KINDS = {
     "layer": "training steps of a layer beside LSTM, GRU, RNN, SRU, minGRU and Python loops: the paper's figure",
     "network": "training steps of the paper's networks beside their matrix products alone",
@@ -22,6 +26,7 @@ KINDS = {
     "scale": "time and memory as T, batch, neurons, layers and threads grow",
 }
 ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9}
+ROUNDS_AGAINST = 31  # a few per cent are looked for
 
 
 def bench(arguments: list[str]) -> int:
@@ -57,18 +62,27 @@ def bench(arguments: list[str]) -> int:
         """CPU threads; as many as torch takes if none is given."""
         keep_memory: bool = False
         """Call indrnn.keep_memory() first, as `indrnn train` does: for all that is measured alike."""
+        against: Path | None = None
+        """For layer and network: measure this version beside the one installed in the .venv of this checkout, nothing
+        else; files are named KIND-against."""
 
     options = tyro.cli(Options, args=arguments[1:], prog=f"indrnn bench {kind}", config=(tyro.conf.FlagCreatePairsOff,))
-    rounds = (3 if options.quick else ROUNDS[kind]) if options.rounds is None else options.rounds
+    usual = ROUNDS[kind] if options.against is None else ROUNDS_AGAINST
+    rounds = (3 if options.quick else usual) if options.rounds is None else options.rounds
     check_count("rounds", rounds, least=2)
     if options.threads is not None:
         check_count("threads", options.threads)
         torch.set_num_threads(options.threads)
     device = _usable(options.device)
-    RunFolder(options.out).prepare()
+    command = shlex.join(["indrnn", "bench", *arguments])
     from ..bench import layer, network, scale, stream
     from ..bench.measure import Bench
 
+    if options.against is not None:
+        measured = Bench(f"{kind}-against", options.out, device, rounds, quick=options.quick)
+        _against(measured, kind, options.against, command, options.keep_memory)
+        return 0
+    RunFolder(options.out).prepare()
     modules: dict[str, ModuleType] = {"layer": layer, "network": network, "stream": stream, "scale": scale}
     torch.manual_seed(0)
     if options.keep_memory:
@@ -76,13 +90,26 @@ def bench(arguments: list[str]) -> int:
     measured = Bench(kind, options.out, device, rounds, quick=options.quick)
     measured.start()
     modules[kind].run(measured)
-    measured.write(shlex.join(["indrnn", "bench", *arguments]))
+    measured.write(command)
     try:
         modules[kind].draw(measured, options.out / f"{kind}.png")
     except ImportError:
         print("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')")
     print(f"\nkept in {options.out / kind}.json, .md and .png")
     return 0
+
+
+def _against(measured: Bench, kind: str, checkout: Path, command: str, keep_memory: bool) -> None:
+    from ..bench import against
+
+    if kind not in against.CASES:
+        raise UsageError(f"against: versions are compared by bench {' and '.join(against.CASES)}, not by bench {kind}")
+    with against.versions(checkout, measured.device, keep_memory=keep_memory) as pair:
+        RunFolder(measured.out).prepare()
+        measured.start()
+        against.run(measured, kind, pair)
+        measured.write(command, this=pair.this.about, other=pair.other.about)
+    print(f"\nkept in {measured.out / measured.name}.json and .md")
 
 
 def _usable(name: str) -> torch.device:

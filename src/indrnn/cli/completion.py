@@ -28,7 +28,7 @@ _indrnn() {{
         esac ;;
       bench)
         if [ "$COMP_CWORD" -eq 2 ]; then words="layer network stream scale"; else
-          words="--out --quick --rounds --device --threads --keep-memory"
+          words="--out --quick --rounds --device --threads --keep-memory --against"
         fi ;;
       completion) words="bash zsh" ;;
     esac

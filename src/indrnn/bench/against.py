@@ -1,0 +1,356 @@
+"""Two installed versions of indrnn, measured in alternating rounds, as the speed of a machine drifts between runs.
+
+Each version runs `worker.py` in a process of its own, by its own Python interpreter, on the same inputs and weights and
+with as many threads. One computes while the other waits; which goes first alternates (A B B A ...), and a ratio is
+taken within a round.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import indrnn
+
+from ..training import RunError
+from .measure import Bench, Quantiles, quantiles, short
+
+WORKER = Path(__file__).with_name("worker.py")
+PYTHON = Path(".venv/Scripts/python.exe" if os.name == "nt" else ".venv/bin/python")
+LIMIT = 1.03
+"""A ratio above this is named at the end."""
+PAUSE = 0.05
+"""Seconds before each measurement. OpenMP's threads spin for some milliseconds after their last work, on cores that the
+other process needs."""
+LEAST_MS = 40.0
+"""So much is timed at least in each measurement, by several calls of what takes less."""
+MOST_CALLS = 1000
+FULL, HALF, DEEP = 1e-4, 1e-2, 1e-3
+"""How far results may be from the other version's, relative to the largest number of the tensor: float32, bfloat16, and
+float32 through many layers with norms."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table.
+
+    Args:
+        title: what is measured.
+        make: the function of `cases.py` that makes it.
+        sizes: its arguments.
+        tolerance: how far results may be apart.
+        quick: whether `--quick` has it too.
+    """
+
+    title: str
+    make: str
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    tolerance: float = FULL
+    quick: bool = False
+
+
+_OP = {"T": 784, "B": 32, "N": 128}
+_SHORT, _MIDDLE, _LONG = ({"T": T, "B": 50, "N": 128, "inputs": 2} for T in (256, 512, 1024))
+_PIXELS = {"T": 784, "B": 32}
+CASES: dict[str, tuple[Case, ...]] = {
+    "layer": (
+        Case("2 → 128, batch 50, T = 256", "layer", _SHORT, quick=True),
+        Case("2 → 128, batch 50, T = 512", "layer", _MIDDLE),
+        Case("2 → 128, batch 50, T = 1024", "layer", _LONG),
+        Case("2 → 128, batch 50, T = 1024, 2 layers", "layer", {**_LONG, "layers": 2}),
+        Case("2 → 128, batch 50, T = 1024, lengths", "layer", {**_LONG, "lengths": True}),
+        Case("2 → 128, batch 50, T = 1024, tanh", "layer", {**_LONG, "nonlinearity": "tanh"}),
+        Case("128 → 128, batch 32, T = 784, input's gradient", "layer", {**_OP, "inputs": 128, "input_gradient": True}),
+        Case("32 → 32, batch 8, T = 20", "layer", {"T": 20, "B": 8, "N": 32, "inputs": 32}, quick=True),
+        Case("512 → 512, batch 1, T = 400", "layer", {"T": 400, "B": 1, "N": 512, "inputs": 512}),
+        Case("one step of a stream, IndRNN, 128 units", "stream", {"N": 128, "cell": False}),
+        Case("one step of a stream, IndRNNCell, 128 units", "stream", {"N": 128, "cell": True}, quick=True),
+        Case("the op, (784, 32, 128), forward", "op", {**_OP, "backward": False}),
+        Case("the op, (784, 32, 128)", "op", _OP, quick=True),
+        Case("the op, (784, 32, 128), bfloat16", "op", {**_OP, "dtype": "bfloat16"}, HALF),
+        Case("the op, (400, 1, 512)", "op", {"T": 400, "B": 1, "N": 512}),
+    ),
+    "network": (
+        Case("plain, 6 layers of 128", "training", {"network": "plain", **_PIXELS}, DEEP, quick=True),
+        Case("plain, dropout", "training", {"network": "plain", **_PIXELS, "dropout": True}, DEEP),
+        Case("plain, evaluation", "evaluation", {"network": "plain", **_PIXELS}, DEEP, quick=True),
+        Case("residual, 5 blocks of two, 128", "training", {"network": "residual", **_PIXELS}, DEEP),
+        Case("residual, dropout", "training", {"network": "residual", **_PIXELS, "dropout": True}, DEEP),
+        Case("dense, k = 16", "training", {"network": "dense", **_PIXELS}, DEEP),
+        Case("dense, dropout", "training", {"network": "dense", **_PIXELS, "dropout": True}, DEEP),
+    ),
+}
+ABOUT = {
+    "layer": "forward and backward, unless said",
+    "network": "training steps with batch 32 and T = 784, unless said",
+}
+
+
+class CaseError(Exception):
+    """A version cannot do what a case asks for."""
+
+
+class Version:
+    """A version of indrnn in a process of its own.
+
+    Args:
+        name: in messages.
+        python: its interpreter.
+        said: the file for what it says on stderr.
+        arguments: of `worker.py`.
+    """
+
+    def __init__(self, name: str, python: Path, said: Path, arguments: list[str]) -> None:
+        self.name, self.python, self._said = name, python, said
+        self.about: dict[str, Any] = {}
+        self.package = Path()
+        # -P and no PYTHONPATH: indrnn is the one that is installed, and nothing beside the program is imported for it.
+        environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+        with said.open("wb") as stderr:
+            try:
+                self._process = subprocess.Popen(
+                    [python, "-P", WORKER, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=environment,
+                    text=True,
+                )
+            except OSError as error:
+                raise ValueError(f"against: {python} cannot be run: {error.strerror}") from None
+
+    def ask(self, request: str, doing: str, **arguments: object) -> Any:
+        """What `worker.Worker` answers to a request.
+
+        Raises:
+            CaseError: it cannot be done.
+            RunError: the process died.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps([request, arguments]) + "\n")
+            self._process.stdin.flush()
+            answer = json.loads(self._process.stdout.readline())
+        except (BrokenPipeError, json.JSONDecodeError):
+            self.close()
+            raise RunError(f"against: the process of {self.name} {self._fate()} at {doing}: {self._words()}") from None
+        if "error" in answer:
+            raise CaseError(f"{self.name}: {answer['error']}")
+        return answer["answer"]
+
+    def greet(self, within: Path) -> None:
+        """Hear which version it is, and see that it is the one in this folder."""
+        try:
+            self.about = self.ask("hello", "its start")
+        except RunError:
+            raise ValueError(f"against: {self.python} cannot import indrnn: {self._words()}") from None
+        self.package = Path(self.about.pop("file")).resolve().parent
+        if not self.package.is_relative_to(within.resolve()):
+            raise ValueError(f"against: {self.python} imports indrnn from {self.package}, which is not in {within}")
+        self.about["revision"] = _revision(self.package)
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):  # of what was not sent yet
+                pipe.close()
+        try:
+            self._process.wait(1.0)  # its input has ended, and so does it, unless it computes
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _fate(self) -> str:
+        code = self._process.returncode
+        if code < 0:
+            return f"died of {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def _words(self) -> str:
+        lines = self._said.read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+class Pair(NamedTuple):
+    """The two that are compared."""
+
+    this: Version
+    other: Version
+
+
+def find_python(checkout: Path) -> Path:
+    """The interpreter of a checkout.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not checkout.is_dir():
+        raise ValueError(f"against: no such folder: {checkout}")
+    python = checkout / PYTHON
+    if not python.is_file():
+        raise ValueError(f"against: {checkout} has no {PYTHON}: make it ready with `make -C {checkout} .venv/.ready`")
+    return python.absolute()
+
+
+@contextmanager
+def versions(checkout: Path, device: torch.device, *, keep_memory: bool = False) -> Iterator[Pair]:
+    """This version and that of a checkout, each in a process of its own; both have ended afterwards."""
+    arguments = [str(device), str(torch.get_num_threads()), "keep" if keep_memory else "free"]
+    pythons = (("this version", Path(sys.executable)), (str(checkout), find_python(checkout)))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        started = []
+        for i, (name, python) in enumerate(pythons):
+            started.append(Version(name, python, folder / f"{i}.txt", arguments))
+            stack.callback(started[-1].close)
+        pair = Pair(*started)
+        pair.this.greet(Path(indrnn.__file__).parent)
+        pair.other.greet(checkout)
+        yield pair
+
+
+def run(bench: Bench, kind: str, pair: Pair) -> None:
+    """Measure every case of a kind, and say at the end what became slower or larger."""
+    for label, version in zip(("this version", "the other"), pair, strict=True):
+        bench.say(f"{label}: " + ", ".join(f"{key} {value}" for key, value in version.about.items()))
+    if pair.this.package == pair.other.package:
+        bench.say("both are the same installation: ratios show how far the measurement itself spreads")
+    bench.say(f"\n{kind}, this version beside the other: {ABOUT[kind]}\n")
+    columns = ["", "ms, this", "ms, other", "this / other [20 %, 80 %]"]
+    columns += ["peak MiB, this", "peak MiB, other", "this / other", "results differ by", "allowed"]
+    bench.say(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    left_out = []
+    for case in CASES[kind]:
+        if bench.quick and not case.quick:
+            continue
+        try:
+            row = measure(case, pair, bench.rounds)
+        except CaseError as error:
+            left_out.append(f"left out: {case.title}: {error}")
+            continue
+        bench.rows.append(row)
+        ms, peak = ([row[what][which] for which in ("this", "other")] for what in ("ms", "peak_bytes"))
+        cells = [case.title, *(short(each["median"]) for each in ms), _ratio(Quantiles(**row["ratio"]))]
+        cells += [*(short(each / 2**20) for each in peak), f"{peak[0] / peak[1]:.3f}" if peak[1] else "–"]
+        bench.say(f"| {' | '.join([*cells, _apart(row), f'{case.tolerance:.0e}'])} |")
+    bench.say("\n" + "\n".join([*left_out, *verdict(bench.rows)]))
+
+
+def measure(case: Case, pair: Pair, rounds: int) -> dict[str, Any]:
+    """Compare the results of a case, time it, and take its peak of memory."""
+    doing = f'"{case.title}"'
+    found: list[dict[str, Tensor]] = []
+    for version in pair:
+        version.ask("make", doing, name=case.make, sizes=dict(case.sizes))
+    with tempfile.TemporaryDirectory() as folder:
+        for i, version in enumerate(pair):
+            path = Path(folder, str(i))
+            version.ask("results", doing, path=str(path))
+            found.append(torch.load(path, weights_only=True))
+    difference = differ(*found)
+    del found
+
+    def timed(version: Version, calls: int) -> float:
+        time.sleep(PAUSE)
+        return float(version.ask("time", doing, calls=calls))
+
+    fastest = min(timed(version, 1) for version in pair)
+    calls = min(MOST_CALLS, max(1, math.ceil(LEAST_MS / max(fastest, 1e-3))))
+    raw: dict[Version, list[float]] = {version: [] for version in pair}
+    for i in range(rounds + 1):  # the first is warm-up
+        for version in pair if i % 2 == 0 else reversed(pair):
+            took = timed(version, calls)
+            if i > 0:
+                raw[version].append(took)
+    peaks = [int(version.ask("peak", doing)) for version in pair]
+    ratio = quantiles([a / b for a, b in zip(raw[pair.this], raw[pair.other], strict=True)])
+    ms = [asdict(quantiles(raw[version])) for version in pair]
+    return {
+        "title": case.title,
+        "ms": {"this": ms[0], "other": ms[1]},
+        "ratio": asdict(ratio),
+        "calls": calls,
+        "peak_bytes": {"this": peaks[0], "other": peaks[1]},
+        "difference": difference,
+        "tolerance": case.tolerance,
+        "agree": not isinstance(difference, str) and difference <= case.tolerance,
+    }
+
+
+def differ(this: dict[str, Tensor], other: dict[str, Tensor]) -> float | str:
+    """The largest difference of results, relative to the largest number of the tensor; or what cannot be compared."""
+    if this.keys() != other.keys():
+        return f"one alone has {', '.join(sorted(this.keys() ^ other.keys()))}"
+    largest = 0.0
+    for name, a in this.items():
+        b = other[name]
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"{name} is {tuple(a.shape)} {a.dtype} here and {tuple(b.shape)} {b.dtype} there"
+        if not (a.isfinite().all() and b.isfinite().all()):
+            return f"{name} is not finite"
+        apart, scale = (a.double() - b.double()).abs().max().item(), b.double().abs().max().item()
+        if apart > 0 and scale == 0:
+            return f"{name} is zero there and not here"
+        largest = max(largest, apart / scale if apart > 0 else 0.0)
+    return largest
+
+
+def verdict(rows: list[dict[str, Any]]) -> list[str]:
+    """What is slower or larger by more than the limit, and what disagrees; the last line says so of all."""
+    more = f"{LIMIT - 1:.0%}".replace("%", " %")
+    slower = {row["title"]: Quantiles(**row["ratio"]) for row in rows if row["ratio"]["median"] > LIMIT}
+    clearly = {title: ratio for title, ratio in slower.items() if ratio.low > LIMIT}
+    perhaps = {title: ratio for title, ratio in slower.items() if ratio.low <= LIMIT}
+    peaks = {row["title"]: row["peak_bytes"] for row in rows}
+    larger = {title: peak for title, peak in peaks.items() if peak["this"] > LIMIT * peak["other"]}
+    lines = []
+    if apart := [row for row in rows if not row["agree"]]:
+        which = (f"{row['title']} ({_apart(row)}, allowed {row['tolerance']:.0e})" for row in apart)
+        lines.append(f"results disagree: {'; '.join(which)}")
+    if perhaps:
+        which = (f"{title} ({_ratio(ratio)})" for title, ratio in perhaps.items())
+        lines.append(f"slower by more than {more} in the median, not beyond the spread of rounds: {'; '.join(which)}")
+    if larger:
+        which = (f"{title} ({peak['other']:,} → {peak['this']:,} bytes)" for title, peak in larger.items())
+        lines.append(f"larger by more than {more}: {'; '.join(which)}")
+    if clearly:
+        which = (f"{title} ({_ratio(ratio)})" for title, ratio in clearly.items())
+        lines.append(f"slower by more than {more}: {'; '.join(which)}")
+    if not (slower or larger):
+        lines.append(f"of {len(rows)} cases, none is slower or larger by more than {more}")
+    return lines
+
+
+def _ratio(ratio: Quantiles) -> str:
+    """With three digits after the point, where a difference of some per cent is looked for."""
+    return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def _apart(row: dict[str, Any]) -> str:
+    return row["difference"] if isinstance(row["difference"], str) else f"{row['difference']:.0e}"
+
+
+def _revision(folder: Path) -> str:
+    """What git calls the checkout of this folder."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return "unknown"
+    return found.stdout.strip() if found.returncode == 0 else "unknown"

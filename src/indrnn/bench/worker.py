@@ -1,0 +1,123 @@
+"""The program that a version of indrnn runs when it is measured beside another: `python worker.py DEVICE THREADS`.
+
+It answers requests, a line of JSON each, until its input ends. Passed by its path to the interpreter of either version,
+so that the other version need not have it: it imports what both have, and `cases.py` by its path.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import runpy
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler says on every use that it starts and stops
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def peak_bytes(run: Callable[[], object], device: torch.device | str = "cpu") -> int:
+    """The most memory that torch held at once during `run`, above what it held before."""
+    run()
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    assert profiler.profiler is not None
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+class Worker:
+    """Makes one case at a time, and measures it.
+
+    Args:
+        device: where.
+        cases: the functions of `cases.py`, by name.
+    """
+
+    def __init__(self, device: str, cases: dict[str, Any]) -> None:
+        self.device, self.cases = device, cases
+        self.made: Any = None
+
+    def hello(self) -> dict[str, Any]:
+        """Which version this is."""
+        import indrnn
+
+        return {
+            "file": indrnn.__file__,
+            "indrnn": indrnn.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "backends": " ".join(name for name, backend in indrnn.backends().items() if backend.available),
+        }
+
+    def make(self, name: str, sizes: dict[str, Any]) -> None:
+        """Make a case, from the same seed in every version, in place of the one before."""
+        self.made = None
+        gc.collect()
+        torch.manual_seed(0)
+        self.made = self.cases[name](self.device, **sizes)
+
+    def results(self, path: str) -> None:
+        """Write its outputs and gradients to a file."""
+        torch.save({name: tensor.cpu() for name, tensor in self.made.results().items()}, path)
+
+    def time(self, calls: int) -> float:
+        """Milliseconds of a call, the mean of so many; one goes before, so that each round starts from a warm cache."""
+        run = self.made.run
+        run()
+        self._wait()
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        self._wait()
+        return (time.perf_counter() - start) * 1e3 / calls
+
+    def peak(self) -> int:
+        """The peak of memory of a call."""
+        return peak_bytes(self.made.run, self.device)
+
+    def _wait(self) -> None:
+        if torch.device(self.device).type != "cpu":
+            torch.accelerator.synchronize(self.device)
+
+
+def main(device: str, threads: str, keep_memory: str) -> None:
+    """Answer until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; who asks ends this process
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no answer
+    torch.set_num_threads(int(threads))
+    if keep_memory == "keep":
+        from indrnn.memory import keep_memory as keep
+
+        keep()
+    worker = Worker(device, runpy.run_path(str(Path(__file__).with_name("cases.py"))))
+    for line in sys.stdin:
+        request, arguments = json.loads(line)
+        try:
+            answer = {"answer": getattr(worker, request)(**arguments)}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
