@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from indrnn.bench import layer, network, peers, scale, stream
+import indrnn
+from indrnn.bench import against, cases, layer, network, peers, scale, stream
+from indrnn.bench.against import Case
 from indrnn.cli import main
 from indrnn.ops import native
 
@@ -130,6 +132,13 @@ def test_scale_fits_an_exponent_and_says_what_memory_went_beyond(capsys: pytest.
         (["layer", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
         (["layer", "--device", "abacus"], "device: abacus cannot be used"),
         (["layer", "--out", "file"], "out: cannot write to the folder file"),
+        (["layer", "--against", "nowhere"], "against: no such folder: nowhere"),
+        (["network", "--against", "file"], "against: no such folder: file"),
+        (["layer", "--against", "."], f"against: . has no {against.PYTHON}: make it ready with"),
+        (
+            ["stream", "--against", "."],
+            "against: versions are compared by bench layer and network, not by bench stream",
+        ),
     ],
     ids=str,
 )
@@ -145,6 +154,48 @@ def test_help_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for kind in ("layer", "network", "stream", "scale"):
         assert f"  {kind} " in said
+
+
+def test_against_measures_two_installed_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here of one installation twice, on every kind of case; what lies around is not imported in its place."""
+    checkout = Path(indrnn.__file__).parents[2]
+    if not (checkout / against.PYTHON).exists():
+        pytest.skip(f"indrnn is not installed from a checkout with {against.PYTHON}")
+    sizes: dict[str, int] = {"T": 9, "B": 3}
+    tiny = (
+        Case("layer", "layer", {**sizes, "N": 5, "inputs": 2, "lengths": True, "input_gradient": True}, quick=True),
+        Case("op", "op", {**sizes, "N": 5, "dtype": "bfloat16"}, against.HALF, quick=True),
+        Case("layer's stream", "stream", {"N": 5, "cell": False}, quick=True),
+        Case("cell's stream", "stream", {"N": 5, "cell": True}, quick=True),
+        *(Case(name, "training", {**sizes, "network": name, "dropout": True}, quick=True) for name in cases.NETWORKS),
+        Case("evaluation", "evaluation", {**sizes, "network": "plain"}, quick=True),
+        Case("not quick", "op", {**sizes, "N": 5}),
+        Case("another version's", "op", {**sizes, "N": 5, "dtype": "float12"}, quick=True),
+    )
+    monkeypatch.setitem(against.CASES, "network", tiny)
+    monkeypatch.setattr(against, "LEAST_MS", 0.0)
+    monkeypatch.setattr(against, "PAUSE", 0.0)
+    for wrong in ("indrnn", "torch"):
+        (tmp_path / f"{wrong}.py").write_text("raise ImportError('not this one')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert bench("network", "--quick", "--rounds", "2", "--keep-memory", "--against", str(checkout), "--out", "a") == 0
+    said = capsys.readouterr().out
+    assert "both are the same installation" in said
+    assert "left out: another version's: this version: AttributeError: " in said
+    assert sorted(path.name for path in Path("a").iterdir()) == ["network-against.json", "network-against.md"]
+    for line in Path("a/network-against.md").read_text().splitlines()[2:]:
+        assert line in said
+    kept = rows("network-against", "a")
+    assert [row["title"] for row in kept] == [case.title for case in tiny[:-2]]
+    for row in kept:
+        assert row["agree"], row
+        assert row["ms"]["this"]["median"] > 0
+        assert row["peak_bytes"]["this"] > 0
+    about = json.loads(Path("a/network-against.json").read_text())
+    assert about["this"] == about["other"]
+    assert about["this"]["indrnn"] == indrnn.__version__
 
 
 @pytest.mark.slow

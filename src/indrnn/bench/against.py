@@ -39,9 +39,10 @@ other process needs."""
 LEAST_MS = 40.0
 """So much is timed at least in each measurement, by several calls of what takes less."""
 MOST_CALLS = 1000
-FULL, HALF, DEEP = 1e-4, 1e-2, 1e-3
-"""How far results may be from the other version's, relative to the largest number of the tensor: float32, bfloat16, and
-float32 through many layers with norms."""
+FULL, HALF, DEEP, DEEPEST = 1e-4, 1e-2, 3e-3, 2e-2
+"""How far results may be from the other version's, relative to the largest number of the tensor: in float32, in
+bfloat16, and in float32 through 6 to 11 and through 40 layers with norms, where other orders of summation differ by a
+quarter of that already (the backends native and scan of one version do)."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("plain, evaluation", "evaluation", {"network": "plain", **_PIXELS}, DEEP, quick=True),
         Case("residual, 5 blocks of two, 128", "training", {"network": "residual", **_PIXELS}, DEEP),
         Case("residual, dropout", "training", {"network": "residual", **_PIXELS, "dropout": True}, DEEP),
-        Case("dense, k = 16", "training", {"network": "dense", **_PIXELS}, DEEP),
-        Case("dense, dropout", "training", {"network": "dense", **_PIXELS, "dropout": True}, DEEP),
+        Case("dense, k = 16", "training", {"network": "dense", **_PIXELS}, DEEPEST),
+        Case("dense, dropout", "training", {"network": "dense", **_PIXELS, "dropout": True}, DEEPEST),
     ),
 }
 ABOUT = {

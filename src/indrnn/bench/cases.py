@@ -138,9 +138,7 @@ def evaluation(device: str, *, network: str, T: int, B: int) -> Made:
 
 def _pixels(device: str, network: str, T: int, B: int, dropout: bool) -> tuple[nn.Module, Tensor, Tensor]:
     """A network of the pixel-MNIST recipes with the same weights in every version, and a batch."""
-    torch.manual_seed(1)
-    made = NETWORKS[network](T, dropout)
-    model = with_same_weights(_classifier(made), long_memory=T).to(device)
+    model = with_same_weights(_classifier(NETWORKS[network](T, dropout)), long_memory=T).to(device)
     return model, torch.rand(T, B, 1).to(device), torch.randint(CLASSES, (B,)).to(device)
 
 
@@ -196,7 +194,8 @@ def with_same_weights(model: nn.Module, long_memory: int | None = None) -> nn.Mo
     """Draw W and u by their shape and their place among those of that shape; b stays as it is made.
 
     So two versions get the same weights although names, or the order of what is made, are not the same. The
-    distributions are those of IndRNN; with `long_memory`, the last u is drawn for a memory of so many steps.
+    distributions are those of IndRNN; with `long_memory`, the last u is drawn for a memory of so many steps. Torch's
+    generator is seeded afterwards, for the inputs.
     """
     seen: dict[tuple[str, tuple[int, ...]], int] = {}
     last: Tensor | None = None
@@ -212,6 +211,7 @@ def with_same_weights(model: nn.Module, long_memory: int | None = None) -> nn.Mo
                 parameter.uniform_(-bound, bound)
             else:
                 last = parameter.uniform_(0, 1)
+        torch.manual_seed(0)
         if long_memory is not None and last is not None:
             last.uniform_(0.2 ** (1 / long_memory), 1)
     torch.manual_seed(0)
