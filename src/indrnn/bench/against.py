@@ -39,6 +39,8 @@ other process needs."""
 LEAST_MS = 40.0
 """So much is timed at least in each measurement, by several calls of what takes less."""
 MOST_CALLS = 1000
+PATIENCE = 10.0
+"""Seconds for a process that answers no more to end."""
 FULL, HALF, DEEP, DEEPEST = 1e-4, 1e-2, 3e-3, 2e-2
 """How far results may be from the other version's, relative to the largest number of the tensor: in float32, in
 bfloat16, and in float32 through 6 to 11 and through 40 layers with norms, where other orders of summation differ by a
@@ -148,8 +150,8 @@ class Version:
             self._process.stdin.flush()
             answer = json.loads(self._process.stdout.readline())
         except (BrokenPipeError, json.JSONDecodeError):
-            self.close()
-            raise RunError(f"against: the process of {self.name} {self._fate()} at {doing}: {self._words()}") from None
+            fate = self._fate()
+            raise RunError(f"against: the process of {self.name} {fate} at {doing}: {self._words()}") from None
         if "error" in answer:
             raise CaseError(f"{self.name}: {answer['error']}")
         return answer["answer"]
@@ -166,22 +168,20 @@ class Version:
         self.about["revision"] = _revision(self.package)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, whatever it does: it holds nothing that is needed."""
+        self._process.kill()
+        self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with suppress(BrokenPipeError):  # of what was not sent yet
                 pipe.close()
-        try:
-            self._process.wait(1.0)  # its input has ended, and so does it, unless it computes
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
     def _fate(self) -> str:
-        code = self._process.returncode
-        if code < 0:
-            return f"died of {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+        try:
+            code = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            return "gave no answer"
+        return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def _words(self) -> str:
         lines = self._said.read_text(errors="replace").split("\n")

@@ -103,7 +103,7 @@ def _against(measured: Bench, kind: str, checkout: Path, command: str, keep_memo
     from ..bench import against
 
     if kind not in against.CASES:
-        raise UsageError(f"against: versions are compared by bench {' and '.join(against.CASES)}, not by bench {kind}")
+        raise UsageError(f"against: bench {' and '.join(against.CASES)} compare versions, bench {kind} does not")
     with against.versions(checkout, measured.device, keep_memory=keep_memory) as pair:
         RunFolder(measured.out).prepare()
         measured.start()
