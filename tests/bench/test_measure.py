@@ -79,3 +79,16 @@ def test_peak_of_memory_is_what_was_held_at_once() -> None:
         torch.empty(500, dtype=torch.float64)
 
     assert peak_bytes(run) == 8000
+
+
+def test_peak_of_memory_does_not_depend_on_what_an_earlier_run_left() -> None:
+    """As a training step leaves its gradients, which the next one frees."""
+    left: list[Tensor] = []
+
+    def run() -> None:
+        left.clear()
+        first = torch.empty(3000, dtype=torch.float64)
+        left.append(torch.empty(1000, dtype=torch.float64))
+        del first
+
+    assert {peak_bytes(run) for _ in range(12)} == {32000}

@@ -105,7 +105,7 @@ class Bench:
             torch.accelerator.synchronize(self.device)
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """The most memory that torch held at once during `run`, above what it held before."""
+        """The most memory that torch held at once of what it got during `run`."""
         return peak_bytes(run, self.device)
 
     def machine(self) -> dict[str, str]:

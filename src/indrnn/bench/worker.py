@@ -21,11 +21,12 @@ from typing import Any
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler says on every use that it starts and stops
 
 import torch
+from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device | str = "cpu") -> int:
-    """The most memory that torch held at once during `run`, above what it held before."""
+    """The most memory that torch held at once of what it got during `run`."""
     run()
     gc.collect()
     if torch.device(device).type == "cuda":
@@ -36,10 +37,22 @@ def peak_bytes(run: Callable[[], object], device: torch.device | str = "cpu") ->
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     assert profiler.profiler is not None
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events, found = list(profiler.profiler.kineto_results.experimental_event_tree()), []
+    while events:
+        event = events.pop()
+        events += event.children
+        if event.tag == _EventType.Allocation:
+            found.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size))
     held = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
+    own = set()
+    for _, address, size in sorted(found, key=lambda each: each[0]):
+        if size > 0:
+            own.add(address)
+        elif address in own:
+            own.remove(address)
+        else:  # from before, like the gradients of an earlier step: the profiler reports that freed at some times only
+            continue
+        held += size
         peak = max(peak, held)
     return peak
 
