@@ -220,7 +220,9 @@ def test_a_case_that_one_version_cannot_do_is_left_out_by_name(
     monkeypatch.setitem(against.CASES, "layer", (TINY,))
     with versions(checkout, CPU) as pair:
         against.run(bench := Bench("layer-against", tmp_path, CPU, rounds=2), "layer", pair)
-    assert f"left out: tiny: {checkout}: TypeError: no such option" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"left out: tiny: {checkout}: TypeError: no such option" in said
+    assert "2 rounds are too few to tell some per cent of time" in said
     assert bench.rows == []
 
 

@@ -39,6 +39,8 @@ other process needs."""
 LEAST_MS = 40.0
 """So much is timed at least in each measurement, by several calls of what takes less."""
 MOST_CALLS = 1000
+ENOUGH = 15
+"""Rounds with which a verdict on time comes without a warning."""
 PATIENCE = 10.0
 """Seconds for a process that answers no more to end."""
 FULL, HALF, DEEP, DEEPEST = 1e-4, 1e-2, 3e-3, 2e-2
@@ -250,7 +252,8 @@ def run(bench: Bench, kind: str, pair: Pair) -> None:
         cells = [case.title, *(short(each["median"]) for each in ms), _ratio(Quantiles(**row["ratio"]))]
         cells += [*(short(each / 2**20) for each in peak), f"{peak[0] / peak[1]:.3f}" if peak[1] else "–"]
         bench.say(f"| {' | '.join([*cells, _apart(row), f'{case.tolerance:.0e}'])} |")
-    bench.say("\n" + "\n".join([*left_out, *verdict(bench.rows)]))
+    few = [f"{bench.rounds} rounds are too few to tell some per cent of time"] if bench.rounds < ENOUGH else []
+    bench.say("\n" + "\n".join([*left_out, *few, *verdict(bench.rows)]))
 
 
 def measure(case: Case, pair: Pair, rounds: int) -> dict[str, Any]:
