@@ -23,7 +23,7 @@ bench: $(READY)
 	$(BIN)/indrnn bench layer
 
 # torch first, by itself: it is pinned there, and nothing later may pull in another.
-$(READY): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/indrnn/ops/*.cpp src/indrnn/ops/*.h)
+$(READY): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/indrnn/*/*.cpp src/indrnn/*/*/*.cpp src/indrnn/*/*/*.h)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "indrnn needs Python 3.11 or newer: make PYTHON=...")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch

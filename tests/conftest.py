@@ -14,7 +14,7 @@ from torch import Tensor
 
 import indrnn
 from indrnn import onednn
-from indrnn.ops import triton_backend
+from indrnn.ops.triton import launch
 
 if importlib.util.find_spec("triton") is not None:  # which looks at this as it is imported: by us, when first used
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -78,8 +78,8 @@ def _backend_of(item: pytest.Item) -> str | None:
 @pytest.fixture
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """For Triton's interpreter, which takes its time for each op: few steps at once, and many chains to a program."""
-    monkeypatch.setattr(triton_backend, "steps", lambda *_: 4)
-    monkeypatch.setattr(triton_backend, "blocks", lambda *_: (512, 1))
+    monkeypatch.setattr(launch, "steps", lambda *_: 4)
+    monkeypatch.setattr(launch, "blocks", lambda *_: (512, 1))
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.ops import native
+from indrnn.ops.cpu import kernel
 
 from .conftest import ACTIVATIONS, BACKENDS
 from .ops.problems import problem
@@ -29,7 +29,7 @@ COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None
 KERNEL_FILE = "_kernel.dll" if sys.platform == "win32" else "_kernel.so"
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
-needs_kernel = pytest.mark.skipif("native" not in BACKENDS, reason=str(native.library()))
+needs_kernel = pytest.mark.skipif("native" not in BACKENDS, reason=str(kernel.library()))
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -74,7 +74,7 @@ def test_type_checkers_find_the_types() -> None:
 @needs_compiler
 def test_the_kernel_is_there_where_a_compiler_is() -> None:
     """A kernel that fails to compile is left out of the install: without this, its tests would silently not run."""
-    assert "native" in BACKENDS, native.library()
+    assert "native" in BACKENDS, kernel.library()
 
 
 # ---- without the kernel
@@ -112,7 +112,9 @@ def assert_serves_without_kernel(python: str | Path, cwd: Path, first: str = "")
 
 
 def test_without_the_kernel_a_process_is_told_once_and_served(tmp_path: Path) -> None:
-    assert_serves_without_kernel(sys.executable, tmp_path, first="indrnn.ops.__path__ = []")  # where it is looked for
+    assert_serves_without_kernel(
+        sys.executable, tmp_path, first="indrnn.ops.cpu.__path__ = []"
+    )  # where it is looked for
 
 
 # ---- what is built
@@ -126,10 +128,20 @@ def test_a_kernel_without_threads_and_clones_gives_the_same_bits(
 ) -> None:
     """As where the compiler has neither; and the source compiles without a warning."""
     assert COMPILER is not None
-    built = tmp_path / KERNEL_FILE
+    built, sources = tmp_path / KERNEL_FILE, ROOT / "src/indrnn/ops/cpu"
     strict = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
     options = ["-O2", "-ffp-contract=off", "-fPIC", "-shared"]
-    run(COMPILER, *strict, *options, *(ROOT / "src/indrnn/ops").glob("*.cpp"), "-o", built, cwd=tmp_path)
+    run(
+        COMPILER,
+        *strict,
+        *options,
+        f"-I{sources}",
+        *sources.glob("*.cpp"),
+        ROOT / "src/indrnn/baselines/sru.cpp",
+        "-o",
+        built,
+        cwd=tmp_path,
+    )
     # Large enough for several threads of the installed kernel
     problems = [
         problem(600, 7, 63, activation=activation, dtype=dtype)
@@ -138,13 +150,13 @@ def test_a_kernel_without_threads_and_clones_gives_the_same_bits(
     ]
     expected = [p.solve("native") for p in problems]
     with monkeypatch.context() as patch:
-        patch.setattr(indrnn.ops, "__path__", [str(tmp_path)])
-        native.library.cache_clear()
-        loaded = native.library()
+        patch.setattr(indrnn.ops.cpu, "__path__", [str(tmp_path)])
+        kernel.library.cache_clear()
+        loaded = kernel.library()
         assert not isinstance(loaded, str), loaded
         assert loaded._name == str(built)
         actual = [p.solve("native") for p in problems]
-    native.library.cache_clear()
+    kernel.library.cache_clear()
     for p, ours, installed in zip(problems, actual, expected, strict=True):
         # By their bytes: a NaN, where a half type overflows, is to be the same NaN.
         same = [torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(ours, installed, strict=True)]
@@ -220,7 +232,7 @@ def test_the_sdist_builds_installs_and_passes_tests_outside_the_repository(tmp_p
 
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert names >= {"indrnn/py.typed", f"indrnn/ops/{KERNEL_FILE}"}
+    assert names >= {"indrnn/py.typed", f"indrnn/ops/cpu/{KERNEL_FILE}"}
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     assert {name.partition("/")[0] for name in names} == {"indrnn", f"indrnn-{indrnn.__version__}.dist-info"}
     assert not [name for name in names if name.endswith(".cpp")]
@@ -232,6 +244,6 @@ def test_the_sdist_builds_installs_and_passes_tests_outside_the_repository(tmp_p
     where = environment.run("-c", "import indrnn; print(indrnn.__file__, indrnn.backends()['native'].chosen)").stdout
     assert Path(where.split()[0]).is_relative_to(tmp_path / "venv")
     assert where.split()[1] == "True"
-    few = ("test_package.py", "ops/test_choice.py", "ops/test_native.py")
+    few = ("test_package.py", "ops/test_choice.py", "ops/cpu/test_kernel.py")
     tests = [unpacked / "tests" / name for name in few]
     environment.run("-m", "pytest", "-q", "-m", "not slow", "-c", unpacked / "pyproject.toml", *tests)

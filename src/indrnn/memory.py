@@ -1,4 +1,4 @@
-"""What the C library does with memory that was freed."""
+"""`keep_memory`: glibc keeps freed memory in the process instead of giving it back."""
 
 from __future__ import annotations
 

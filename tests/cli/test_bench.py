@@ -14,9 +14,9 @@ import indrnn
 from indrnn.bench import against, layer, network, peers, scale, stream
 from indrnn.bench.against import Case
 from indrnn.cli import main
-from indrnn.ops import native
+from indrnn.ops.cpu import kernel
 
-needs_kernel = pytest.mark.skipif(isinstance(native.library(), str), reason="the C++ kernel was not built")
+needs_kernel = pytest.mark.skipif(isinstance(kernel.library(), str), reason="the C++ kernel was not built")
 
 
 @pytest.fixture(autouse=True)

@@ -830,6 +830,10 @@ def test_unknown_backend_is_named() -> None:
         ValueError, match="backend must be None or one of native, reference, scan, triton, auto-scan, got 'quantum'"
     ):
         IndRNN(M, N, backend="quantum")(X)
+    layer = IndRNN(M, N)
+    layer.backend = "bogus"
+    with pytest.raises(ValueError, match=r"backend must be None or one of .*, got 'bogus'"):
+        layer(X)
 
 
 def test_lengths_and_resets_are_keywords() -> None:

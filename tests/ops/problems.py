@@ -10,6 +10,7 @@ from torch import Tensor
 
 from indrnn import recurrence
 from indrnn.ops import reference
+from indrnn.ops.calls import Backward, Forward
 
 
 @dataclass
@@ -26,6 +27,16 @@ class Problem:
     reverse: bool
     grad_h: Tensor
     grad_h_last: Tensor
+
+    @property
+    def forward_call(self) -> Forward:
+        """As a backend takes it."""
+        return Forward(self.x, self.u, self.bias, self.h_0, self.lengths, self.resets, self.activation, self.reverse)
+
+    def backward_call(self, h: Tensor) -> Backward:
+        """As a backend takes it, given the states."""
+        gradients = (self.grad_h, self.grad_h_last)
+        return Backward(*gradients, h, self.u, self.h_0, self.lengths, self.resets, self.activation, self.reverse)
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -70,16 +81,7 @@ class Problem:
     def solve_by_autograd(self) -> list[Tensor]:
         """The same, with autograd through the reference's forward pass in place of any backward pass of ours."""
         problem = self.with_gradients()
-        outputs = reference.forward(
-            problem.x,
-            problem.u,
-            problem.bias,
-            problem.h_0,
-            problem.lengths,
-            problem.resets,
-            problem.activation,
-            problem.reverse,
-        )
+        outputs = reference.forward(problem.forward_call)
         return [t.detach() for t in outputs] + problem._pull_back(outputs)
 
     def _pull_back(self, outputs: tuple[Tensor, Tensor]) -> list[Tensor]:

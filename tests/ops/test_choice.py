@@ -9,7 +9,9 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import indrnn
-from indrnn.ops import choice, native, reference, scan, triton_backend
+from indrnn.ops import choice, reference, scan
+from indrnn.ops.cpu import kernel
+from indrnn.ops.triton import backend as triton_backend
 
 X, U = torch.ones(2, 1, 3), torch.full((3,), 0.5)
 with FakeTensorMode():  # no GPU is needed to be asked what would serve there
@@ -19,11 +21,11 @@ with FakeTensorMode():  # no GPU is needed to be asked what would serve there
 @pytest.fixture
 def no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where indrnn was installed without a compiler."""
-    monkeypatch.setattr(native, "library", lambda: native.MISSING)
+    monkeypatch.setattr(kernel, "library", lambda: kernel.MISSING)
     choice._said.clear()
 
 
-@pytest.mark.skipif(isinstance(native.library(), str), reason=str(native.library()))
+@pytest.mark.skipif(isinstance(kernel.library(), str), reason=str(kernel.library()))
 def test_native_is_the_choice_on_a_cpu_and_the_reference_elsewhere() -> None:
     on_cpu, elsewhere = indrnn.backends(X), indrnn.backends(X.to("meta"))
     assert {name for name, backend in on_cpu.items() if backend.chosen} == {"native"}
@@ -37,14 +39,14 @@ def test_the_variable_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDRNN_BACKEND", "reference")
     assert indrnn.backends()["reference"].chosen
     assert not indrnn.backends()["native"].chosen
-    monkeypatch.setattr(native, "forward", None)  # would fail if it were called
+    monkeypatch.setattr(kernel, "forward", None)  # would fail if it were called
     h, _ = indrnn.recurrence(X, U)
     assert h.view(-1).tolist() == [1.0] * 3 + [1.5] * 3
 
 
 def test_the_argument_comes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDRNN_BACKEND", "native")
-    monkeypatch.setattr(native, "forward", None)
+    monkeypatch.setattr(kernel, "forward", None)
     h, _ = indrnn.recurrence(X, U, backend="reference")
     assert h.shape == X.shape
 
@@ -64,7 +66,7 @@ def test_without_the_kernel_the_reference_serves_and_says_so_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         indrnn.recurrence(X, U)
-    assert indrnn.backends()["native"] == indrnn.Backend(False, False, native.MISSING)
+    assert indrnn.backends()["native"] == indrnn.Backend(False, False, kernel.MISSING)
 
 
 @pytest.mark.usefixtures("no_kernel")
@@ -110,11 +112,11 @@ def test_the_scan_where_it_is_estimated_to_pay(pays: bool, name: str, by: str, m
     """Only where that was asked for."""
     x = torch.zeros(3, 1, 1)
     monkeypatch.setattr(scan, "pays", lambda *_: pays)
-    monkeypatch.setattr(native, "why_not", lambda *_: None)
-    assert choice.choose(x, "relu", None) is native
+    monkeypatch.setattr(kernel, "why_not", lambda *_: None)
+    assert choice.choose(x, "relu", None) is kernel
     if by == "variable":
         monkeypatch.setenv("INDRNN_BACKEND", "auto-scan")
         assert [each for each, backend in indrnn.backends(x).items() if backend.chosen] == [name]
     else:
         indrnn.recurrence(x, torch.zeros(1), backend="auto-scan")
-    assert choice.choose(x, "relu", "auto-scan" if by == "argument" else None).__name__ == f"indrnn.ops.{name}"
+    assert choice.choose(x, "relu", "auto-scan" if by == "argument" else None) is (scan if pays else kernel)

@@ -12,13 +12,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 
 from indrnn import PlainIndRNN, recurrence
-from indrnn.ops import native
-from indrnn.ops.fused import recurrence_norm
-from indrnn.ops.op import recurrence_
+from indrnn.ops import recurrence_, recurrence_norm
+from indrnn.ops.cpu import kernel
 
 from ..conftest import ACTIVATIONS
 
-pytestmark = pytest.mark.skipif(isinstance(native.library(), str), reason="the C++ kernel was not built")
+pytestmark = pytest.mark.skipif(isinstance(kernel.library(), str), reason="the C++ kernel was not built")
 
 T, B, N = 9, 3, 17
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -78,6 +77,32 @@ def test_an_x_that_cannot_be_overwritten_is_left_alone(how: str) -> None:
     assert_close(h, recurrence(before, u)[0])
     if how != "leaf":  # which is a result of its own, and may go
         assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("grad_mode", [True, False], ids=["grad", "no_grad"])
+def test_a_leaf_that_asks_for_a_gradient_is_left_alone(grad_mode: bool) -> None:
+    """It was overwritten before autograd said that it must not be."""
+    a, u, *_ = inputs()
+    one, before = torch.ones(N, dtype=torch.float64), a.detach().clone()
+    with torch.set_grad_enabled(grad_mode):
+        h, _ = recurrence_(a, u)
+        y, *_ = recurrence_norm(a, u, one, one, place="after", overwrite=True)
+    assert torch.equal(a, before)
+    assert torch.equal(h, recurrence(before, u)[0])
+    assert torch.equal(y, recurrence_norm(before, u, one, one, place="after")[0])
+
+
+def test_what_cannot_be_computed_leaves_x_as_it_was() -> None:
+    a, u, *_ = (tensor.detach() for tensor in inputs())
+    one = torch.ones(N, dtype=torch.float64)
+    bad: list[dict[str, Any]] = [{"backend": "bogus"}, {"h_0": a}, {"lengths": torch.tensor([1, 2, 99])}]
+    for options in bad:
+        x = a * 1.0
+        with pytest.raises(ValueError, match=next(iter(options))):
+            recurrence_(x, u, **options)
+        with pytest.raises(ValueError, match=next(iter(options))):
+            recurrence_norm(x, u, one, one, place="after", overwrite=True, **options)
+        assert torch.equal(x, a)
 
 
 def test_second_derivatives() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from indrnn.ops import reference
+from indrnn.ops.calls import Forward
 
 from .problems import assert_same, problem
 
@@ -53,6 +54,29 @@ def test_backward_is_autograd_of_forward(activation: str, reverse: bool, ragged:
 def test_half_types_are_carried_in_float32() -> None:
     """1/256 is lost beside 1 in bfloat16, but not when the state between steps is float32."""
     x = torch.full((256, 1, 1), 1 / 256, dtype=torch.bfloat16)
-    h, h_last = reference.forward(x, torch.ones(1), None, torch.ones(1, 1), None, None, "identity", False)
+    h, h_last = reference.forward(Forward(x, torch.ones(1), h_0=torch.ones(1, 1), activation="identity"))
     assert h.dtype == h_last.dtype == torch.bfloat16
     assert h_last.item() == 2.0
+
+
+@pytest.mark.parametrize("backend", ["reference", "scan"])
+@pytest.mark.parametrize("shape", [(3, 60_000, 1), (3, 1, 60_000), (2, 500, 70)], ids=str)
+def test_same_bits_for_any_number_of_threads(backend: str, shape: tuple[int, int, int]) -> None:
+    """In float32, and where torch's own sum over the batch would be shared out between threads."""
+    p = problem(*shape, dtype=torch.float32)
+    before = torch.get_num_threads()
+    try:
+        runs = []
+        for threads in (1, 2, 3, 4, 16):
+            torch.set_num_threads(threads)
+            runs.append(p.solve(backend))
+    finally:
+        torch.set_num_threads(before)
+    for other in runs[1:]:
+        assert_same(other, runs[0], rtol=0, atol=0)
+
+
+def test_sums_by_halves_are_sums() -> None:
+    for rows in (0, 1, 2, 3, 7, 63, 500):
+        values = torch.randint(-100, 100, (rows, 5)).double()
+        assert reference.sum_to_neurons(values).equal(values.sum(0))

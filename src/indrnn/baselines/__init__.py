@@ -1,4 +1,4 @@
-"""What the paper compares with, behind the interface of the networks."""
+"""Baselines that the paper compares with, behind the interface of the networks."""
 
 from .recurrent import KINDS, BaselineRNN, Kind
 from .sru import SRU

@@ -1,4 +1,4 @@
-"""The recurrent networks that PyTorch has, called as ours are."""
+"""RNN, IRNN, LSTM and GRU baselines: torch's recurrent layers behind the interface of our networks."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from typing import Any
 
 import torch
@@ -9,7 +11,8 @@ from torch import Tensor, nn
 
 from ..layers.checks import check_size, check_tensor
 from ..layers.projection import project
-from ..ops import native
+from ..ops.cpu import kernel
+from ..ops.layout import written_out
 
 
 class SRU(nn.Module):
@@ -97,7 +100,7 @@ def sru(projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Te
     Returns:
         h (T, B, N), and the last c (B, N).
     """
-    if projected.dtype in (torch.float32, torch.float64) and native.why_not(projected, "relu") is None:
+    if projected.dtype in (torch.float32, torch.float64) and projected.device.type == "cpu" and _has_kernel():
         h, c = _SRU.apply(projected, skip, v, bias, c_0)
         return h, c
     return reference(projected, skip, v, bias, c_0)
@@ -123,10 +126,10 @@ class _SRU(torch.autograd.Function):
     def forward(
         ctx: Any, projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Tensor
     ) -> tuple[Tensor, Tensor]:
-        inputs = [None if each is None else each.contiguous() for each in (projected, skip, v, bias, c_0)]
+        inputs = [None if each is None else _in_memory(each) for each in (projected, skip, v, bias, c_0)]
         T, B, N = *projected.shape[:2], v.shape[1]
         c, h = projected.new_empty(T, B, N), projected.new_empty(T, B, N)
-        native.sru(T, B, N, *inputs, c, h)
+        _run(T, B, N, *inputs, c, h)
         ctx.save_for_backward(*inputs, c)
         return h, (c[-1] if T else c_0).clone()
 
@@ -136,10 +139,54 @@ class _SRU(torch.autograd.Function):
         *inputs, c = ctx.saved_tensors
         projected, skip, v = inputs[:3]
         (T, B), N = projected.shape[:2], v.shape[1]
-        carry = grad_c.clone(memory_format=torch.contiguous_format)
+        carry = written_out(grad_c).clone(memory_format=torch.contiguous_format)
         grad_projected, grad_skip = torch.empty_like(projected), None if skip is None else torch.empty_like(skip)
         sums = torch.empty(4, N, dtype=torch.float64)
-        gradients = (grad_h.contiguous(), carry, grad_projected, grad_skip, sums)
-        native.sru(T, B, N, *inputs, c, None, *gradients)
+        gradients = (_in_memory(grad_h), carry, grad_projected, grad_skip, sums)
+        _run(T, B, N, *inputs, c, None, *gradients)
         both = sums.to(v.dtype)
         return grad_projected, grad_skip, both[:2], both[2:], carry
+
+
+# ---- the kernel's loop: sru.cpp
+
+_TENSORS = (
+    *("projected", "skip", "v", "b", "c_0", "c", "h"),
+    *("grad_h", "carry", "grad_projected", "grad_skip", "sums"),
+)
+
+
+class _Call(ctypes.Structure):
+    """`SruCall` of sru.cpp: the same fields in the same order."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("dtype", "threads")),
+        *((name, ctypes.c_int64) for name in ("T", "B", "N", "missing")),
+        *kernel.pointers(*_TENSORS),
+    )
+
+
+def _has_kernel() -> bool:
+    loaded = kernel.library()
+    return not isinstance(loaded, str) and _declared(loaded)
+
+
+@functools.cache
+def _declared(loaded: ctypes.CDLL) -> bool:
+    loaded.indrnn_sru_size.argtypes, loaded.indrnn_sru_size.restype = [], ctypes.c_int64
+    assert loaded.indrnn_sru_size() == ctypes.sizeof(_Call), "sru.cpp and sru.py differ in what one hands the other"
+    kernel.declare(loaded, "sru", _Call)
+    return True
+
+
+def _run(T: int, B: int, N: int, *tensors: Tensor | None) -> None:
+    """Forward, or backward with the last five of the tensors: contiguous, in the order of `_TENSORS`."""
+    first = tensors[0]
+    assert first is not None
+    addresses = dict(zip(_TENSORS, map(kernel.pointer, tensors), strict=False))
+    threads = torch.get_num_threads()
+    kernel.run("sru", _Call(dtype=kernel.DTYPES[first.dtype], threads=threads, T=T, B=B, N=N, **addresses))
+
+
+def _in_memory(tensor: Tensor) -> Tensor:
+    return written_out(tensor).contiguous()

@@ -1,4 +1,4 @@
-"""Attention over time: the Transformer, and the R-Transformer, which reads a short window recurrently first."""
+"""Transformer and R-Transformer baselines; the latter reads a short window recurrently before attention."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import IndRNN, backends, recurrence
-from ..ops import scan
+from ..ops.scan import cost
 from .measure import Bench, kernel_time
 from .peers import OUR_SRU, PEERS, THEIR_SRU, Loop, same_as_sru_package
 
@@ -218,7 +218,7 @@ def _kernels(bench: Bench) -> None:
                 h, _ = forward(x, u, None, *options, name)
                 backward(x, None, h, u, *options, name)
 
-            predicted = [scan.estimate(T, BATCH * HIDDEN, 4, device)[i] * 1e6 for device in (scan.A100, scan.H100)]
+            predicted = [cost.estimate(T, BATCH * HIDDEN, 4, device)[i] * 1e6 for device in (cost.A100, cost.H100)]
             took = kernel_time(run) * 1e6
             bench.say(f"| {T} | {name} | {took:.1f} | {predicted[0]:.0f} | {predicted[1]:.0f} |")
             bench.rows.append({"title": "kernels", "name": name, "T": T, "us": took, "predicted_us": predicted})

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .. import IndRNN
 from ..baselines import SRU
-from ..ops import native
+from ..ops.cpu import kernel
 
 
 class Loop(nn.Module):
@@ -53,7 +53,7 @@ def own_sru(device: torch.device, hidden: int, layers: int = 1) -> nn.Module | s
     """Our SRU, or why it is not measured."""
     if device.type != "cpu":
         return "it has a kernel for the CPU alone; pip install sru measures its authors' CUDA kernels"
-    loaded = native.library()
+    loaded = kernel.library()
     return loaded if isinstance(loaded, str) else SRU(2, hidden, layers)
 
 

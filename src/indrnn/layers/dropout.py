@@ -1,4 +1,4 @@
-"""Dropout that does not cut a memory: one mask for all time steps, or for all occurrences of a word."""
+"""Dropout shared over time: one mask for all steps of a sequence, or for all occurrences of a word."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..ops import choice, reference, timeline
-from ..ops.op import recurrence_
+from ..ops import choice, recurrence_, reference, timeline
 from .bound import EPSILON, RecurrentBound
 from .checks import check_like_weight, check_nonlinearity, check_probability, check_resets, check_size, check_tensor
 from .dropout import dropout_mask

@@ -1,4 +1,4 @@
-"""Which steps of a padded batch are real."""
+"""Padding masks: which steps of a padded batch are within their sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weight decay only where the paper puts it."""
+"""Parameter groups for optimisers: weight decay on input weights alone, as in the paper."""
 
 from __future__ import annotations
 

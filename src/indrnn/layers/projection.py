@@ -1,4 +1,4 @@
-"""W x_t, for every layer that begins with it."""
+"""The input product W x_t of the layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Less memory for long sequences: the backward pass computes the forward pass again, a piece of time at a time."""
+"""Recomputation over time (gradient checkpointing): the backward pass computes the forward pass again, in pieces."""
 
 from __future__ import annotations
 

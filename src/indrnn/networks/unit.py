@@ -12,9 +12,7 @@ from ..layers.bound import EPSILON, RecurrentBound
 from ..layers.checks import check_nonlinearity, check_probability, check_size
 from ..layers.dropout import dropout_mask, shared_dropout
 from ..layers.norm import SequenceBatchNorm, StepBatchNorm, next_position
-from ..ops import choice, recurrence, timeline
-from ..ops.fused import recurrence_norm
-from ..ops.op import recurrence_
+from ..ops import choice, recurrence, recurrence_, recurrence_norm, timeline
 
 Place = Literal["before", "after"]
 

@@ -1,4 +1,4 @@
-"""Which of the ways to compute the recurrence serves a given tensor."""
+"""The choice of a backend: native, reference, scan or Triton, by device, argument and environment variable."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from . import native, reference, scan, triton_backend
+from . import reference, scan
+from .cpu import kernel
+from .triton import backend as triton_backend
 
 _BACKENDS: dict[str, ModuleType] = {
-    "native": native,
+    "native": kernel,
     "reference": reference,
     "scan": scan,
     "triton": triton_backend,
@@ -83,6 +85,7 @@ def check_name(backend: str | None) -> None:
 
 def _asked(backend: str | None, x: Tensor, activation: str) -> str | None:
     """The backend that was asked for; None for the automatic choice."""
+    check_name(backend)
     if backend is None:
         backend = os.environ.get(_VARIABLE) or None
         if backend is not None and backend not in _NAMES:

@@ -1,6 +1,5 @@
 """The recurrence and its backward pass in plain PyTorch: the specification that every other backend is tested against.
 
-Shapes: x, h and their gradients (T, B, ..., N); u, bias (N,); h_0, h_last (B, ..., N); lengths (B,); resets (T, B).
 Both functions are made of differentiable PyTorch operations, so autograd can check the first and derive the second.
 """
 
@@ -10,6 +9,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from .calls import Backward, Forward
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -42,17 +43,9 @@ def why_not(x: Tensor, activation: str) -> str | None:
     return None
 
 
-def forward(
-    x: Tensor,
-    u: Tensor,
-    bias: Tensor | None,
-    h_0: Tensor | None,
-    lengths: Tensor | None,
-    resets: Tensor | None,
-    activation: str,
-    reverse: bool,
-) -> tuple[Tensor, Tensor]:
+def forward(call: Forward) -> tuple[Tensor, Tensor]:
     """Return h (T, B, ..., N) and h_last (B, ..., N)."""
+    x, u, bias, h_0, lengths, resets, activation, reverse = call
     dtype = accumulation_dtype(x.dtype)
     u = u.to(dtype)
     state = x.new_zeros(x.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
@@ -70,18 +63,9 @@ def forward(
     return _stack(rows, x).to(x.dtype), state.to(x.dtype).clone()
 
 
-def backward(
-    grad_h: Tensor | None,
-    grad_h_last: Tensor | None,
-    h: Tensor,
-    u: Tensor,
-    h_0: Tensor | None,
-    lengths: Tensor | None,
-    resets: Tensor | None,
-    activation: str,
-    reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of x (T, B, ..., N), u (N,), a bias (N,) and h_0 (B, ..., N) from those of h and h_last."""
+    grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse = call
     dtype = accumulation_dtype(h.dtype)
     u_ = u.to(dtype)
     start = h.new_zeros(h.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
@@ -110,10 +94,21 @@ def backward(
             delta, to_u = torch.where(valid, delta, 0.0), torch.where(valid, to_u, 0.0)
             to_previous = torch.where(valid, to_previous, carry)
         carry, sum_u, sum_bias, rows[t] = to_previous, sum_u + to_u, sum_bias + delta, delta
-    all_but_last = tuple(range(start.dim() - 1))
-    grad_u, grad_bias = (chains.sum(dim=all_but_last).to(u.dtype) for chains in (sum_u, sum_bias))
+    grad_u, grad_bias = (sum_to_neurons(chains).to(u.dtype) for chains in (sum_u, sum_bias))
     start_dtype = h.dtype if h_0 is None else h_0.dtype
     return _stack(rows, h).to(h.dtype), grad_u, grad_bias, carry.to(start_dtype).clone()
+
+
+def sum_to_neurons(values: Tensor) -> Tensor:
+    """(..., N) to (N,), by halves: torch's own sums have other bits for another number of threads."""
+    values = values.reshape(values.numel() // max(1, values.shape[-1]), values.shape[-1])
+    left_over = values.new_zeros(values.shape[-1])
+    while len(values) > 1:
+        half = len(values) // 2
+        if len(values) % 2:
+            left_over = left_over + values[-1]
+        values = values[:half] + values[half : 2 * half]
+    return left_over if len(values) == 0 else left_over + values[0]
 
 
 def _steps(T: int, reverse: bool) -> range:

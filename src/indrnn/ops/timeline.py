@@ -1,4 +1,4 @@
-"""Which time steps a call is given: all of a sequence, or this process's slice within `split_time`.
+"""Time split over processes, as layers see it: all steps of a sequence, or this process's slice in `split_time`.
 
 Layers ask `timeline()` once and go by the object it returns; a call in another thread is not affected.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Timeline:
-    """The whole sequence is here; `Slice` of split.py is the other case."""
+    """The whole sequence is here; `Slice` of distributed/time.py is the other case."""
 
     is_split: ClassVar[bool] = False
     first_step: int = 0

@@ -1,10 +1,10 @@
 """The recurrence parallel in time, in Triton: where each chunk starts. docs/scan.md has the algebra; scan.py launches.
 
-Conventions are those of triton_kernels.py. Part p of time has the steps from p * span on, in the order of the pass,
+Conventions are those of recurrence_kernels.py. Part p of time has the steps from p * span on, in the order of the pass,
 span of them. One kernel composes the maps of all parts side by side, (parts, B, R) each; one takes the state through
-them, one after the other, and keeps where each part starts; with that, `forward` and `backward` of triton_kernels.py
-run all parts side by side. Where a number on the way is not finite, the second kernel goes through these parts of that
-chain step by step: slow, but as the equation says, and nobody has to wait for the device to learn of it.
+them, one after the other, and keeps where each part starts; with that, the kernels `forward` and `backward` run all
+parts side by side. Where a number on the way is not finite, the second kernel goes through these parts of that chain
+step by step: slow, but as the equation says, and nobody has to wait for the device to learn of it.
 """
 
 # mypy: ignore-errors
@@ -13,7 +13,7 @@ chain step by step: slow, but as the equation says, and nobody has to wait for t
 import triton
 import triton.language as tl
 
-from .triton_kernels import _activate, _through_activation, chains_of, part_of, place_of
+from .recurrence_kernels import _activate, _through_activation, chains_of, part_of, place_of
 
 
 @triton.constexpr_function

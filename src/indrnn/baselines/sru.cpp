@@ -10,6 +10,21 @@
 #include "passes.h"
 
 namespace indrnn {
+
+// What Python hands over; sru.py has the same struct, and compares its size when it first calls.
+// Forward where grad_h is null: writes c and h. Else backward: reads c, writes the gradients.
+struct SruCall {
+  int32_t dtype, threads;
+  int64_t T, B, N;
+  int64_t missing;  // out: bytes that could not be allocated
+  const void *projected, *skip, *v, *b, *c_0;
+  void *c, *h;
+  const void* grad_h;
+  void* carry;  // in: the gradient of the last c; out: that of c_0
+  void *grad_projected, *grad_skip;
+  double* sums;  // (4, N): the gradients of v_f, v_r, b_f, b_r
+};
+
 namespace {
 
 template <class A>
@@ -132,6 +147,8 @@ void run(const SruCall& call) {
 
 }  // namespace
 }  // namespace indrnn
+
+INDRNN_EXPORT int64_t indrnn_sru_size() { return sizeof(indrnn::SruCall); }
 
 INDRNN_EXPORT int32_t indrnn_sru(indrnn::SruCall* call) {
   using namespace indrnn;

@@ -386,7 +386,7 @@ void norm_backward(const NormBackwardCall& call) {
 
 // ---- what Python calls
 
-// For native.py to compare, before it calls anything else: the version, and the size of the struct that a pass takes
+// For kernel.py to compare, before it calls anything else: the version, and the size of the struct that a pass takes
 INDRNN_EXPORT int32_t indrnn_version() { return indrnn::abi_version; }
 
 INDRNN_EXPORT int64_t indrnn_size(const char* pass) {
@@ -395,7 +395,6 @@ INDRNN_EXPORT int64_t indrnn_size(const char* pass) {
   if (!std::strcmp(pass, "backward")) return sizeof(BackwardCall);
   if (!std::strcmp(pass, "norm_forward")) return sizeof(NormForwardCall);
   if (!std::strcmp(pass, "norm_backward")) return sizeof(NormBackwardCall);
-  if (!std::strcmp(pass, "sru")) return sizeof(SruCall);
   return 0;
 }
 

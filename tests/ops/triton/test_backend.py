@@ -1,11 +1,10 @@
 """The Triton backend's settings, and what its kernels promise beyond the op, in Triton's interpreter, without a GPU.
 
-What every backend promises is in test_op.py and test_fused.py.
+What every backend promises is in test_recurrence.py and test_recurrence_norm.py.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from dataclasses import replace
 from typing import Any
@@ -15,10 +14,13 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from indrnn.ops import fused, reference, triton_backend
+from indrnn.ops import reference, reference_norm
+from indrnn.ops.calls import Forward, NormBackward, NormForward
+from indrnn.ops.triton import backend as triton_backend
+from indrnn.ops.triton import launch
 
-from ..conftest import ACTIVATIONS, BACKENDS
-from .problems import Problem, assert_same, problem
+from ...conftest import ACTIVATIONS, BACKENDS
+from ..problems import Problem, assert_same, problem
 
 interpreted = pytest.mark.skipif(
     "triton" not in BACKENDS, reason=triton_backend.why_not(torch.empty(0), "relu") or "it serves"
@@ -39,20 +41,20 @@ each_half = pytest.mark.parametrize("dtype", HALVES.values(), ids=HALVES)
 @pytest.mark.parametrize(("B", "N"), [(1, 1), (50, 128), (32, 128), (128, 2000), (1000, 3)])
 @pytest.mark.parametrize("lanes", [32, 64])
 def test_settings(B: int, N: int, dtype: torch.dtype, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_backend, "LANES", lanes)
-    block, warps = triton_backend.blocks(B * N, N, dtype)
+    monkeypatch.setattr(launch, "LANES", lanes)
+    block, warps = launch.blocks(B * N, N, dtype)
     assert block & (block - 1) == 0, "Triton takes powers of two"
     assert block == warps * lanes
 
 
 def test_a_small_problem_is_spread_over_more_programs_than_a_gpu_has_multiprocessors() -> None:
-    block, _ = triton_backend.blocks(50 * 128, 128, torch.float32)
+    block, _ = launch.blocks(50 * 128, 128, torch.float32)
     assert 50 * 128 // block >= 132
 
 
 @pytest.mark.parametrize(("T", "chains"), [(0, 5), (1, 1), (5000, 6400), (784, 256000), (10**7, 1)])
 def test_time_is_divided_into_parts_that_cover_it(T: int, chains: int) -> None:
-    parts, span = triton_backend._parts(T, chains, 16)
+    parts, span = launch.parts(T, chains, 16)
     assert span % 16 == 0
     assert (parts - 1) * span <= max(T - 1, 0) < parts * span
     assert parts == 1 or parts * chains <= 2**18
@@ -91,10 +93,8 @@ def test_without_triton_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def solve(p: Problem, by: Any, h: Tensor | None = None) -> list[Tensor]:
     """Forward and backward; the latter from the h that is given, so that rounding in the former is not in it."""
-    options = (p.lengths, p.resets, p.activation, p.reverse)
-    made, h_last = by.forward(p.x, p.u, p.bias, p.h_0, *options)
-    h = made if h is None else h
-    return [made, h_last, *by.backward(p.grad_h, p.grad_h_last, h, p.u, p.h_0, *options)]
+    made, h_last = by.forward(p.forward_call)
+    return [made, h_last, *by.backward(p.backward_call(made if h is None else h))]
 
 
 def assert_close(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
@@ -132,7 +132,7 @@ def test_float32_to_its_rounding(activation: str, ragged: bool, reverse: bool) -
     options: dict[str, Any] = {"reverse": reverse, "lengths": ragged, "resets": ragged}
     p = problem(33, 3, 5, (2,), activation=activation, dtype=torch.float32, **options)
     p.u.clamp_(-1, 1)
-    h = reference.forward(p.x, p.u, p.bias, p.h_0, p.lengths, p.resets, p.activation, p.reverse)[0]
+    h = reference.forward(p.forward_call)[0]
     exact = solve(p.to(torch.float64), reference, h.double())
     assert_close(solve(p, triton_backend, h), exact, 1e-6)
 
@@ -141,11 +141,11 @@ def test_float32_to_its_rounding(activation: str, ragged: bool, reverse: bool) -
 @each_dtype
 @each_activation
 def test_activations_over_the_whole_range(activation: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_backend, "steps", lambda *_: 1)
-    monkeypatch.setattr(triton_backend, "blocks", lambda *_: (4096, 1))
+    monkeypatch.setattr(launch, "steps", lambda *_: 1)
+    monkeypatch.setattr(launch, "blocks", lambda *_: (4096, 1))
     size = torch.logspace(-30, 3, 2000, dtype=torch.float64)
     x = torch.cat([size, -size, torch.linspace(-12, 12, 96)]).to(dtype).view(1, 1, -1)
-    h, _ = triton_backend.forward(x, x.new_zeros(4096), None, None, None, None, activation, False)
+    h, _ = triton_backend.forward(Forward(x, x.new_zeros(4096), activation=activation))
     exact = reference.ACTIVATIONS[activation](x.double())
     error = ((h.double() - exact) / exact.where(exact.abs() > torch.finfo(dtype).tiny, 1.0)).abs().max()
     assert error < 2 * torch.finfo(dtype).eps, error
@@ -175,7 +175,7 @@ def test_half_types_to_their_rounding(activation: str, dtype: torch.dtype, float
 def test_same_bits_each_time_and_for_any_block(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem(33, 3, 5, activation="tanh", dtype=torch.float32, lengths=True)
     runs = [solve(p, triton_backend) for _ in range(2)]
-    monkeypatch.setattr(triton_backend, "blocks", lambda *_: (8, 1))
+    monkeypatch.setattr(launch, "blocks", lambda *_: (8, 1))
     for other in (runs[1], solve(p, triton_backend)):
         assert_same(other, runs[0], rtol=0, atol=0)
 
@@ -201,17 +201,14 @@ def norm_solve(p: Problem, place: str, masked: bool, *, spec: bool, h: Tensor | 
     kept = (torch.rand((1, *p.x.shape[1:]), generator=generator) < 0.7) / 0.7
     mask = kept.to(dtype) if masked else None
     x = p.x if place == "before" else None
-    eps = 1e-5
-    inputs = (p.x, p.u, p.bias, p.h_0, weight, shift, mask, p.lengths, p.resets, eps, p.activation, place)
-    results = fused.norm_forward(*inputs) if spec else triton_backend.norm_forward(*inputs)
-    y, _, made, mean, var = results
-    h = h if h is not None else made if made.numel() else y
-    common = (p.grad_h, p.grad_h_last, h, x, p.u, p.h_0, weight)
+    by: Any = (reference_norm.forward, reference_norm.backward)
     if not spec:
-        rest = (mean, var, mask, p.lengths, p.resets, eps, p.activation)
-        return [*results, *triton_backend.norm_backward(*common, *rest)]
-    through = functools.partial(reference.backward, activation=p.activation, reverse=False)
-    return [*results, *fused.norm_backward(*common, mask, p.lengths, p.resets, eps, through)]
+        by = (triton_backend.norm_forward, triton_backend.norm_backward)
+    options: Any = {"mask": mask, "lengths": p.lengths, "resets": p.resets, "eps": 1e-5, "activation": p.activation}
+    results = by[0](NormForward(p.x, p.u, p.bias, p.h_0, weight, shift, place=place, **options))
+    h = h if h is not None else results.h if results.h.numel() else results.y
+    inputs = (p.grad_h, p.grad_h_last, h, x, p.u, p.h_0, weight, results.mean, results.var)
+    return [*results, *by[1](NormBackward(*inputs, **options))]
 
 
 def norm_check(p: Problem, place: str, masked: bool, tolerance: float) -> None:
@@ -272,14 +269,13 @@ def test_norm_of_half_types_to_their_rounding(place: str, dtype: torch.dtype) ->
 @few_steps
 @both_places
 def test_norm_of_a_mean_ten_thousand_times_the_deviation(place: str) -> None:
-    """Closer than what test_fused.py asks of all backends."""
+    """Closer than what test_recurrence_norm.py asks of all backends."""
     T, B, N = 130, 16, 5
     x = (1e4 + torch.randn(T, B, N, dtype=torch.float64)).float()
     zeros, ones = torch.zeros(N), torch.ones(N)
     nothing = (None,) * 3
-    y, _, _, mean, var = triton_backend.norm_forward(
-        x, zeros, None, None, ones, zeros, *nothing, 1e-5, "identity", place
-    )
+    call = NormForward(x, zeros, None, None, ones, zeros, *nothing, 1e-5, "identity", place)
+    y, _, _, mean, var = triton_backend.norm_forward(call)
     over = x.double()
     exact, spread = over.mean((0, 1)), over.var((0, 1), unbiased=False)
     torch.testing.assert_close(mean.double(), exact, rtol=1e-7, atol=0)

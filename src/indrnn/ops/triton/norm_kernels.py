@@ -1,4 +1,4 @@
-"""What batch norm needs beside the recurrence, in Triton; conventions are those of triton_kernels.py.
+"""Batch norm kernels in Triton: moments, products, combine. Conventions are those of recurrence_kernels.py.
 
 No step here depends on another, so time is divided as well: part p has the steps from p * span on, span of them.
 """
@@ -9,7 +9,7 @@ No step here depends on another, so time is divided as well: part p has the step
 import triton
 import triton.language as tl
 
-from .triton_kernels import chains_of, merge, part_of, place_of
+from .recurrence_kernels import chains_of, merge, part_of, place_of
 
 
 @triton.jit(do_not_specialize=["T", "span"])

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.ops import native
+from indrnn.baselines.sru import _Call, _has_kernel
+from indrnn.ops.cpu import kernel
 
-from ..conftest import BACKENDS
+from ...conftest import BACKENDS
 
-pytestmark = pytest.mark.skipif("native" not in BACKENDS, reason=str(native.library()))
+pytestmark = pytest.mark.skipif("native" not in BACKENDS, reason=str(kernel.library()))
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -26,13 +27,13 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 @pytest.fixture
 def _loaded_anew() -> Iterator[None]:
-    native.library.cache_clear()
+    kernel.library.cache_clear()
     yield
-    native.library.cache_clear()
+    kernel.library.cache_clear()
 
 
 def reason() -> str:
-    loaded = native.library()
+    loaded = kernel.library()
     assert isinstance(loaded, str)
     assert indrnn.backends()["native"].why_not == loaded
     with pytest.raises(RuntimeError, match=r"'native'.*cannot serve: the C\+\+ kernel is of another version"):
@@ -43,17 +44,17 @@ def reason() -> str:
 
 @pytest.mark.usefixtures("_loaded_anew")
 def test_a_kernel_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "ABI_VERSION", native.ABI_VERSION + 1)
-    assert f"has interface version {native.ABI_VERSION - 1}, not {native.ABI_VERSION};" in reason()
+    monkeypatch.setattr(kernel, "ABI_VERSION", kernel.ABI_VERSION + 1)
+    assert f"has interface version {kernel.ABI_VERSION - 1}, not {kernel.ABI_VERSION};" in reason()
 
 
 @pytest.mark.usefixtures("_loaded_anew")
-@pytest.mark.parametrize("name", native._PASSES)
+@pytest.mark.parametrize("name", kernel._PASSES)
 def test_a_kernel_with_other_arguments_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a field was added and the version forgotten."""
-    ours = native._PASSES[name]
+    ours = kernel._PASSES[name]
     longer = type("Longer", (ours,), {"_fields_": [("another", ctypes.c_void_p)]})
-    monkeypatch.setitem(native._PASSES, name, longer)
+    monkeypatch.setitem(kernel._PASSES, name, longer)
     size = ctypes.sizeof(ours)
     assert f"has arguments of {size} bytes for {name}, not {size + ctypes.sizeof(ctypes.c_void_p)};" in reason()
 
@@ -64,18 +65,19 @@ def test_a_kernel_without_a_version_is_not_used(tmp_path: Path, monkeypatch: pyt
     other, name = sys.modules["torch._C"].__file__, "_kernel.dll" if sys.platform == "win32" else "_kernel.so"
     assert other is not None
     shutil.copy(other, tmp_path / name)
-    monkeypatch.setattr(indrnn.ops, "__path__", [str(tmp_path)])
-    assert f"{tmp_path / name} has no interface version, not {native.ABI_VERSION};" in reason()
+    monkeypatch.setattr(indrnn.ops.cpu, "__path__", [str(tmp_path)])
+    assert f"{tmp_path / name} has no interface version, not {kernel.ABI_VERSION};" in reason()
 
 
 def test_an_unknown_type_is_told() -> None:
     """Nothing is computed; the caller has an error and not whatever was in memory."""
-    loaded = native.library()
+    loaded = kernel.library()
     assert not isinstance(loaded, str)
-    assert loaded.indrnn_forward(native._Forward(dtype=9)) == 2
-    assert loaded.indrnn_sru(native._Sru(dtype=2)) == 2
+    assert loaded.indrnn_forward(kernel._Forward(dtype=9)) == 2
+    assert _has_kernel()
+    assert loaded.indrnn_sru(_Call(dtype=2)) == 2
     with pytest.raises(AssertionError):
-        native._run("forward", native._Forward(dtype=9))
+        kernel.run("forward", kernel._Forward(dtype=9))
 
 
 # ---- limits, in processes of their own
@@ -91,7 +93,8 @@ LITTLE_MEMORY = """
 import ctypes, re, resource
 import torch
 from indrnn.baselines.sru import sru
-from indrnn.ops import native
+from indrnn.ops.calls import Backward, Forward, NormBackward, NormForward
+from indrnn.ops.cpu import kernel
 
 libc = ctypes.CDLL(None)
 assert libc.mallopt(-3, 1 << 17) == 1  # M_MMAP_THRESHOLD: what is large and was freed is given back at once
@@ -111,15 +114,16 @@ def limit(bytes):
 
 
 def forward(place):
-    return native.norm_forward(x, u, ones, h_0, ones, ones, mask, None, None, 1e-5, "relu", place)
+    return kernel.norm_forward(NormForward(x, u, ones, h_0, ones, ones, mask, None, None, 1e-5, "relu", place))
 
 
 def backward():
-    return native.backward(x, h_0, x, u, h_0, None, None, "relu", False)
+    return kernel.backward(Backward(x, h_0, x, u, h_0))
 
 
 def norm_backward(of_x):
-    return native.norm_backward(x, h_0, x, of_x, u, h_0, ones, ones, ones, mask, None, None, 1e-5, "relu")
+    inputs = (x, h_0, x, of_x, u, h_0, ones, ones, ones, mask, None, None, 1e-5, "relu")
+    return kernel.norm_backward(NormBackward(*inputs))
 
 
 projected = torch.randn(1, B, 3 * N, requires_grad=True)
@@ -165,11 +169,11 @@ for name, calls in cases.items():
 x = torch.randn(64, 16, 4096)
 h, state = torch.empty_like(x), torch.zeros(16, 4096)
 bias = torch.zeros(4096)
-call = native._Forward(
-    **native._common(x, "relu", None, None), x=x.data_ptr(), x_t=x.stride(0), x_b=x.stride(1), u=bias.data_ptr(),
+call = kernel._Forward(
+    **kernel._common(x, "relu", None, None), x=x.data_ptr(), x_t=x.stride(0), x_b=x.stride(1), u=bias.data_ptr(),
     bias=bias.data_ptr(), h=h.data_ptr(), state=state.data_ptr(),
 )
-function = native.library().indrnn_forward
+function = kernel.library().indrnn_forward
 assert function(call) == 0
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 last, status = 0, 0
@@ -205,7 +209,8 @@ MANY_THREADS = """
 import os
 import torch
 from indrnn.baselines.sru import sru
-from indrnn.ops import native
+from indrnn.ops.calls import Backward, Forward, NormBackward, NormForward
+from indrnn.ops.cpu import kernel
 
 
 def threads():
@@ -217,11 +222,12 @@ projected, parameters = torch.randn(3, 5000, 6), torch.randn(2, 2)
 
 
 def everything():
-    h, _ = native.forward(x, u, None, None, None, None, "relu", False)
-    gradients = native.backward(x, None, h, u, None, None, None, "relu", False)
-    normed = native.norm_forward(x, u, None, None, u, u, None, None, None, 1e-5, "relu", "after")
+    h, _ = kernel.forward(Forward(x, u))
+    gradients = kernel.backward(Backward(x, None, h, u))
+    normed = kernel.norm_forward(NormForward(x, u, None, None, u, u, None, None, None, 1e-5, "relu", "after"))
     statistics = normed[3:]
-    through = native.norm_backward(x, None, h, None, u, None, u, *statistics, None, None, None, 1e-5, "relu")
+    inputs = (x, None, h, None, u, None, u, *statistics, None, None, None, 1e-5, "relu")
+    through = kernel.norm_backward(NormBackward(*inputs))
     c_and_h = sru(projected, x[:3, :5000, :2], parameters, parameters, x[0, :5000, :2])
     return [h, *gradients, *normed, *through, *c_and_h]
 

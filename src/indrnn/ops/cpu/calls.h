@@ -1,4 +1,4 @@
-// What Python hands to the kernel: one struct for each pass. native.py has the same structs with the same fields in the
+// What Python hands to the kernel: one struct for each pass. kernel.py has the same structs with the same fields in the
 // same order. Any change here is a new version: when the library is loaded, both sides compare version and sizes.
 //
 // A (T, B, R) tensor that comes from outside is given by its address and its strides over T and B; what is made here is
@@ -77,19 +77,6 @@ struct NormBackwardCall {
   void* grad_x;
   void* carry;  // in: grad_h_last; out: grad_h_0
   void *grad_u, *grad_bias, *grad_weight, *grad_shift;
-};
-
-// Forward where grad_h is null: writes c and h. Else backward: reads c, writes the gradients.
-struct SruCall {
-  int32_t dtype, threads;
-  int64_t T, B, N;
-  int64_t missing;  // out: bytes that could not be allocated
-  const void *projected, *skip, *v, *b, *c_0;
-  void *c, *h;
-  const void* grad_h;
-  void* carry;  // in: the gradient of the last c; out: that of c_0
-  void *grad_projected, *grad_skip;
-  double* sums;  // (4, N): the gradients of v_f, v_r, b_f, b_r
 };
 
 }  // namespace indrnn

@@ -1,4 +1,4 @@
-"""The recurrence in Triton, for GPUs: what kernel.cpp is for CPUs. triton_backend.py launches it.
+"""The recurrence in Triton, for GPUs: what kernel.cpp is for CPUs. backend.py launches it.
 
 A chain is one (batch, column) position of a (T, B, R) tensor, R = M * N columns, with neuron = column % N. Chains are
 independent, so a program owns BLOCK of them, and a lane carries its chain's state from step to step in a register.

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from indrnn import IndRNN, recurrence
-from indrnn.ops import native
+from indrnn.ops import library, recurrence_, recurrence_norm
+from indrnn.ops.calls import Backward, Forward, NormBackward, NormForward, NormResult
+from indrnn.ops.cpu import kernel
+from indrnn.ops.reference import accumulation_dtype
 
-from ..conftest import BACKENDS
-from .problems import assert_same, problem
+from ...conftest import BACKENDS
+from ..problems import assert_same, problem
 
-pytestmark = pytest.mark.skipif("native" not in BACKENDS, reason=str(native.library()))
+pytestmark = pytest.mark.skipif("native" not in BACKENDS, reason=str(kernel.library()))
 
 
 @pytest.mark.parametrize("activation", ["relu", "identity"])
@@ -77,6 +80,22 @@ def test_gradient_of_u_stays_exact_over_a_hundred_thousand_steps() -> None:
 # ---- the same bits for any number of threads, and any strides
 
 
+def forward(*args: Any) -> tuple[Tensor, Tensor]:
+    return library.forward(Forward(*args), "native")
+
+
+def backward(*args: Any) -> tuple[Tensor, ...]:
+    return library.backward(Backward(*args), "native")
+
+
+def norm_forward(*args: Any) -> NormResult:
+    return library.norm_forward(NormForward(*args), "native")
+
+
+def norm_backward(*args: Any) -> tuple[Tensor, ...]:
+    return library.norm_backward(NormBackward(*args), "native")
+
+
 class Passes:
     """Arguments for all passes of the kernel, and all their results."""
 
@@ -95,7 +114,8 @@ class Passes:
         self.activation, self.reverse = activation, reverse
         self.x, self.grad = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
         self.h_0, self.grad_h_last = torch.randn(shape[1:]).to(dtype), torch.randn(shape[1:]).to(dtype)
-        self.u, self.bias, self.weight, self.shift = torch.rand(N), torch.randn(N), torch.rand(N), torch.randn(N)
+        vectors = (torch.rand(N), torch.randn(N), torch.rand(N), torch.randn(N))
+        self.u, self.bias, self.weight, self.shift = (vector.to(accumulation_dtype(dtype)) for vector in vectors)
         self.mask = (torch.rand(1, *shape[1:]) < 0.7) / 0.7 if masked else None
         self.lengths = torch.randint(0, T + 1, (B,)) if ragged else None
         self.resets = torch.rand(T, B) < 0.1 if ragged else None
@@ -110,14 +130,14 @@ class Passes:
 
     def _plain(self) -> list[Tensor]:
         options = (self.lengths, self.resets, self.activation, self.reverse)
-        h, h_last = native.forward(self.x, self.u, self.bias, self.h_0, *options)
-        return [h, h_last, *native.backward(self.grad, self.grad_h_last, h, self.u, self.h_0, *options)]
+        h, h_last = forward(self.x, self.u, self.bias, self.h_0, *options)
+        return [h, h_last, *backward(self.grad, self.grad_h_last, h, self.u, self.h_0, *options)]
 
     def _with_norm(self, place: str) -> list[Tensor]:
         norm = (self.weight, self.shift, self.mask, self.lengths, self.resets, 1e-5, self.activation, place)
-        y, h_last, h, mean, var = native.norm_forward(self.x, self.u, self.bias, self.h_0, *norm)
+        y, h_last, h, mean, var = norm_forward(self.x, self.u, self.bias, self.h_0, *norm)
         saved = (h if h.numel() else y, self.x if place == "before" else None, self.u, self.h_0, self.weight, mean, var)
-        gradients = native.norm_backward(self.grad, self.grad_h_last, *saved, *norm[2:-1])
+        gradients = norm_backward(self.grad, self.grad_h_last, *saved, *norm[2:-1])
         return [y, h_last, h, mean, var, *gradients]
 
 
@@ -205,7 +225,7 @@ def test_variance_of_numbers_far_from_0(
     zeros, ones = torch.zeros(N, dtype=dtype), torch.ones(N, dtype=dtype)
     length = None if lengths is None else torch.tensor(lengths)
     options: Any = (None, length, None, eps, "identity", place)
-    y, _, _, mean, var = native.norm_forward(x, zeros, None, None, ones, zeros, *options)  # h is x, or its norm
+    y, _, _, mean, var = norm_forward(x, zeros, None, None, ones, zeros, *options)  # h is x, or its norm
     for n in range(N):
         valid = [x[: T if lengths is None else lengths[b], b, n] for b in range(B)]
         exact_mean, exact_var = exact_moments(torch.cat(valid).tolist())
@@ -221,7 +241,7 @@ def test_statistics_of_constants_and_of_nothing() -> None:
     ones, zeros, options = torch.ones(3).double(), torch.zeros(3).double(), (None, 1e-5, "identity", "before")
     x = torch.tensor([1e200, 3.0, torch.nan], dtype=torch.float64).repeat(130, 2, 1)
     for lengths in (torch.tensor([0, 130]), torch.tensor([0, 0])):
-        *_, mean, var = native.norm_forward(x, zeros, None, None, ones, zeros, None, lengths, *options)
+        *_, mean, var = norm_forward(x, zeros, None, None, ones, zeros, None, lengths, *options)
         expected = x[0, 0] if lengths.any() else zeros
         torch.testing.assert_close(mean, expected, rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(var, expected - expected, rtol=0, atol=0, equal_nan=True)
@@ -262,32 +282,26 @@ def test_torchs_zero_tensors_are_zeros(name: str) -> None:
 
 def test_what_forward_saved_is_read_with_its_negative_bit() -> None:
     p = Passes(7, 3, 5)
-    h, _ = native.forward(p.x, p.u, p.bias, p.h_0, None, None, "relu", False)
+    h, _ = forward(p.x, p.u, p.bias, p.h_0, None, None, "relu", False)
     arguments: Any = (p.u, p.h_0, None, None, "relu", False)
-    expected = native.backward(p.grad, p.grad_h_last, h, *arguments)
-    assert_bits(list(native.backward(p.grad, p.grad_h_last, negated(h), *arguments)), list(expected))
+    expected = backward(p.grad, p.grad_h_last, h, *arguments)
+    assert_bits(list(backward(p.grad, p.grad_h_last, negated(h), *arguments)), list(expected))
+    statistics = (torch.rand(5), torch.rand(5))
+    saved: Any = (None, p.u, p.h_0, p.weight)
+    rest: Any = (None, None, None, 1e-5, "relu")
+    with_norm = norm_backward(p.grad, None, h, *saved, *statistics, *rest)
+    again = norm_backward(p.grad, None, negated(h), *saved, negated(statistics[0]), negated(statistics[1]), *rest)
+    assert_bits(list(again), list(with_norm))
 
-    def through_norm(h: Tensor, mean: Tensor, var: Tensor) -> list[Tensor]:
-        saved = (h, None, p.u, p.h_0, p.weight, mean, var)
-        return list(native.norm_backward(p.grad, None, *saved, None, None, None, 1e-5, "relu"))
 
-    mean, var = torch.rand(5), torch.rand(5)
-    assert_bits(through_norm(negated(h), negated(mean), negated(var)), through_norm(h, mean, var))
-
-
-def test_in_place_with_the_negative_bit() -> None:
+def test_in_place_an_x_with_the_negative_bit_is_left_alone() -> None:
     p = Passes(7, 3, 5)
-    expected = native.forward(p.x, p.u, None, None, None, None, "relu", False)
     x = negated(p.x)
-    h, h_last = native.forward(x, p.u, None, None, None, None, "relu", False, overwrite=True)
-    assert h is x
-    assert_bits([h, h_last], list(expected))
-    norm: Any = (p.weight, p.shift, None, None, None, 1e-5, "relu", "after")
-    expected_with_norm = native.norm_forward(p.x, p.u, None, None, *norm)
-    x = negated(p.x)
-    results = native.norm_forward(x, p.u, None, None, *norm, overwrite=True)
-    assert results[2] is x
-    assert_bits(list(results), list(expected_with_norm))
+    assert_bits(list(recurrence_(x, p.u)), list(recurrence(p.x, p.u)))
+    options: Any = {"place": "after", "overwrite": True}
+    results = recurrence_norm(x, p.u, p.weight, p.shift, **options)
+    assert torch.equal(x, p.x)
+    assert_bits(list(results), list(recurrence_norm(p.x.clone(), p.u, p.weight, p.shift, **options)))
 
 
 @pytest.mark.parametrize("of", [0, 1], ids=["h", "h_n"])

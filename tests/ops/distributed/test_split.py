@@ -33,7 +33,8 @@ from indrnn import (
     recurrence,
 )
 from indrnn.networks.unit import Place
-from indrnn.ops import split, split_recurrence, split_time, sum_gradients, timeline
+from indrnn.ops import split_recurrence, split_time, sum_gradients, timeline
+from indrnn.ops.distributed.exchange import add_up
 from tests.ops.problems import NAMES, Problem, problem
 
 T, B = 37, 5
@@ -117,7 +118,7 @@ class OpCase:
             if name in ("h", "grad_x"):
                 pieces = [torch.cat(pieces)]
             elif not self.summed and name != "h_last":
-                pieces = [split._sum(pieces)]
+                pieces = [add_up(pieces)]
             close(name, pieces, expected, 0.0 if self.exact and name in ("h", "h_last") else self.tolerance)
 
 
@@ -441,8 +442,8 @@ def test_gives_what_one_process_gives(size: int, tmp_path: Path) -> None:
 
 def run_processes(size: int, directory: Path) -> list[dict[str, Any]]:
     """What each process found; one that hangs is a failure."""
-    command = [sys.executable, "-m", "tests.ops.test_split", str(directory), str(size)]
-    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.ops.distributed.test_split", str(directory), str(size)]
+    root = Path(__file__).parents[3]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, cwd=root)
     assert done.returncode == 0, done.stderr
     return [torch.load(directory / f"results{rank}") for rank in range(size)]

@@ -1,4 +1,4 @@
-"""The C++ kernel (kernel.cpp), loaded with ctypes. Inputs are prepared here; the arithmetic is all there."""
+"""The C++ kernel by ctypes: its structs, its loading, and the passes. Inputs are prepared here; nothing is computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .reference import accumulation_dtype
+from ..calls import Backward, Forward, NormBackward, NormForward, NormResult
+from ..layout import with_contiguous_rows
+from ..reference import accumulation_dtype
 
 # ---- what is handed over: the structs of calls.h, with the same fields in the same order
 
@@ -22,12 +24,13 @@ ABI_VERSION = 1
 """Of the structs below; calls.h has its own, and a kernel with another is not used."""
 
 # The order of the enumerations in calls.h and rows.h
-_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 _ACTIVATIONS = {"relu": 0, "tanh": 1, "sigmoid": 2, "identity": 3}
 _NO_MEMORY = 1
 
 
-def _pointers(*names: str) -> list[tuple[str, Any]]:
+def pointers(*names: str) -> list[tuple[str, Any]]:
+    """Fields that hold addresses."""
     return [(name, c_void_p) for name in names]
 
 
@@ -40,19 +43,19 @@ class _Call(ctypes.Structure):
     _fields_ = (
         *((name, c_int32) for name in ("dtype", "activation", "reverse", "threads")),
         *((name, c_int64) for name in ("T", "B", "M", "N")),
-        *_pointers("lengths", "resets"),
+        *pointers("lengths", "resets"),
         ("missing", c_int64),
     )
 
 
 class _Forward(_Call):
-    _fields_ = (*_series("x", "x"), *_pointers("u", "bias", "h", "state"))
+    _fields_ = (*_series("x", "x"), *pointers("u", "bias", "h", "state"))
 
 
 class _Backward(_Call):
     _fields_ = (
         *_series("grad_h", "g"),
-        *_pointers("h", "u", "h_0", "grad_x", "carry", "grad_u", "grad_bias"),
+        *pointers("h", "u", "h_0", "grad_x", "carry", "grad_u", "grad_bias"),
     )
 
 
@@ -61,7 +64,7 @@ class _NormForward(_Call):
         ("eps", c_double),
         ("before", c_int64),
         *_series("x", "x"),
-        *_pointers("u", "bias", "weight", "shift", "mask", "h", "y", "state", "mean", "var"),
+        *pointers("u", "bias", "weight", "shift", "mask", "h", "y", "state", "mean", "var"),
     )
 
 
@@ -71,22 +74,8 @@ class _NormBackward(_Call):
         ("before", c_int64),
         *_series("grad_y", "g"),
         *_series("x", "x"),
-        *_pointers("h", "u", "h_0", "weight", "mean", "var", "mask"),
-        *_pointers("grad_x", "carry", "grad_u", "grad_bias", "grad_weight", "grad_shift"),
-    )
-
-
-_SRU_TENSORS = (
-    *("projected", "skip", "v", "b", "c_0", "c", "h"),
-    *("grad_h", "carry", "grad_projected", "grad_skip", "sums"),
-)
-
-
-class _Sru(ctypes.Structure):
-    _fields_ = (
-        *((name, c_int32) for name in ("dtype", "threads")),
-        *((name, c_int64) for name in ("T", "B", "N", "missing")),
-        *_pointers(*_SRU_TENSORS),
+        *pointers("h", "u", "h_0", "weight", "mean", "var", "mask"),
+        *pointers("grad_x", "carry", "grad_u", "grad_bias", "grad_weight", "grad_shift"),
     )
 
 
@@ -95,7 +84,6 @@ _PASSES: dict[str, type[ctypes.Structure]] = {
     "backward": _Backward,
     "norm_forward": _NormForward,
     "norm_backward": _NormBackward,
-    "sru": _Sru,
 }
 
 # ---- the library
@@ -127,9 +115,14 @@ def library() -> ctypes.CDLL | str:
     if difference is not None:
         return f"the C++ kernel is of another version of indrnn: {path} has {difference}; build it again with {_BUILD}"
     for name, struct in _PASSES.items():
-        function = getattr(loaded, f"indrnn_{name}")
-        function.argtypes, function.restype = [ctypes.POINTER(struct)], c_int32
+        declare(loaded, name, struct)
     return loaded
+
+
+def declare(loaded: ctypes.CDLL, name: str, struct: type[ctypes.Structure]) -> None:
+    """Tell ctypes what a pass of the kernel takes."""
+    function = getattr(loaded, f"indrnn_{name}")
+    function.argtypes, function.restype = [ctypes.POINTER(struct)], c_int32
 
 
 def _difference(loaded: ctypes.CDLL) -> str | None:
@@ -149,7 +142,7 @@ def _difference(loaded: ctypes.CDLL) -> str | None:
     return None
 
 
-def _run(name: str, call: ctypes.Structure) -> None:
+def run(name: str, call: ctypes.Structure) -> None:
     """Run a pass; what it could not do is an error, of the type that torch raises on a CPU."""
     loaded = library()
     assert not isinstance(loaded, str), loaded
@@ -170,94 +163,61 @@ def why_not(x: Tensor, activation: str) -> str | None:
 # ---- the passes
 
 
-def forward(
-    x: Tensor,
-    u: Tensor,
-    bias: Tensor | None,
-    h_0: Tensor | None,
-    lengths: Tensor | None,
-    resets: Tensor | None,
-    activation: str,
-    reverse: bool,
-    *,
-    overwrite: bool = False,
-) -> tuple[Tensor, Tensor]:
+def forward(call: Forward, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; with `overwrite` h takes the place of x, which must be contiguous."""
-    given, x = x, _with_contiguous_rows(_in_memory(x))
+    x, u, bias, h_0, lengths, resets, activation, reverse = call
+    x = with_contiguous_rows(x)
     dtype = accumulation_dtype(x.dtype)
     u, bias = _as(dtype, u), _as_or_none(dtype, bias)
     state = _start(h_0, x.shape[1:], dtype)
     lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
     h = x if overwrite else torch.empty(x.shape, dtype=x.dtype, device="cpu")
-    call = _Forward(
+    arguments = _Forward(
         **_common(x, activation, lengths, resets, reverse),
         x=x.data_ptr(),
         x_t=x.stride(0),
         x_b=x.stride(1),
         u=u.data_ptr(),
-        bias=_pointer(bias),
+        bias=pointer(bias),
         h=h.data_ptr(),
         state=state.data_ptr(),
     )
-    _run("forward", call)
-    return (given.copy_(h) if overwrite and x is not given else h), state.to(x.dtype)
+    run("forward", arguments)
+    return h, state.to(x.dtype)
 
 
-def backward(
-    grad_h: Tensor | None,
-    grad_h_last: Tensor | None,
-    h: Tensor,
-    u: Tensor,
-    h_0: Tensor | None,
-    lengths: Tensor | None,
-    resets: Tensor | None,
-    activation: str,
-    reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.backward`."""
+    grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse = call
     h = _as(h.dtype, h)
-    grad_h = None if grad_h is None else _with_contiguous_rows(_in_memory(grad_h))
+    grad_h = None if grad_h is None else with_contiguous_rows(grad_h)
     dtype = accumulation_dtype(h.dtype)
     u_, start = _as(dtype, u), _as_or_none(dtype, h_0)
     carry = _start(grad_h_last, h.shape[1:], dtype)
     lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
     grad_x = torch.empty(h.shape, dtype=h.dtype, device="cpu")
     grad_u, grad_bias = torch.empty(u.shape, dtype=dtype, device="cpu"), torch.empty(u.shape, dtype=dtype, device="cpu")
-    call = _Backward(
+    arguments = _Backward(
         **_common(h, activation, lengths, resets, reverse),
-        grad_h=_pointer(grad_h),
+        grad_h=pointer(grad_h),
         g_t=0 if grad_h is None else grad_h.stride(0),
         g_b=0 if grad_h is None else grad_h.stride(1),
         h=h.data_ptr(),
         u=u_.data_ptr(),
-        h_0=_pointer(start),
+        h_0=pointer(start),
         grad_x=grad_x.data_ptr(),
         carry=carry.data_ptr(),
         grad_u=grad_u.data_ptr(),
         grad_bias=grad_bias.data_ptr(),
     )
-    _run("backward", call)
+    run("backward", arguments)
     return grad_x, grad_u.to(u.dtype), grad_bias.to(u.dtype), carry.to(h.dtype if h_0 is None else h_0.dtype)
 
 
-def norm_forward(
-    x: Tensor,
-    u: Tensor,
-    bias: Tensor | None,
-    h_0: Tensor | None,
-    weight: Tensor,
-    shift: Tensor,
-    mask: Tensor | None,
-    lengths: Tensor | None,
-    resets: Tensor | None,
-    eps: float,
-    activation: str,
-    place: str,
-    *,
-    overwrite: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `fused.norm_forward`; with `overwrite` h takes the place of x, which must be contiguous."""
-    given, x = x, _with_contiguous_rows(_in_memory(x))
+def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
+    """As `reference_norm.forward`; with `overwrite` h takes the place of x, which must be contiguous."""
+    x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place = call
+    x = with_contiguous_rows(x)
     dtype = accumulation_dtype(x.dtype)
     u, weight, shift, bias = _as(dtype, u), _as(dtype, weight), _as(dtype, shift), _as_or_none(dtype, bias)
     mask = None if mask is None else _as(dtype, mask).expand(1, *x.shape[1:]).contiguous()
@@ -266,7 +226,7 @@ def norm_forward(
     h = x if overwrite else torch.empty(x.shape, dtype=x.dtype, device="cpu")
     y = torch.empty(x.shape, dtype=x.dtype, device="cpu") if place == "after" or mask is not None else None
     mean, var = torch.empty(u.shape, dtype=dtype, device="cpu"), torch.empty(u.shape, dtype=dtype, device="cpu")
-    call = _NormForward(
+    arguments = _NormForward(
         **_common(x, activation, lengths, resets),
         eps=eps,
         before=place == "before",
@@ -274,42 +234,26 @@ def norm_forward(
         x_t=x.stride(0),
         x_b=x.stride(1),
         u=u.data_ptr(),
-        bias=_pointer(bias),
+        bias=pointer(bias),
         weight=weight.data_ptr(),
         shift=shift.data_ptr(),
-        mask=_pointer(mask),
+        mask=pointer(mask),
         h=h.data_ptr(),
-        y=_pointer(y),
+        y=pointer(y),
         state=state.data_ptr(),
         mean=mean.data_ptr(),
         var=var.data_ptr(),
     )
-    _run("norm_forward", call)
-    if overwrite and x is not given:
-        h = given.copy_(h)
+    run("norm_forward", arguments)
     h_last = state.to(x.dtype)
-    return (h, h_last, x.new_empty(0), mean, var) if y is None else (y, h_last, h, mean, var)
+    return NormResult(h, h_last, x.new_empty(0), mean, var) if y is None else NormResult(y, h_last, h, mean, var)
 
 
-def norm_backward(
-    grad_y: Tensor,
-    grad_h_last: Tensor | None,
-    h: Tensor,
-    x: Tensor | None,
-    u: Tensor,
-    h_0: Tensor | None,
-    weight: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    mask: Tensor | None,
-    lengths: Tensor | None,
-    resets: Tensor | None,
-    eps: float,
-    activation: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `fused.norm_backward`; x is there for a norm before the recurrence alone."""
-    h, grad_y = _as(h.dtype, h), _with_contiguous_rows(_in_memory(grad_y))
-    x = None if x is None else _with_contiguous_rows(_in_memory(x))
+def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `reference_norm.backward`."""
+    grad_y, grad_h_last, h, x, u, h_0, weight, mean, var, mask, lengths, resets, eps, activation = call
+    h, grad_y = _as(h.dtype, h), with_contiguous_rows(grad_y)
+    x = None if x is None else with_contiguous_rows(x)
     dtype = accumulation_dtype(h.dtype)
     u_, weight_, mean, var = _as(dtype, u), _as(dtype, weight), _as(dtype, mean), _as(dtype, var)
     mask = None if mask is None else _as(dtype, mask).expand(1, *h.shape[1:]).contiguous()
@@ -318,23 +262,23 @@ def norm_backward(
     lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
     grad_x = torch.empty(h.shape, dtype=h.dtype, device="cpu")
     grad_u, grad_bias, grad_weight, grad_shift = (torch.empty(u.shape, dtype=dtype, device="cpu") for _ in range(4))
-    call = _NormBackward(
+    arguments = _NormBackward(
         **_common(h, activation, lengths, resets),
         eps=eps,
         before=x is not None,
         grad_y=grad_y.data_ptr(),
         g_t=grad_y.stride(0),
         g_b=grad_y.stride(1),
-        x=_pointer(x),
+        x=pointer(x),
         x_t=0 if x is None else x.stride(0),
         x_b=0 if x is None else x.stride(1),
         h=h.data_ptr(),
         u=u_.data_ptr(),
-        h_0=_pointer(start),
+        h_0=pointer(start),
         weight=weight_.data_ptr(),
         mean=mean.data_ptr(),
         var=var.data_ptr(),
-        mask=_pointer(mask),
+        mask=pointer(mask),
         grad_x=grad_x.data_ptr(),
         carry=carry.data_ptr(),
         grad_u=grad_u.data_ptr(),
@@ -342,7 +286,7 @@ def norm_backward(
         grad_weight=grad_weight.data_ptr(),
         grad_shift=grad_shift.data_ptr(),
     )
-    _run("norm_backward", call)
+    run("norm_backward", arguments)
     return (
         grad_x,
         grad_u.to(u.dtype),
@@ -351,15 +295,6 @@ def norm_backward(
         grad_weight.to(weight.dtype),
         grad_shift.to(weight.dtype),
     )
-
-
-def sru(T: int, B: int, N: int, *tensors: Tensor | None) -> None:
-    """The recurrence of SRU, or its backward pass: the tensors of `SruCall` in calls.h, contiguous, in its order."""
-    first = tensors[0]
-    assert first is not None
-    resolved = [None if tensor is None else _in_memory(tensor) for tensor in tensors]
-    pointers = dict(zip(_SRU_TENSORS, map(_pointer, resolved), strict=False))
-    _run("sru", _Sru(dtype=_DTYPES[first.dtype], threads=torch.get_num_threads(), T=T, B=B, N=N, **pointers))
 
 
 # ---- tensors as the kernel takes them
@@ -371,7 +306,7 @@ def _common(
     """The fields that all passes of the recurrence have."""
     T, B, *between, N = x.shape
     return {
-        "dtype": _DTYPES[x.dtype],
+        "dtype": DTYPES[x.dtype],
         "activation": _ACTIVATIONS[activation],
         "reverse": reverse,
         "threads": torch.get_num_threads(),
@@ -379,34 +314,18 @@ def _common(
         "B": B,
         "M": math.prod(between),
         "N": N,
-        "lengths": _pointer(lengths),
-        "resets": _pointer(resets),
+        "lengths": pointer(lengths),
+        "resets": pointer(resets),
     }
-
-
-def _in_memory(tensor: Tensor) -> Tensor:
-    """The tensor with its numbers in memory: not their negatives (torch's negative bit), nor nothing (its zeros)."""
-    return tensor.clone() if tensor.is_neg() or tensor._is_zerotensor() else tensor
 
 
 def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
     """The tensor in this type and contiguous: itself where it is that already."""
-    tensor = _in_memory(tensor) if tensor.dtype == dtype else tensor.to(dtype, copy=True)
-    return tensor.contiguous()
+    return tensor.to(dtype).contiguous()
 
 
 def _as_or_none(dtype: torch.dtype, tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else _as(dtype, tensor)
-
-
-def _with_contiguous_rows(x: Tensor) -> Tensor:
-    """Return x itself where all but its first two dimensions are contiguous, else a copy."""
-    expected = 1
-    for size, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
-        if size != 1 and stride != expected:
-            return x.contiguous()
-        expected *= size
-    return x
 
 
 def _start(value: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -416,5 +335,6 @@ def _start(value: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tenso
     return value.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
-def _pointer(tensor: Tensor | None) -> int | None:
+def pointer(tensor: Tensor | None) -> int | None:
+    """Its address; None where there is none."""
     return None if tensor is None else tensor.data_ptr()

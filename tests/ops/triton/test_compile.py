@@ -18,7 +18,11 @@ from typing import Any
 import pytest
 import torch
 
-from indrnn.ops import scan, triton_backend
+from indrnn.ops import scan
+from indrnn.ops.calls import Backward, Forward, NormBackward, NormForward
+from indrnn.ops.scan import cost
+from indrnn.ops.triton import backend, launch
+from indrnn.ops.triton import scan as triton_scan
 
 T = 784
 SIZES = {"B=50, N=128": (50, 128), "B=32, N=128": (32, 128), "B=128, N=2000": (128, 2000)}
@@ -45,7 +49,7 @@ def test_every_kernel_compiles_and_nothing_spills(target: str, dtype: str, optio
     rows = json.loads(done.stdout)
     for row in rows:
         print(target, dtype, *(f"{name} {value}" for name, value in row.items()), sep=", ")
-    assert {row["kernel"] for row in rows} == set(triton_backend.MODULES)
+    assert {row["kernel"] for row in rows} == set(launch.MODULES)
     assert [row for row in rows if row["spilled"]] == []
 
 
@@ -54,41 +58,49 @@ def test_every_kernel_compiles_and_nothing_spills(target: str, dtype: str, optio
 
 def launches(B: int, N: int, dtype: torch.dtype, lanes: int, options: str) -> list[tuple[str, Launch]]:
     """What the backends launch for a problem of this size: its use, and the launch."""
-    backend: Any = triton_backend
-    parallel: Any = scan
+    launching: Any = launch
     made: list[tuple[str, Launch]] = []
     use = ""
-    backend._launch = lambda kernel, _programs, _like, settings, **arguments: made.append(
+    launching.launch = lambda kernel, _programs, _like, settings, **arguments: made.append(
         (use, (kernel, settings, arguments))
     )
-    backend.LANES = lanes
+    launching.LANES = lanes
     x, h_0, mask = torch.empty(T, B, N, dtype=dtype), torch.zeros(B, N, dtype=dtype), torch.ones(1, B, N)
     u, lengths, resets = torch.zeros(N), torch.full((B,), T), torch.zeros(T, B, dtype=torch.bool)
-    full, ragged = (None, None), (lengths, resets)
+    full: dict[str, Any] = {"lengths": None, "resets": None}
+    ragged = {"lengths": lengths, "resets": resets}
     for activation in ("relu", "tanh", "sigmoid", "identity"):
         for flags in (full,) if activation != "relu" or options == "few" else (full, ragged):
             lengthy = "" if flags is full else ", lengths, resets"
             for reverse in (False, True) if activation == "relu" else (False,):
                 use = activation + (", reverse" if reverse else "") + lengthy
-                backend.forward(x, u, u, h_0, *flags, activation, reverse)
-                backend.backward(x, h_0, x, u, h_0, *flags, activation, reverse)
+                forward = Forward(x, u, u, h_0, activation=activation, reverse=reverse, **flags)
+                backward = Backward(x, h_0, x, u, h_0, activation=activation, reverse=reverse, **flags)
+                backend.forward(forward)
+                backend.backward(backward)
                 if scan.why_not(x, activation) is None and (options == "all" or use == "relu"):
                     use = f"scan, {use}"
-                    parallel._triton_forward(x, u, u, h_0, *flags, activation, reverse)
-                    parallel._triton_backward(x, h_0, x, u, h_0, *flags, activation, reverse)
+                    chunk = cost.gpu_chunk_length(T, B * N)
+                    if chunk < T:
+                        triton_scan.forward(forward, chunk)
+                        triton_scan.backward(backward, chunk)
             for place in ("before", "after") if activation == "relu" else ():
                 use = f"{activation}, norm {place}{lengthy}"
-                backend.norm_forward(x, u, u, h_0, u, u, mask, *flags, 1e-5, activation, place)
+                backend.norm_forward(
+                    NormForward(x, u, u, h_0, u, u, mask, eps=1e-5, activation=activation, place=place, **flags)
+                )
                 given = x if place == "before" else None
-                backend.norm_backward(x, h_0, x, given, u, h_0, u, u, u, mask, *flags, 1e-5, activation)
+                backend.norm_backward(
+                    NormBackward(x, h_0, x, given, u, h_0, u, u, u, mask, eps=1e-5, activation=activation, **flags)
+                )
     return made
 
 
-def compile_launch(launch: Launch, target: Any) -> Any:
+def compile_launch(launched: Launch, target: Any) -> Any:
     """As Triton's own launcher would: numbers that are 1 or divisible by 16 and aligned tensors are known to be."""
     triton: Any = importlib.import_module("triton")
-    name, settings, arguments = launch
-    kernel = getattr(importlib.import_module(f"indrnn.ops.{triton_backend.MODULES[name]}"), name)
+    name, settings, arguments = launched
+    kernel = getattr(importlib.import_module(f"indrnn.ops.triton.{launch.MODULES[name]}"), name)
     values = arguments | settings
     types = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
     types |= {torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8"}
@@ -135,12 +147,12 @@ def main(target_name: str, dtype_name: str, options: str, directory: Path) -> No
     target = compiler.GPUTarget("cuda" if isinstance(arch, int) else "hip", arch, lanes)
     rows, seen = [], set()
     for B, N in SIZES.values():
-        for use, launch in launches(B, N, getattr(torch, dtype_name), lanes, options):
-            compiled = compile_launch(launch, target)
+        for use, launched in launches(B, N, getattr(torch, dtype_name), lanes, options):
+            compiled = compile_launch(launched, target)
             if compiled.hash in seen:
                 continue
             seen.add(compiled.hash)
-            name, settings, _ = launch
+            name, settings, _ = launched
             if dtype_name == "bfloat16" and isinstance(arch, int) and arch >= 80 and name != "moments":
                 converts = set(re.findall(r"cvt\.\w+\.bf16\w*\.f32", compiled.asm["ptx"]))
                 assert all(convert.startswith("cvt.rn.") for convert in converts), converts  # to the nearest

@@ -8,22 +8,18 @@ Shapes as in `reference`, with T_r steps on rank r in place of T; docs/split.md 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import choice, op, reference
-from .scan import Map
-from .timeline import Timeline, on
-
-Group = Any
-"""A process group, or None for the default one."""
+from .. import choice, reference
+from ..autograd import OPS
+from ..calls import Forward
+from ..checks import check_forward, check_lengths
+from ..scan.maps import Map
+from .exchange import Group, add_up, finite, from_rank, gather, gather_objects, ranks_in_order
 
 
 def split_recurrence(
@@ -64,28 +60,29 @@ def split_recurrence(
         h (T_r, B, ..., N), the states of this rank's steps, and h_last (B, ..., N), the state after the last step of
         the whole sequence, on every rank.
     """
-    op.check(x, u, h_0, bias, activation, lengths, None)
+    check_forward(Forward(x, u, bias, h_0, lengths, None, activation, reverse))
     if activation not in ("relu", "identity"):
         raise ValueError(f"activation must be relu or identity where time is split over processes, got {activation!r}")
     choice.check_name(backend)
     given = (h_0 is not None, bias is not None, lengths is not None, resets is not None)
     alike = (tuple(x.shape[1:]), x.dtype, activation, reverse, given, torch.is_grad_enabled(), summed)
     needs = any(tensor is not None and tensor.requires_grad for tensor in (x, u, bias, h_0))
-    rows = _gather_objects((x.shape[0], needs, alike), group)
+    rows = gather_objects((x.shape[0], needs, alike), group)
     for rank, (_, _, other) in enumerate(rows):
         if other != rows[0][2]:
             names = (
                 "x's shape without T, x's type, activation, reverse, which arguments are given, the grad mode, summed"
             )
             raise ValueError(f"every rank must have the same ({names}), got {rows[0][2]} on rank 0, {other} on {rank}")
-    place = _place([steps for steps, *_ in rows], group)
-    whole = x.new_empty(()).expand(place.total, *x.shape[1:])
-    op.check(whole, u, h_0, bias, activation, lengths, resets)
-    op.check_lengths(lengths, place.total)
+    steps = [steps for steps, *_ in rows]
+    start, total = sum(steps[: dist.get_rank(group)]), sum(steps)
+    whole = x.new_empty(()).expand(total, *x.shape[1:])
+    check_forward(Forward(whole, u, bias, h_0, lengths, resets, activation, reverse))
+    check_lengths(lengths, total)
     if lengths is not None:
-        lengths = (lengths - place.first_step).clamp(0, place.steps)
+        lengths = (lengths - start).clamp(0, x.shape[0])
     if resets is not None:
-        resets = resets[place.first_step : place.first_step + place.steps]
+        resets = resets[start : start + x.shape[0]]
     # A rank on which nothing needs a gradient takes part in the backward pass all the same.
     anchor = torch.zeros((), requires_grad=True) if any(row[1] for row in rows) else None
     options = (activation, reverse, backend)
@@ -116,7 +113,7 @@ class _SplitRecurrence(torch.autograd.Function):
         state = x.new_zeros(x.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
 
         def run(x: Tensor, start: Tensor, activation: str = activation) -> tuple[Tensor, Tensor]:
-            return torch.ops.indrnn.recurrence(  # type: ignore[no-any-return]
+            return OPS.recurrence(  # type: ignore[no-any-return]
                 x, u_, bias_, start, lengths, resets, activation, reverse, backend
             )
 
@@ -132,20 +129,20 @@ class _SplitRecurrence(torch.autograd.Function):
             torch.minimum(*ends).clamp(-largest, largest),
             torch.maximum(*ends).clamp(-largest, largest),
         )
-        maps = [Map(*part) for part in _gather(torch.stack(own), group)]
-        order = _order(group, reverse)
+        maps = [Map(*part) for part in gather(torch.stack(own), group)]
+        ranks = ranks_in_order(group, reverse)
         states = [state]
-        for rank in order:
+        for rank in ranks:
             states.append(maps[rank](states[-1]))
-        if _finite(*(torch.stack(each) for each in maps)) and all(bool((h.abs() < largest).all()) for h in states):
-            start, h_last = states[order.index(dist.get_rank(group))], states[-1]
+        if finite(*(torch.stack(each) for each in maps)) and all(bool((h.abs() < largest).all()) for h in states):
+            start, h_last = states[ranks.index(dist.get_rank(group))], states[-1]
             h = run(x, start)[0]
         else:  # the sequential order puts NaN and Inf where the equation does; bounds would make Inf the largest number
-            for rank in order:
+            for rank in ranks:
                 if rank == dist.get_rank(group):
                     start = state
                     h, state = run(exact, start)
-                state = _from_rank(rank, state, group)
+                state = from_rank(rank, state, group)
             h, h_last = h.to(x.dtype), state
         ctx.save_for_backward(h, u, start, lengths, resets)
         ctx.options, ctx.group, ctx.summed = options, group, summed
@@ -164,33 +161,33 @@ class _SplitRecurrence(torch.autograd.Function):
         u_ = u.to(start.dtype)
 
         def pull(carry: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            return torch.ops.indrnn.recurrence_backward(  # type: ignore[no-any-return]
+            return OPS.recurrence_backward(  # type: ignore[no-any-return]
                 grad_h, carry, h, u_, start, lengths, resets, activation, reverse, backend
             )
 
         zero = torch.zeros_like(start)
         slope = _slope(u_, h, lengths, resets, h if activation == "relu" else None)
         own = torch.stack([pull(zero)[3], slope, zero if grad_h_last is None else grad_h_last.to(start.dtype)])
-        parts = _gather(own, ctx.group)
-        carry = _sum([part[2] for part in parts])
-        order = _order(ctx.group, not reverse)
+        parts = gather(own, ctx.group)
+        carry = add_up([part[2] for part in parts])
+        ranks = ranks_in_order(ctx.group, not reverse)
         carries = [carry]
-        for rank in order:
+        for rank in ranks:
             offset, slope, _ = parts[rank]
             carries.append(offset + slope * carries[-1])
-        if _finite(*carries, *parts):
-            gradients = pull(carries[order.index(dist.get_rank(ctx.group))])
+        if finite(*carries, *parts):
+            gradients = pull(carries[ranks.index(dist.get_rank(ctx.group))])
             carry = carries[-1]
         else:
-            for rank in order:
+            for rank in ranks:
                 if rank == dist.get_rank(ctx.group):
                     gradients = pull(carry)
                     carry = gradients[3]
-                carry = _from_rank(rank, carry, ctx.group)
+                carry = from_rank(rank, carry, ctx.group)
         grad_x, grad_u, grad_bias, _ = gradients
         if ctx.summed:
-            grad_u, grad_bias = _sum(_gather(torch.stack([grad_u, grad_bias]), ctx.group))
-        elif dist.get_rank(ctx.group) != order[-1]:
+            grad_u, grad_bias = add_up(gather(torch.stack([grad_u, grad_bias]), ctx.group))
+        elif dist.get_rank(ctx.group) != ranks[-1]:
             carry = zero
         bias_dtype, h_0_dtype = ctx.dtypes
         return (
@@ -219,133 +216,3 @@ def _slope(u: Tensor, x: Tensor, lengths: Tensor | None, resets: Tensor | None, 
         stops = (active <= 0) & valid.view(T, *count.shape)
         slope = torch.where(stops.any(0), 0.0, slope)
     return slope
-
-
-# ---- layers and networks
-
-
-@dataclass(frozen=True)
-class Slice(Timeline):
-    """The steps of a sequence that this rank holds."""
-
-    is_split: ClassVar[bool] = True
-    group: Group
-    steps: int
-    total: int
-    first_step: int = 0
-
-    def all_steps(self, T: int) -> int:
-        """The steps of the whole sequence, of which T are here."""
-        return self.total
-
-    def refuse(self, what: str) -> None:
-        """Raise."""
-        raise RuntimeError(f"{what} cannot run within split_time, where each process holds a slice of time")
-
-    def same_on_all(self, value: Tensor) -> Tensor:
-        """The first rank's value."""
-        return _from_rank(0, value, self.group)
-
-    def sum_over_ranks(self, value: Tensor) -> Tensor:
-        """The sum over the ranks, on each of them; the gradient is that of the sum of their losses."""
-        return _SumOverRanks.apply(value, self.group)  # type: ignore[no-any-return]
-
-    def recurrence(self, x: Tensor, u: Tensor, h_0: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
-        """`split_recurrence`, with parts of gradients."""
-        if x.shape[0] != self.steps:
-            raise ValueError(f"x must have the {self.steps} steps that split_time was given, got {x.shape[0]}")
-        return split_recurrence(x, u, h_0, group=self.group, summed=False, **options)
-
-
-@contextmanager
-def split_time(steps: int, group: Group = None) -> Iterator[Slice]:
-    """Within it, layers and networks run over a sequence of which this rank holds a slice of `steps` time steps.
-
-    Every rank of the group enters it, and makes the same calls, in the thread that entered it; other threads are not
-    affected. Inputs and outputs of a call are this rank's slice; `lengths`, `resets`, states and a network's `last`
-    features are those of the whole sequence, on every rank. The backward pass may run outside of it, on every rank. A
-    rank's gradients of parameters are its part of them: `sum_gradients` makes them whole. `recurrence` is
-    `split_recurrence`, with parts of gradients, too.
-
-    Args:
-        steps: T_r, the time steps on this rank.
-        group: the process group; None for the default one.
-    """
-    place = _place(_gather_objects(steps, group), group)
-    with on(place):
-        yield place
-
-
-def sum_gradients(parameters: Iterable[Tensor], group: Group = None) -> None:
-    """Sum the parameters' `grad` over the ranks, on every rank; one that has none counts as zeros."""
-    for parameter in parameters:
-        if parameter.requires_grad:
-            part = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            total = part.contiguous().clone()
-            dist.all_reduce(total, group=group)
-            parameter.grad = total
-
-
-class _SumOverRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return _sum(_gather(value, group))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _sum(_gather(grad, ctx.group)), None
-
-
-# ---- what is exchanged
-
-
-def _place(steps: list[int], group: Group) -> Slice:
-    rank = dist.get_rank(group)
-    return Slice(group, steps[rank], sum(steps), first_step=sum(steps[:rank]))
-
-
-def _gather_objects(value: Any, group: Group) -> list[Any]:
-    """Every rank's value, in the order of ranks."""
-    if not dist.is_available() or not dist.is_initialized():
-        raise RuntimeError(
-            "time is split over the processes of a group, and there is none: call torch.distributed.init_process_group"
-        )
-    if dist.get_rank(group) < 0:
-        raise ValueError("group must be one that this process is in")
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
-
-
-def _gather(value: Tensor, group: Group) -> list[Tensor]:
-    """Every rank's value, in the order of ranks."""
-    size = dist.get_world_size(group)
-    if value.numel() == 0:
-        return [value] * size
-    values = [torch.zeros_like(value, memory_format=torch.contiguous_format) for _ in range(size)]
-    dist.all_gather(values, value.contiguous(), group=group)
-    return values
-
-
-def _from_rank(rank: int, value: Tensor, group: Group) -> Tensor:
-    """This rank's value, on all."""
-    value = value.contiguous().clone()
-    if value.numel() > 0:
-        dist.broadcast(value, group_src=rank, group=group)
-    return value
-
-
-def _sum(values: list[Tensor]) -> Tensor:
-    """One after the other: the same bits on every rank."""
-    return functools.reduce(torch.add, values)
-
-
-def _order(group: Group, reverse: bool) -> list[int]:
-    """The ranks in the order of processing."""
-    ranks = list(range(dist.get_world_size(group)))
-    return ranks[::-1] if reverse else ranks
-
-
-def _finite(*tensors: Tensor) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)

@@ -1,6 +1,6 @@
 """The algebra of the scan, its rounding, what it refuses, and its Triton kernels in Triton's interpreter.
 
-What every backend promises is in test_op.py; there CPU tensors are the plain PyTorch version's.
+What every backend promises is in test_recurrence.py; there CPU tensors are the plain PyTorch version's.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import pytest
 import torch
 
 from indrnn import recurrence
-from indrnn.ops import reference, scan, triton_backend
-from indrnn.ops.scan import Map
+from indrnn.ops import reference, scan
+from indrnn.ops.calls import Backward, Forward
+from indrnn.ops.cpu import kernel
+from indrnn.ops.scan import Map, cost
+from indrnn.ops.triton import backend as triton_backend
+from indrnn.ops.triton import launch
 
-from .problems import Problem, assert_same, problem
+from ..problems import Problem, assert_same, problem
 
 # NumPy says so where Triton's interpreter meets infinity
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in :RuntimeWarning")
@@ -99,18 +103,12 @@ def test_rounding_beside_the_sequential_order(T: int, dtype: torch.dtype) -> Non
     largest = x.double().cumsum(0).abs().amax().item() + sequential.abs().max().item()
     assert (h - sequential).abs().max().item() <= 2 * T * torch.finfo(dtype).eps * largest
     grad = torch.randn(T, 2, 33, dtype=torch.float64).to(dtype)
-    arguments: tuple[Any, ...] = (grad, None, sequential, u, None, None, None, "relu", False)
-    ours, theirs = scan.backward(*arguments), reference.backward(*arguments) if T <= 1000 else native(*arguments)
+    call = Backward(grad, None, sequential, u)
+    ours, theirs = scan.backward(call), (reference if T <= 1000 else kernel).backward(call)
     bound = (
         2 * T * torch.finfo(dtype).eps * (grad.double().cumsum(0).abs().amax().item() + theirs[0].abs().max().item())
     )
     assert (ours[0] - theirs[0]).abs().max().item() <= bound
-
-
-def native(*arguments: Any) -> Any:
-    from indrnn.ops import native
-
-    return native.backward(*arguments)
 
 
 def test_slopes_that_overflow_fall_back_to_the_sequential_order() -> None:
@@ -148,7 +146,7 @@ def test_it_is_not_chosen_by_itself() -> None:
 
 @pytest.mark.parametrize("T", [1, 2, 3, 50, 784, 100_000, 10**7])
 def test_chunks_make_the_steps_that_follow_each_other_few(T: int) -> None:
-    C = scan.chunk_length(T)
+    C = cost.chunk_length(T)
     assert 1 <= C <= 512
     best = min(2 * c + -(-T // c) for c in range(1, min(T, 512) + 1))
     assert best + 2 >= 2 * C + -(-T // C)
@@ -159,7 +157,7 @@ def test_chunks_make_the_steps_that_follow_each_other_few(T: int) -> None:
 
 def test_the_cost_model_wants_few_chains_and_long_sequences() -> None:
     def pays(T: int, chains: int) -> bool:
-        sequential, in_chunks = scan.estimate(T, chains, 4)
+        sequential, in_chunks = cost.estimate(T, chains, 4)
         return in_chunks < sequential
 
     assert pays(10_000, 128)
@@ -175,7 +173,7 @@ def test_on_a_cpu_it_never_pays() -> None:
 
 @pytest.mark.parametrize(("T", "chains"), [(0, 5), (1, 1), (784, 6400), (784, 4096), (5000, 256_000), (10**7, 1)])
 def test_chunks_on_a_gpu_are_of_whole_steps_at_once_and_not_too_many(T: int, chains: int) -> None:
-    C = scan.gpu_chunk_length(T, chains)
+    C = cost.gpu_chunk_length(T, chains)
     assert C % 16 == 0
     assert C > 0
     assert -(-T // C) * chains <= 2**17 + chains
@@ -184,7 +182,7 @@ def test_chunks_on_a_gpu_are_of_whole_steps_at_once_and_not_too_many(T: int, cha
 
 # ---- in Triton
 
-GPU_CHUNK_LENGTH = scan.gpu_chunk_length
+GPU_CHUNK_LENGTH = cost.gpu_chunk_length
 LANES = 64
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {"h_0": False, "bias": False},
@@ -206,8 +204,8 @@ def _in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     if reason is not None:
         pytest.skip(reason)
     monkeypatch.setattr(scan, "INTERPRET", True)
-    monkeypatch.setattr(scan, "gpu_chunk_length", lambda _T, _chains: 2)
-    monkeypatch.setattr(triton_backend, "LANES", LANES)
+    monkeypatch.setattr(cost, "gpu_chunk_length", lambda _T, _chains: 2)
+    monkeypatch.setattr(launch, "LANES", LANES)
 
 
 in_triton = pytest.mark.usefixtures("_in_triton")
@@ -231,13 +229,13 @@ def test_triton_equals_the_reference(kind: dict[str, Any]) -> None:
 
 @in_triton
 def test_triton_equals_plain_pytorch_and_launches_three_kernels_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    p, launched, launch = problem(12, 2, 3), [], triton_backend._launch
+    p, launched, start = problem(12, 2, 3), [], launch.launch
 
     def watched(kernel: str, *arguments: Any, **named: Any) -> None:
         launched.append(kernel)
-        launch(kernel, *arguments, **named)
+        start(kernel, *arguments, **named)
 
-    monkeypatch.setattr(triton_backend, "_launch", watched)
+    monkeypatch.setattr(launch, "launch", watched)
     assert_same(p.solve("scan"), in_plain_pytorch(p, monkeypatch), rtol=1e-12, atol=1e-12)
     assert launched == ["forward_maps", "forward_starts", "forward", "backward_maps", "backward_starts", "backward"]
 
@@ -258,9 +256,9 @@ def test_triton_exactly_for_any_u(activation: str) -> None:
 def test_triton_without_one_of_the_gradients(absent: str) -> None:
     p = problem(9, 2, 3, lengths=True)
     grad_h, grad_h_last = (None, p.grad_h_last) if absent == "grad_h" else (p.grad_h, None)
-    h, _ = reference.forward(p.x, p.u, None, p.h_0, p.lengths, None, "relu", False)
-    arguments = (grad_h, grad_h_last, h, p.u, p.h_0, p.lengths, None, "relu", False)
-    for ours, theirs in zip(scan.backward(*arguments), reference.backward(*arguments), strict=True):
+    h, _ = reference.forward(p.forward_call._replace(bias=None))
+    call = p.backward_call(h)._replace(grad_h=grad_h, grad_h_last=grad_h_last)
+    for ours, theirs in zip(scan.backward(call), reference.backward(call), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
@@ -334,16 +332,15 @@ def test_triton_is_the_same_to_the_bit_each_time() -> None:
 @pytest.mark.parametrize("T", [33, pytest.param(64, marks=pytest.mark.slow), pytest.param(784, marks=pytest.mark.slow)])
 def test_triton_rounding_with_the_chunks_of_a_gpu(T: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of docs/scan.md, in float32."""
-    monkeypatch.setattr(scan, "gpu_chunk_length", GPU_CHUNK_LENGTH)
+    monkeypatch.setattr(cost, "gpu_chunk_length", GPU_CHUNK_LENGTH)
     x, grad = torch.randn(T, 1, 33), torch.randn(T, 1, 33)
     u = torch.linspace(-1, 1, 33)
-    h, _ = scan.forward(x, u, None, None, None, None, "relu", False)
-    exact, _ = reference.forward(x.double(), u.double(), None, None, None, None, "relu", False)
+    h, _ = scan.forward(Forward(x, u))
+    exact, _ = reference.forward(Forward(x.double(), u.double()))
     bound = 2 * T * torch.finfo(torch.float32).eps
     assert (h - exact).abs().max().item() <= bound * (x.cumsum(0).abs().max().item() + exact.max().item())
-    rest: tuple[Any, ...] = (None, None, None, "relu", False)
-    ours = scan.backward(grad, None, h, u, *rest)[0]
-    theirs = reference.backward(grad.double(), None, h.double(), u.double(), *rest)[0]
+    ours = scan.backward(Backward(grad, None, h, u))[0]
+    theirs = reference.backward(Backward(grad.double(), None, h.double(), u.double()))[0]
     assert (ours - theirs).abs().max().item() <= bound * (grad.cumsum(0).abs().max().item() + theirs.abs().max().item())
 
 
@@ -356,7 +353,7 @@ def test_triton_rounding_with_the_chunks_of_a_gpu(T: int, monkeypatch: pytest.Mo
 def test_triton_awkward_sizes(
     T: int, B: int, N: int, between: tuple[int, ...], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "gpu_chunk_length", lambda _T, _chains: chunk)
+    monkeypatch.setattr(cost, "gpu_chunk_length", lambda _T, _chains: chunk)
     p = problem(T, B, N, between, lengths=True, resets=(T + N) % 3 > 0, reverse=T % 2 > 0)
     p.u.clamp_(-1, 1)
     check(p)

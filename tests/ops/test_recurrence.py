@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
 
 from indrnn import backends, recurrence
-from indrnn.ops import native
+from indrnn.ops.cpu import kernel
 
 from ..conftest import ACTIVATIONS, BACKENDS, slow_for_triton, smooth
 from .problems import NAMES, Problem, assert_same, problem
@@ -506,7 +506,7 @@ def test_exports_with_dynamic_time(backend: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INDRNN_BACKEND", backend)  # chosen when it runs, not when it was exported
         if backend != "native":
-            patch.setattr(native, "library", lambda: native.MISSING)
+            patch.setattr(kernel, "library", lambda: kernel.MISSING)
         assert_same(list(loaded(longer, u)), expected)
 
 

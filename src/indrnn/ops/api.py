@@ -1,0 +1,132 @@
+"""`recurrence`: h_t = σ(x_t + b + u ⊙ h_{t−1}) over all time steps, and its form that may overwrite x."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import choice
+from .autograd import Direct, Recurrence
+from .calls import Forward
+from .checks import check_forward
+from .cpu import kernel
+from .timeline import timeline
+from .watched import are_plain, is_watched
+
+
+def recurrence(
+    x: Tensor,
+    u: Tensor,
+    h_0: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    activation: str = "relu",
+    reverse: bool = False,
+    lengths: Tensor | None = None,
+    resets: Tensor | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute h_t = σ(x_t + u ⊙ h_{t−1}) over all time steps, or σ(x_t + b + u ⊙ h_{t−1}) with a bias.
+
+    Differentiable twice in x, u, h_0 and the bias. Only h is kept for the backward pass. Results and gradients are the
+    same to the bit from run to run and for any number of threads.
+
+    Args:
+        x: (T, B, N), or (T, B, ..., N) with any dimensions between; any strides; float32, float64, bfloat16 or float16.
+        u: (N,), the recurrent weight; of x's type, or float32 beside a half type, whose state is kept in float32.
+        h_0: (B, ..., N), the state before the first step; zeros if None. Same types as u.
+        bias: (N,), added to each step of x, at no cost of its own; none if None. Same types as u.
+        activation: "relu", "tanh", "sigmoid" or "identity".
+        reverse: go from the last step to the first.
+        lengths: (B,), integers in 0..T: the steps of each sequence. Later steps are padding: they give zeros in h and
+            in x's gradient, and nothing that stands there matters. With `reverse` a sequence starts at its true end.
+        resets: (T, B), bool: zero the state before this step, in the order of processing.
+        backend: "native", "reference", "scan" (parallel in time) or "triton" (GPU); None leaves the choice to
+            INDRNN_BACKEND, else to what `backends()` shows.
+
+    Returns:
+        h (T, B, ..., N), the state after each step, and h_last (B, ..., N), the state after each sequence's last step
+        (h_0 for a sequence of length 0). Both contiguous, in x's type.
+    """
+    if (here := timeline()).is_split:
+        return here.recurrence(
+            x,
+            u,
+            h_0,
+            bias=bias,
+            activation=activation,
+            reverse=reverse,
+            lengths=lengths,
+            resets=resets,
+            backend=backend,
+        )
+    return _run(Forward(x, u, bias, h_0, lengths, resets, activation, reverse), backend, overwrite=False)
+
+
+def recurrence_(
+    x: Tensor,
+    u: Tensor,
+    h_0: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    activation: str = "relu",
+    reverse: bool = False,
+    lengths: Tensor | None = None,
+    resets: Tensor | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`recurrence`, to the bit, for an x that is the result of an operation and that nothing else needs.
+
+    Where the C++ kernel serves in eager mode, h takes x's place in memory. A leaf that asks for a gradient, a view, and
+    whatever something watches is left alone.
+    """
+    call = Forward(x, u, bias, h_0, lengths, resets, activation, reverse)
+    if timeline().is_split or not can_overwrite(call, backend):
+        return recurrence(
+            x,
+            u,
+            h_0,
+            bias=bias,
+            activation=activation,
+            reverse=reverse,
+            lengths=lengths,
+            resets=resets,
+            backend=backend,
+        )
+    return _run(call, backend, overwrite=True)
+
+
+def _run(call: Forward, backend: str | None, *, overwrite: bool) -> tuple[Tensor, Tensor]:
+    choice.check_name(backend)
+    if is_watched() or not are_plain(*call[:6]):
+        check_forward(call)
+        return _by_op(call, backend)
+    h, h_last = Direct.apply(overwrite, *call, backend)  # which checks
+    return h, h_last
+
+
+def _by_op(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
+    if torch.compiler.is_compiling():  # Dynamo does not trace an autograd function with a jvp of its own
+        return Recurrence.apply(*call, backend)  # type: ignore[no-any-return]
+    try:
+        return Recurrence.apply(*call, backend)  # type: ignore[no-any-return]
+    except NotImplementedError as error:
+        if "jvp" not in str(error):  # another's, such as a subclass of tensors that does not know the op
+            raise
+        raise NotImplementedError(
+            "indrnn.recurrence has no forward-mode derivative (jvp, jacfwd, hessian); "
+            "use reverse mode (grad, vjp, jacrev), which it supports twice over"
+        ) from error
+
+
+def can_overwrite(call: Forward, backend: str | None) -> bool:
+    """Whether x may be computed over: by the C++ kernel, unseen, and in memory that is nobody else's."""
+    x = call.x
+    if not isinstance(x, Tensor) or is_watched() or not are_plain(*call[:6]):
+        return False
+    if x.device.type != "cpu" or not x.is_contiguous() or x._is_view() or x.is_neg():
+        return False
+    if x.is_leaf and x.requires_grad:
+        return False
+    choice.check_name(backend)
+    return choice.choose(x, call.activation, backend) is kernel

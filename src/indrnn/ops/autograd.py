@@ -1,0 +1,258 @@
+"""First and second derivatives of the recurrence, and its vmap rules.
+
+Three ways lead to the passes of a backend, with the same numbers:
+
+- `Recurrence`, around the registered op: for whatever sees or transforms operations, torch.func and compilers first.
+- `Direct`, past the dispatcher: for eager calls that nothing watches. With `overwrite`, h takes x's place in memory.
+- `register_autograd` on the ops themselves: for graphs that hold them, such as an exported module's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import library, reference
+from .calls import Backward, Forward
+from .watched import are_batched, is_watched
+
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
+OPS = torch.ops.indrnn
+
+
+# Dynamo tells a forward without ctx from one with it by counting parameters, so each is spelt out.
+
+
+class Recurrence(torch.autograd.Function):
+    """The registered op, with its derivative."""
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        u: Tensor,
+        bias: Tensor | None,
+        h_0: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        activation: str,
+        reverse: bool,
+        backend: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the op."""
+        return OPS.recurrence(  # type: ignore[no-any-return]
+            x, u, bias, h_0, lengths, resets, activation, reverse, backend
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        """Keep h, and nothing else of its size."""
+        _, u, bias, h_0, lengths, resets, *ctx.options = inputs
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.save_for_backward(output[0], u, h_0, lengths, resets)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
+        """By a function that has a derivative itself."""
+        # A compiled graph has no second derivative, and Dynamo does not trace one autograd function inside another.
+        function = OPS.recurrence_backward if torch.compiler.is_compiling() else RecurrenceBackward.apply
+        return _backward(ctx, grad_h, grad_h_last, function)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        """A batch of calls as one call."""
+        return _vmap_forward(Recurrence.apply, info, in_dims, *args)
+
+
+class Direct(torch.autograd.Function):
+    """By the backend, without the dispatcher; what watches operations does not see this one."""
+
+    @staticmethod
+    def forward(ctx: Any, overwrite: bool, *inputs: Any) -> tuple[Tensor, Tensor]:
+        """Run the pass."""
+        output = library.forward(Forward(*inputs[:-1]), inputs[-1], overwrite=overwrite)
+        if overwrite:
+            ctx.mark_dirty(inputs[0])
+        Recurrence.setup_context(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Likewise, where nothing watches now and no derivative of it is wanted."""
+        if torch.is_grad_enabled() or is_watched() or are_batched(grad_h, grad_h_last):
+            return None, *Recurrence.backward(ctx, grad_h, grad_h_last)
+
+        def function(*args: Any) -> Gradients:
+            return library.backward(Backward(*args[:-1]), args[-1])
+
+        return None, *_backward(ctx, grad_h, grad_h_last, function)
+
+
+class RecurrenceBackward(torch.autograd.Function):
+    """The registered op of the backward pass, with its derivative."""
+
+    @staticmethod
+    def forward(
+        grad_h: Tensor | None,
+        grad_h_last: Tensor | None,
+        h: Tensor,
+        u: Tensor,
+        h_0: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        activation: str,
+        reverse: bool,
+        backend: str | None,
+    ) -> Gradients:
+        """Run the op."""
+        return OPS.recurrence_backward(  # type: ignore[no-any-return]
+            grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse, backend
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep all inputs."""
+        *tensors, activation, reverse, _ = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.options = (activation, reverse)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """The second derivative."""
+        inputs = ctx.saved_tensors
+        gradients = iter(_DoubleBackward.apply(*grads, *inputs, *ctx.options))
+        differentiable = (*inputs[:5], *[None] * 5)  # all but lengths, resets and the options
+        return tuple(None if tensor is None else next(gradients) for tensor in differentiable)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        """A batch of calls as one call."""
+        return _vmap_backward(RecurrenceBackward.apply, info, in_dims, *args)
+
+
+class _DoubleBackward(torch.autograd.Function):
+    """The derivative of the reference's backward pass, for those of its five inputs that are there."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        grads, inputs, options = args[:4], args[4:9], args[9:]
+        present = [i for i, tensor in enumerate(inputs) if tensor is not None]
+
+        def backward(*tensors: Tensor) -> Gradients:
+            by_place = dict(zip(present, tensors, strict=True))
+            full: list[Any] = [by_place.get(i) for i in range(5)]
+            return reference.backward(Backward(*full, *options))
+
+        pull_back = torch.func.vjp(backward, *(inputs[i] for i in present))[1]
+        return pull_back(grads)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeError("indrnn.recurrence can be differentiated twice, and a third derivative was asked for")
+
+
+def _backward(
+    ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None, function: Callable[..., Gradients]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the nine inputs of a forward pass, by this backward pass."""
+    h, u, h_0, lengths, resets = ctx.saved_tensors
+    grad_x, grad_u, grad_bias, grad_h_0 = function(grad_h, grad_h_last, h, u, h_0, lengths, resets, *ctx.options)
+    of_bias = None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype)
+    return grad_x, grad_u, of_bias, None if h_0 is None else grad_h_0, *[None] * 5
+
+
+def _backward_by_op(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
+    return _backward(ctx, grad_h, grad_h_last, OPS.recurrence_backward)
+
+
+# ---- vmap
+
+
+def _vmap_forward(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+    x, u, bias, h_0, lengths, resets, *options = args
+    x_dim, u_dim, bias_dim, h_0_dim, lengths_dim, resets_dim, *_ = in_dims
+    size = info.batch_size
+    if lengths_dim is not None or resets_dim is not None:
+        return one_by_one(function, size, in_dims, args)
+    if u_dim is None and bias_dim is None:  # one more dimension between B and N
+        x = _batch_at(x, x_dim, size, 2)
+        h_0 = _batch_at(h_0, h_0_dim, size, 1)
+        return function(x, u, bias, h_0, lengths, resets, *options), (2, 1)
+    wide = [_into_neurons(t, dim, size) for t, dim in zip((x, u, bias, h_0), in_dims[:4], strict=True)]
+    return _out_of_neurons(function(*wide, lengths, resets, *options), size)
+
+
+def _vmap_backward(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+    *tensors, lengths, resets, activation, reverse, backend = args
+    if in_dims[5] is not None or in_dims[6] is not None:
+        return one_by_one(function, info.batch_size, in_dims, args)
+    # u's gradient is wanted for each batch element apart, so u always gets the dimension.
+    wide = [_into_neurons(t, dim, info.batch_size) for t, dim in zip(tensors, in_dims[: len(tensors)], strict=True)]
+    return _out_of_neurons(function(*wide, lengths, resets, activation, reverse, backend), info.batch_size)
+
+
+def _batch_at(tensor: Tensor | None, dim: int | None, size: int, at: int) -> Tensor | None:
+    """Move vmap's dimension to `at`, or make it there."""
+    if tensor is None:
+        return None
+    if dim is not None:
+        return tensor.movedim(dim, at)
+    return tensor.unsqueeze(at).expand(*tensor.shape[:at], size, *tensor.shape[at:])
+
+
+def _into_neurons(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
+    """(..., N) to (..., size * N): neurons are independent, so a batch of layers is one wide layer."""
+    if tensor is None:
+        return None
+    at = tensor.dim() - 1 if dim is None else tensor.dim() - 2
+    moved = _batch_at(tensor, dim, size, at)
+    assert moved is not None
+    return moved.flatten(-2)
+
+
+def _out_of_neurons(tensors: tuple[Tensor, ...], size: int) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    split = tuple(tensor.unflatten(-1, (size, tensor.shape[-1] // size)) for tensor in tensors)
+    return split, tuple(tensor.dim() - 2 for tensor in split)
+
+
+def one_by_one(
+    function: Callable[..., tuple[Tensor, ...]], size: int, in_dims: tuple[int | None, ...], args: tuple[Any, ...]
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """A batch of calls as a loop: where lengths or resets are batched, which is rare."""
+    results = [
+        function(*(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)))
+        for i in range(size)
+    ]
+    stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+    return stacked, (0,) * len(stacked)
+
+
+# ---- of the ops themselves
+
+
+def _by_op(rule: Callable[..., tuple[Any, Any]], op: Any) -> Callable[..., tuple[Any, Any]]:
+    return lambda info, in_dims, *args: rule(op, info, in_dims, *args)
+
+
+torch.library.register_autograd(
+    "indrnn::recurrence", _backward_by_op, setup_context=Recurrence.setup_context, lib=library.LIBRARY
+)
+torch.library.register_autograd(
+    "indrnn::recurrence_backward",
+    RecurrenceBackward.backward,
+    setup_context=RecurrenceBackward.setup_context,
+    lib=library.LIBRARY,
+)
+torch.library.register_vmap("indrnn::recurrence", _by_op(_vmap_forward, OPS.recurrence), lib=library.LIBRARY)
+torch.library.register_vmap(
+    "indrnn::recurrence_backward", _by_op(_vmap_backward, OPS.recurrence_backward), lib=library.LIBRARY
+)

@@ -1,0 +1,1 @@
+"""The recurrence on CPUs: a C++ kernel, called through ctypes."""

@@ -1,0 +1,1 @@
+"""The recurrence over a sequence whose time is split over processes."""

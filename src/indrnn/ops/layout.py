@@ -1,0 +1,35 @@
+"""Memory layout: strides, the negative bit and zero tensors, for backends that read a tensor by its address."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+from torch import Tensor
+
+Call = TypeVar("Call", bound=NamedTuple)
+
+
+def readable(call: Call) -> Call:
+    """The same call with tensors whose memory says all: without torch's negative bit, and with zeros written out."""
+    if any(isinstance(value, Tensor) and _is_lazy(value) for value in call):
+        return call._make(written_out(value) if isinstance(value, Tensor) else value for value in call)
+    return call
+
+
+def _is_lazy(tensor: Tensor) -> bool:
+    return tensor.is_neg() or tensor._is_zerotensor()
+
+
+def written_out(tensor: Tensor) -> Tensor:
+    """The tensor with its numbers in memory: not their negatives (torch's negative bit), nor nothing (its zeros)."""
+    return tensor.clone() if _is_lazy(tensor) else tensor
+
+
+def with_contiguous_rows(x: Tensor) -> Tensor:
+    """Return x itself where all but its first two dimensions are contiguous, else a copy."""
+    expected = 1
+    for size, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
+        if size != 1 and stride != expected:
+            return x.contiguous()
+        expected *= size
+    return x

@@ -1,0 +1,162 @@
+"""The scan in plain PyTorch, on any device: time is cut into chunks that run side by side.
+
+All chunks' maps are composed side by side, the state goes through one map after the other, and then all chunks run side
+by side from where they truly start. The backward pass does the same with affine maps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..calls import Backward, Forward
+from ..reference import accumulation_dtype
+from .cost import chunk_length
+from .maps import Map
+
+
+def forward(call: Forward) -> tuple[Tensor, Tensor]:
+    """As `reference.forward`."""
+    x, u, bias, h_0, lengths, resets, activation, reverse = call
+    T, dtype = x.shape[0], accumulation_dtype(x.dtype)
+    if x.numel() == 0:
+        return reference.forward(call)
+    inputs = x.to(dtype) if bias is None else x.to(dtype) + bias.to(dtype)
+    valid, kept = _flags(x, lengths, resets)
+    steps = _Steps(T, reverse)
+    a = steps.cut(inputs if valid is None else torch.where(valid, inputs, 0.0), 0.0)
+    b = steps.cut(_slopes(u.to(dtype), kept, valid, inputs), 1.0)
+    largest = torch.finfo(dtype).max
+    low = torch.full((), 0.0 if activation == "relu" else -largest, dtype=dtype, device=x.device)
+    high = torch.full((), largest, dtype=dtype, device=x.device)
+    within = steps.cut(
+        torch.ones(T, *[1] * (x.dim() - 1), dtype=torch.bool, device=x.device) if valid is None else valid, False
+    )
+
+    def step(i: int) -> Map:
+        """Step i of every chunk; the identity past the end of a sequence."""
+        return Map(a[i], b[i], torch.where(within[i], low, -largest), torch.where(within[i], high, largest))
+
+    whole = step(0)
+    whole = Map(whole.a, whole.b.expand_as(whole.a), whole.lo.expand_as(whole.a), whole.hi.expand_as(whole.a))
+    for i in range(1, steps.length):
+        whole = step(i).after(whole)
+    state = x.new_zeros(x.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
+    if not _finite(whole.a, whole.b, state):
+        return reference.forward(call)
+    starts = []
+    for k in range(steps.chunks):
+        starts.append(state)
+        state = Map(*(part[k] for part in whole))(state)
+    begin = states = torch.stack(starts)
+    rows = []
+    for i in range(steps.length):
+        states = step(i)(states)
+        rows.append(states)
+    h = steps.join(torch.stack(rows))
+    h_last = states[-1]
+    if not _finite(2 * h, 2 * begin):  # at the number that stands for infinity, or near it
+        return reference.forward(call)
+    if valid is not None:
+        h = torch.where(valid, h, 0.0)
+    return h.to(x.dtype).contiguous(), h_last.to(x.dtype).clone()
+
+
+def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `reference.backward`."""
+    grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse = call
+    T, dtype = h.shape[0], accumulation_dtype(h.dtype)
+    if h.numel() == 0:
+        return reference.backward(call)
+    valid, kept = _flags(h, lengths, resets)
+    steps = _Steps(T, not reverse)  # backward
+    u_ = u.to(dtype)
+    active = torch.ones((), dtype=dtype, device=h.device) if activation == "identity" else (~(h <= 0)).to(dtype)
+    if valid is not None:
+        active = torch.where(valid, active, 0.0)
+    active = active.expand(h.shape)
+    incoming = torch.zeros_like(active) if grad_h is None else grad_h.to(dtype)
+    if valid is not None:
+        incoming = torch.where(valid, incoming, 0.0)
+    # delta_t = active_t · (incoming_t + carry); the carry before it: kept_t · u · delta_t, or unchanged in the padding
+    slope = u_ * active if kept is None else torch.where(kept, u_ * active, 0.0)
+    slope = slope if valid is None else torch.where(valid, slope, 1.0)
+    offset = slope * incoming if valid is None else torch.where(valid, slope * incoming, 0.0)
+    g, m, A, B = (steps.cut(part, fill) for part, fill in ((incoming, 0.0), (active, 0.0), (offset, 0.0), (slope, 1.0)))
+    whole_a, whole_b = A[0], B[0]
+    for i in range(1, steps.length):
+        whole_a, whole_b = A[i] + B[i] * whole_a, B[i] * whole_b
+    start = h.new_zeros(h.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
+    carry = torch.zeros_like(start) if grad_h_last is None else grad_h_last.to(dtype)
+    if not _finite(whole_a, whole_b, carry, h, start):
+        return reference.backward(call)
+    carries = []
+    for k in range(steps.chunks):
+        carries.append(carry)
+        carry = whole_a[k] + whole_b[k] * carry
+    carry = torch.stack(carries)
+    entering = steps.cut(_entering(h.to(dtype), start, lengths, kept, reverse), 0.0)
+    sum_u, sum_bias, rows = torch.zeros_like(carry), torch.zeros_like(carry), []
+    for i in range(steps.length):
+        delta = m[i] * (g[i] + carry)
+        sum_u, sum_bias = sum_u + delta * entering[i], sum_bias + delta
+        rows.append(delta)
+        carry = A[i] + B[i] * carry
+    grad_u, grad_bias = (reference.sum_to_neurons(sums).to(u.dtype) for sums in (sum_u, sum_bias))
+    start_dtype = h.dtype if h_0 is None else h_0.dtype
+    return steps.join(torch.stack(rows)).to(h.dtype).contiguous(), grad_u, grad_bias, carry[-1].to(start_dtype).clone()
+
+
+def _finite(*tensors: Tensor) -> bool:
+    """Whether every number is; where not, the sequential order puts NaN and Inf where the equation does."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+
+
+class _Steps:
+    """T steps, in the order of processing, cut into chunks of one length; the last is filled up."""
+
+    def __init__(self, T: int, reverse: bool) -> None:
+        self.T, self.reverse = T, reverse
+        self.length = chunk_length(T)
+        self.chunks = -(-T // self.length)
+
+    def cut(self, series: Tensor, fill: float | bool) -> Tensor:
+        """(T, ...) to (length, chunks, ...)."""
+        series = series.flip(0) if self.reverse else series
+        missing = self.length * self.chunks - self.T
+        if missing:
+            series = torch.cat([series, series.new_full((missing, *series.shape[1:]), fill)])
+        return series.view(self.chunks, self.length, *series.shape[1:]).transpose(0, 1)
+
+    def join(self, pieces: Tensor) -> Tensor:
+        """(length, chunks, ...) to (T, ...)."""
+        series = pieces.transpose(0, 1).flatten(0, 1)[: self.T]
+        return series.flip(0) if self.reverse else series
+
+
+def _flags(x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """(T, B, 1, ..., 1) each: whether a step is within its sequence, and whether the state before it is kept."""
+    ones = [1] * (x.dim() - 2)
+    valid = None
+    if lengths is not None:
+        valid = (torch.arange(x.shape[0], device=x.device).unsqueeze(1) < lengths).view(*x.shape[:2], *ones)
+    return valid, None if resets is None else ~resets.view(*x.shape[:2], *ones)
+
+
+def _slopes(u: Tensor, kept: Tensor | None, valid: Tensor | None, like: Tensor) -> Tensor:
+    slopes = u.expand(like.shape) if kept is None else torch.where(kept, u, 0.0)
+    return slopes if valid is None else torch.where(valid, slopes, 1.0)
+
+
+def _entering(h: Tensor, start: Tensor, lengths: Tensor | None, kept: Tensor | None, reverse: bool) -> Tensor:
+    """The state that entered each step."""
+    first = start.unsqueeze(0)
+    if reverse:
+        entering = torch.cat([h[1:], first])
+        if lengths is not None:  # a sequence starts at its true end
+            before = torch.arange(1, h.shape[0] + 1, device=h.device).unsqueeze(1) < lengths
+            entering = torch.where(before.view(*h.shape[:2], *[1] * (h.dim() - 2)), entering, first)
+    else:
+        entering = torch.cat([first, h[:-1]])
+    return entering if kept is None else torch.where(kept, entering, 0.0)

@@ -1,0 +1,32 @@
+"""Detection of compilers, modes, transformations and profilers, which must see the registered op."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def is_watched() -> bool:
+    """Whether there is a compiler, a transformation of torch.func, a mode, forward-mode AD, a profiler, or a trace."""
+    if torch.compiler.is_compiling():
+        return True
+    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        return True
+    if torch.autograd.forward_ad._current_level >= 0 or torch._C._autograd._profiler_enabled():
+        return True
+    return torch._C._get_tracing_state() is not None
+
+
+def are_plain(*tensors: Tensor | None) -> bool:
+    """Whether all that are there are tensors and parameters of torch's own, on a CPU or a GPU."""
+    for tensor in tensors:
+        if tensor is not None and type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+            return False
+        if tensor is not None and tensor.device.type not in ("cpu", "cuda"):
+            return False
+    return True
+
+
+def are_batched(*gradients: Tensor | None) -> bool:
+    """Whether any stands for several: those of autograd.grad(is_grads_batched=True)."""
+    return any(g is not None and torch._C._functorch.is_legacy_batchedtensor(g) for g in gradients)
