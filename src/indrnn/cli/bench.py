@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 import tyro
 
-from .. import keep_memory
+from ..memory import keep_memory
 from ..training.folder import RunFolder
 from ..training.options import check_count
 from .main import UsageError
@@ -56,7 +56,7 @@ def bench(arguments: list[str]) -> int:
         threads: int | None = None
         """CPU threads; as many as torch takes if none is given."""
         keep_memory: bool = False
-        """Call indrnn.keep_memory() first, as `indrnn train` does: for all that is measured alike."""
+        """Call indrnn.memory.keep_memory() first, as `indrnn train` does: for all that is measured alike."""
 
     options = tyro.cli(Options, args=arguments[1:], prog=f"indrnn bench {kind}", config=(tyro.conf.FlagCreatePairsOff,))
     rounds = (3 if options.quick else ROUNDS[kind]) if options.rounds is None else options.rounds
