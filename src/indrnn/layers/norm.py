@@ -288,14 +288,14 @@ class StepBatchNorm(_BatchNorm):
         # One after the other, a row's updates are a sum: each one's share is reduced by each later one.
         counted = torch.zeros(R, dtype=torch.int64, device=row.device).index_add_(0, row, new.long())
         rank = new.cumsum(0) - (counted.cumsum(0) - counted)[row]
-        seen, own = self.num_batches_tracked, new.to(mean.dtype)
+        seen, own, later = self.num_batches_tracked, new.to(mean.dtype), (counted[row] - rank).to(mean.dtype)
         if self.momentum is None:
-            total = (seen + counted).clamp_min(1)
+            total = (seen + counted).clamp_min(1).to(mean.dtype)
             share, kept = own / total[row], torch.where(counted > 0, seen / total, 1.0)
         else:
-            share = own * self.momentum * (1 - self.momentum) ** (counted[row] - rank)
-            kept = (1 - self.momentum) ** counted
-        kept, share = kept.to(mean.dtype).unsqueeze(-1), share.to(mean.dtype).unsqueeze(-1)
+            share = own * self.momentum * (1 - self.momentum) ** later
+            kept = (1 - self.momentum) ** counted.to(mean.dtype)
+        kept, share = kept.unsqueeze(-1), share.unsqueeze(-1)
         unbiased = var * (count / (count - 1).clamp_min(1)).unsqueeze(-1)
         for buffer, values in ((self.running_mean, mean), (self.running_var, unbiased)):
             buffer.copy_((buffer * kept).index_add_(0, row, share * values[step]))

@@ -245,8 +245,9 @@ class RecurrentUnit(nn.Module):
                 "time and padding; build the network with synchronised=True instead, which does the same"
             )
         assert norm is not None
-        y = norm(x)  # of each step by itself: layer norm, RMS norm, or what a user has put there
-        return without_padding(y, lengths).to(x.dtype)  # under autocast torch's give float32
+        # Of each step by itself: layer norm, RMS norm, or what a user has put there; under autocast in full precision
+        y = norm(x.to(self.weight_hh.dtype))
+        return without_padding(y, lengths).to(x.dtype)
 
     def extra_repr(self) -> str:
         """Size, activation, the norm and its place, dropout."""
