@@ -278,7 +278,7 @@ def test_parametrised_weights(name: str, norm: str, architecture: str) -> None:
 
 
 @architectures
-@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning", "ignore:torch.quantize_per_tensor")
 def test_dynamic_quantisation(architecture: str) -> None:
     network = trained(make(architecture))
     x = inputs()

@@ -214,8 +214,9 @@ def constrain_(module: nn.Module) -> None:
 
 def attach_constraint(optimizer: torch.optim.Optimizer, module: nn.Module) -> RemovableHandle:
     """Call `constrain_(module)` after each step of `optimizer`, until the returned handle's `remove()` is called."""
-    if next(_bounded(module), None) is None:
+    if next(_layers(module), None) is None:
         raise ValueError(f"module must hold an IndRNN layer to constrain, got {type(module).__name__} without one")
+    list(_bounded(module))  # what cannot be held is refused here, and not after the first step
 
     def hook(*_: Any) -> None:
         constrain_(module)

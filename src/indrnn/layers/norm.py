@@ -271,7 +271,7 @@ class StepBatchNorm(_BatchNorm):
     def _update(self, mean: Tensor, var: Tensor, count: Tensor, rows: Tensor, valid: Tensor | None) -> None:
         """Take each step's statistics into the rows that occur in it, in the order of time."""
         T, R = rows.shape[0], self.steps
-        if rows.numel() == 0:
+        if T == 0:
             return
         step = torch.arange(T, device=rows.device)
         if self.rows == "window":

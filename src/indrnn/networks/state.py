@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import _register_namedtuple
 
@@ -40,5 +41,6 @@ class State(NamedTuple):
         return State(tuple(function(tensor) for tensor in self.h), function(self.position))
 
 
-# So that torch.export.save can write a program that takes or returns one.
+# So that torch.export.save can write a program that takes or returns one, and torch.load a checkpoint that holds one.
 _register_namedtuple(State, serialized_type_name="indrnn.State")
+torch.serialization.add_safe_globals([State])
