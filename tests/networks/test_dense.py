@@ -64,9 +64,7 @@ def compose(layers: Composition, x: Tensor, blocks: tuple[int, ...], first_layer
 @pytest.mark.parametrize("norm", NORMS)
 def test_equals_composition(norm: str, first_layer: bool) -> None:
     blocks = (2, 1)
-    network = DenseIndRNN(
-        M, 3, blocks, **NORMS[norm], first_layer=first_layer, last_transition=8, dtype=torch.float64
-    )
+    network = DenseIndRNN(M, 3, blocks, **NORMS[norm], first_layer=first_layer, last_transition=8, dtype=torch.float64)
     assert_composed(lively(network), lambda layers, x: compose(layers, x, blocks, first_layer))
 
 

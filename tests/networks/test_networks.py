@@ -547,7 +547,11 @@ X = torch.zeros(T, B, M)
 STATE = State(tuple(torch.zeros(B, 9) for _ in range(3)), torch.zeros(B, dtype=torch.int64))
 
 BAD_INPUTS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"input": torch.zeros(T, B, M + 1)}, ValueError, r"input must have the shape \(T, B, 3\) or \(T, 3\), got \(11, 7, 4\)"),
+    (
+        {"input": torch.zeros(T, B, M + 1)},
+        ValueError,
+        r"input must have the shape \(T, B, 3\) or \(T, 3\), got \(11, 7, 4\)",
+    ),
     ({"input": torch.zeros(M)}, ValueError, r"input must have the shape \(T, B, 3\) or \(T, 3\), got \(3,\)"),
     ({"input": X.double()}, TypeError, "input must be of the layer's type, torch.float32, got torch.float64"),
     ({"input": X.to("meta")}, ValueError, "input must be on the layer's device, cpu, got one on meta"),

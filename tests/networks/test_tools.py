@@ -1,4 +1,4 @@
-"""The networks under PyTorch's tools: hooks, pruning, wrappers, quantisation, checkpointing, shards, averages, export."""
+"""The networks under PyTorch's tools: hooks, pruning, wrappers, quantisation, checkpointing, shards, export."""
 
 from __future__ import annotations
 
@@ -484,7 +484,7 @@ def test_averaged_weights_get_statistics_of_their_own(architecture: str) -> None
 @architectures
 def test_a_converted_norm_is_refused_with_the_way_out(architecture: str) -> None:
     network = nn.SyncBatchNorm.convert_sync_batchnorm(make(architecture))
-    with pytest.raises(TypeError, match="convert_sync_batchnorm has replaced .*synchronised=True"):
+    with pytest.raises(TypeError, match=r"convert_sync_batchnorm has replaced .*synchronised=True"):
         network(inputs())
 
 

@@ -144,19 +144,20 @@ class RecurrentBound(nn.Module):
         everywhere = DTensor.from_local(whole, u.device_mesh, [Replicate()] * u.device_mesh.ndim, run_check=False)
         u.to_local().copy_(everywhere.redistribute(u.device_mesh, u.placements).to_local())
 
-    def watch(self, u: Tensor) -> None:
-        """Warn, once, where a layer trains and |u| exceeds its bound: no constraint was applied for many passes.
+    def watch(self, *weights: Tensor) -> None:
+        """Warn, once, where a layer trains and a |u| exceeds its bound: no constraint was applied for many passes.
 
         What a GPU finds is looked at when it is there, passes later, so that the host never waits.
         """
         if torch.compiler.is_compiling() or self._passes < 0 or not torch.is_grad_enabled():
             return
         self._passes += 1
-        if self._passes % _PATIENCE or not math.isfinite(self.upper) or not u.requires_grad:
+        if self._passes % _PATIENCE or not math.isfinite(self.upper) or torch._C._are_functorch_transforms_active():
             return
-        if type(u) not in (Tensor, nn.Parameter) or u.is_meta or torch._C._are_functorch_transforms_active():
+        if any(type(u) not in (Tensor, nn.Parameter) or u.is_meta or not u.requires_grad for u in weights):
             return
-        exceeds = (u.detach().abs() > _toward_zero(self.upper, u.dtype)).any()
+        u = weights[0]
+        exceeds = torch.stack([u.detach().abs().max() for u in weights]).max() > _toward_zero(self.upper, u.dtype)
         if u.device.type == "cpu":
             self._warn_if(bool(exceeds))
             return

@@ -193,8 +193,7 @@ class IndRNN(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
         if self.training:
-            for suffix in self._suffixes:
-                self.bound.watch(getattr(self, f"weight_hh{suffix}"))
+            self.bound.watch(*(getattr(self, f"weight_hh{suffix}") for suffix in self._suffixes))
         B, N, L = x.shape[1], self.hidden_size, self.num_layers
         masks: list[Tensor | None] = [None] * (L - 1)
         if self.training and self.dropout > 0:
