@@ -327,7 +327,7 @@ def test_resets_are_refused_by_name(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (("lsmt", M, N), {}, ValueError, "kind must be one of rnn, irnn, lstm, gru, got 'lsmt'"),
+        (("lsmt", M, N), {}, ValueError, "kind must be one of 'rnn', 'irnn', 'lstm', 'gru', got 'lsmt'"),
         (("rnn", 0, N), {}, ValueError, "input_size must be at least 1, got 0"),
         (("rnn", M, -2), {}, ValueError, "hidden_size must be at least 1, got -2"),
         (("rnn", M, 7.0), {}, TypeError, "hidden_size must be an integer, got float"),

@@ -540,14 +540,14 @@ def test_an_optimiser_that_looks_several_times_a_step_is_no_reason_to_warn() -> 
     attach_constraint(optimizer, layer)
     x = torch.rand(5, 3, M)
 
-    def closure() -> Tensor:
+    def closure() -> float:
         optimizer.zero_grad()
         loss = (layer(x)[0] - 50).square().mean()
         loss.backward()
-        return loss
+        return float(loss)
 
     for _ in range(5):
-        optimizer.step(closure)  # type: ignore[arg-type]
+        optimizer.step(closure)
 
 
 def test_bound_is_given_directly() -> None:

@@ -577,3 +577,58 @@ def test_synchronised_in_one_process_is_not(make: Make) -> None:
     alone.load_state_dict(norm.state_dict())
     x = sequence(dtype=torch.float32)
     assert_same(work(norm, x, {}, x), work(alone, x, {}, x), rtol=0, atol=0)
+
+
+# ---- as torch's own
+
+
+@pytest.mark.parametrize("shape", [(1, 1, N), (1, 1, 1, N)], ids=str)
+def test_one_value_in_training_raises_as_torchs(shape: tuple[int, ...]) -> None:
+    x = torch.zeros(shape)
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel when training") as expected:
+        nn.BatchNorm1d(N)(x.view(1, N))
+    for norm in (SequenceBatchNorm(N), StepBatchNorm(N, R)):
+        with pytest.raises(ValueError, match=str(expected.value).partition(", got")[0]):
+            norm(x)
+        norm.eval()(x)
+    with pytest.raises(ValueError, match="Expected more than 1 value"):
+        StepBatchNorm(N, R)(torch.zeros(T, 1, N))
+    SequenceBatchNorm(N)(torch.zeros(T, 1, N))
+
+
+@forms
+def test_the_mean_over_all_batches(make: Make) -> None:
+    norm = unsettled(make(momentum=None, dtype=torch.float64))
+    norm.reset_running_stats()
+    xs = [sequence() for _ in range(4)]
+    for x in xs:
+        norm(x[:R])  # at most one step for each row
+    dims = (0, 1) if isinstance(norm, SequenceBatchNorm) else (1,)
+    assert_close(norm.running_mean, torch.stack([x[:R].mean(dims) for x in xs]).mean(0), **tolerance(torch.float64))
+    assert_close(norm.running_var, torch.stack([x[:R].var(dims) for x in xs]).mean(0), **tolerance(torch.float64))
+    assert (norm.num_batches_tracked == 4).all()
+    norm.reset_running_stats()
+    assert (norm.num_batches_tracked == 0).all()
+    assert (norm.running_mean == 0).all()
+    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+
+
+@forms
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_meta(training: bool, make: Make) -> None:
+    norm = make(device="meta").train(training)
+    y = norm(torch.zeros(T, B, N, device="meta"))
+    assert y.is_meta
+    assert y.shape == (T, B, N)
+
+
+@kinds_of_rows
+def test_memory_of_steps_grows_with_steps_and_not_with_their_square(rows: Rows) -> None:
+    """What a pass takes at its peak, counted by what torch allocates: twice the steps and rows, twice the memory."""
+    peaks = []
+    for steps in (200, 400):
+        norm, x = StepBatchNorm(4, steps, rows=rows), torch.randn(steps, 8, 4)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            norm(x)
+        peaks.append(sum(max(event.self_cpu_memory_usage, 0) for event in profile.events() or ()))
+    assert peaks[1] < 2.2 * peaks[0]

@@ -66,7 +66,7 @@ def main(meeting: str, how: str, rank: int) -> None:
             x = torch.randn(T, B, M, dtype=torch.float64)
             train(alone, x)
             train(together, x[:, 3 * rank : 3 * rank + 3])
-            inner = together.module if how == "ddp" else together
+            inner = together.get_submodule("module") if how == "ddp" else together
             found = {name: whole(p.detach()) for name, p in inner.named_parameters()}
             assert_close(found, {name: p.detach() for name, p in alone.named_parameters()}, rtol=1e-9, atol=1e-9)
             for unit in inner.modules():  # the lower bound, which no shard can know alone

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
 
@@ -124,9 +124,9 @@ def test_bidirectional_networks_are_two_of_which_one_reads_from_the_end(norm: st
     if architecture == "plain":
         with torch.no_grad():
             for i, unit in enumerate(other.recurrent_layers):
-                weight = unit.weight.weight  # type: ignore[union-attr]
+                weight = unit.get_parameter("weight.weight")
                 swapped = weight.roll(unit.size // 2, 0)
-                weight.copy_(swapped if i == 0 else swapped.roll(unit.size // 2, 1))  # type: ignore[arg-type, operator]
+                weight.copy_(swapped if i == 0 else swapped.roll(unit.size // 2, 1))
         whole = other(x.flip(0))[0].flip(0)
         assert_close(whole.roll(whole.shape[-1] // 2, -1), network(x)[0])
     for b, length in enumerate(LENGTHS.tolist()):
@@ -319,7 +319,12 @@ def test_language_model_and_embedding_name_bad_arguments() -> None:
         LanguageModel(make("plain"), CLASSES)
     with pytest.raises(TypeError, match=r"network must be one of .*got Linear"):
         LanguageModel(nn.Linear(3, 3), CLASSES)
-    for options, message in (({"classes": 0}, "classes"), ({"size": 0}, "size"), ({"start": 0.0}, "start")):
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"classes": 0}, "classes"),
+        ({"size": 0}, "size"),
+        ({"start": 0}, "start"),
+    ]
+    for options, message in cases:
         with pytest.raises(ValueError, match=f"{message} must be"):
             TiedEmbedding(**{"classes": 3, "size": 4, **options})
     with pytest.raises(ValueError, match="dropout must be"):
@@ -346,6 +351,6 @@ def test_a_state_is_detached_moved_and_selected() -> None:
 def test_a_checkpoint_may_hold_a_state(tmp_path: Any) -> None:
     state = make("plain")(inputs())[1].detach()
     torch.save({"state": state}, tmp_path / "checkpoint")
-    loaded: Tensor = torch.load(tmp_path / "checkpoint", weights_only=True)["state"]
+    loaded: Any = torch.load(tmp_path / "checkpoint", weights_only=True)["state"]
     assert isinstance(loaded, State)
     assert_close(loaded, state, rtol=0, atol=0)

@@ -166,8 +166,12 @@ def test_backward_hooks_get_the_gradients(norm: str, architecture: str) -> None:
     network = make(architecture, norm, dtype=torch.float64)
     gradients: dict[str, list[Tensor]] = {"ours": [], "apart": []}
     for name, each in {"apart": apart(network), "ours": network}.items():
+
+        def keep(_: nn.Module, __: Any, out: Any, kept: list[Tensor] = gradients[name]) -> None:
+            kept.append(out[0])
+
         for module in [*weights(each).values(), *each.recurrent_layers]:
-            module.register_full_backward_hook(lambda _, __, out, kept=gradients[name]: kept.append(out[0]))
+            module.register_full_backward_hook(keep)
         torch.manual_seed(3)
         each(inputs(torch.float64).requires_grad_())[0].square().mean().backward()
     assert len(gradients["ours"]) == len(weights(network)) + len(network.recurrent_layers)
@@ -205,7 +209,7 @@ def test_pruning(norm: str, architecture: str) -> None:
     by_hand = copy.deepcopy(network)
     for weight in weights(network).values():
         prune.l1_unstructured(weight, "weight", 0.5)
-    masks = {name: module.weight_mask for name, module in weights(network).items()}
+    masks = {name: module.get_buffer("weight_mask") for name, module in weights(network).items()}
     for name, weight in weights(by_hand).items():
         weight.weight.data.mul_(masks[name])
         weight.weight.register_hook(lambda g, mask=masks[name]: g * mask)
@@ -236,7 +240,7 @@ def test_low_rank_adapters(norm: str, architecture: str) -> None:
     merged = copy.deepcopy(network)
     for name, weight in weights(network).items():
         replace(network, name, adapter := LoRA(weight))
-        merged.get_submodule(name).weight.data.add_((adapter.B @ adapter.A).detach())
+        merged.get_parameter(f"{name}.weight").data.add_((adapter.B @ adapter.A).detach())
     x = inputs(torch.float64)
     assert_close(network(x)[0], merged(x)[0], **CLOSE)
     before = copy.deepcopy(network.state_dict())
@@ -268,7 +272,7 @@ def test_parametrised_weights(name: str, norm: str, architecture: str) -> None:
     for each, weight in weights(network).items():
         PARAMETRISATIONS[name](weight)
         weight.eval()  # spectral_norm's power iteration goes on in training
-        plain.get_submodule(each).weight.data.copy_(weight.weight.detach())
+        plain.get_parameter(f"{each}.weight").data.copy_(weight.weight.detach())
     x = inputs(torch.float64)
     assert_close(network(x)[0], plain(x)[0], **CLOSE)
     before = [p.detach().clone() for p in network.parameters()]
@@ -341,7 +345,7 @@ def test_one_unit_under_torch_checkpoint(architecture: str) -> None:
 def replica_of(network: nn.Module) -> nn.Module:
     """As torch.nn.parallel.replicate makes them for DataParallel: parameters are attributes, and no leaves."""
     modules = list(network.modules())
-    copies = {module: module._replicate_for_data_parallel() for module in modules}
+    copies: dict[nn.Module, nn.Module] = {module: module._replicate_for_data_parallel() for module in modules}
     for module, replica in copies.items():
         for name, child in module._modules.items():
             replica._modules[name] = None if child is None else copies[child]
@@ -410,8 +414,8 @@ def assert_as_the_paper_starts(network: Network) -> None:
     for unit in network.recurrent_layers:
         assert unit.bias is None or (unit.bias == 0).all()
         assert unit.norm is not None
-        assert unit.norm.weight.eq(1).all()  # type: ignore[union-attr, operator]
-        assert unit.norm.running_var.eq(1).all()  # type: ignore[union-attr, operator]
+        assert unit.norm.weight.eq(1).all()  # type: ignore[operator]
+        assert unit.norm.running_var.eq(1).all()  # type: ignore[operator]
         assert unit.weight_hh.min() >= 0
         assert unit.weight_hh.max() <= 1
     assert last.weight_hh.min() >= torch.tensor(0.2 ** (1 / 100))
@@ -420,7 +424,7 @@ def assert_as_the_paper_starts(network: Network) -> None:
 
 def reset(module: nn.Module) -> None:
     if hasattr(module, "reset_parameters"):
-        module.reset_parameters()
+        module.reset_parameters()  # type: ignore[operator]
 
 
 @architectures
@@ -511,7 +515,7 @@ def test_a_pruned_recurrent_weight_is_held(architecture: str) -> None:
     network = make(architecture, bound=0.5)
     for unit in network.recurrent_layers:
         prune.random_unstructured(unit, "weight_hh", 0.3)
-        unit.weight_hh_orig.data.fill_(3.0)  # type: ignore[operator, union-attr]
+        unit.get_parameter("weight_hh_orig").data.fill_(3.0)
     indrnn.constrain_(network)
     network(inputs())
     for unit in network.recurrent_layers:

@@ -6,6 +6,7 @@ evaluation the running ones, always. Steps past a sequence's end never enter a s
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any, Literal
 
@@ -254,7 +255,9 @@ class StepBatchNorm(_BatchNorm):
             )
             return self._normalise(values, mean, var, valid, dtype)
         mean, var, count = self._statistics(values, valid, tuple(range(1, x.dim() - 1)))  # (T, N), (T, N), () or (T,)
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        # In half precision the products of an update would lose most digits; meta has no autocast.
+        full = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+        with torch.no_grad(), full:
             self._update(mean, var, count.expand(x.shape[0]), self._rows(x, position, resets), valid)
         shape = (x.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
         return self._normalise(values, mean.view(shape), var.view(shape), valid, dtype)
