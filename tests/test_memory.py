@@ -9,14 +9,14 @@ import sys
 import pytest
 
 PROGRAM = """
-import sys, torch, indrnn
+import sys, torch, indrnn.memory
 from pathlib import Path
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 if sys.argv[1] == "keep":
-    assert indrnn.keep_memory() is True
+    assert indrnn.memory.keep_memory() is True
 before = resident()
 tensors = [torch.ones(n * 2**20) for n in (5, 20) for _ in range(5)]  # 20 and 80 MiB each
 del tensors

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+import indrnn
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,6 +37,37 @@ def test_networks() -> None:
     assert sum(parameter.numel() for parameter in names["model"].parameters()) == 256_514
     depths = [len(names[name].recurrent_layers) for name in ("plain", "residual", "dense")]
     assert depths == [6, 11, 40]
+
+
+@pytest.mark.parametrize(
+    ("title", "network"),
+    [
+        ("PlainIndRNN(3, 8, 1)", indrnn.PlainIndRNN(3, 8, 1)),
+        ("ResidualIndRNN(3, 8, 1, last_transition=4)", indrnn.ResidualIndRNN(3, 8, 1, last_transition=4)),
+        ("DenseIndRNN(3, 4, (1,))", indrnn.DenseIndRNN(3, 4, (1,))),
+    ],
+)
+def test_keys_of_the_networks(title: str, network: torch.nn.Module) -> None:
+    text = (ROOT / "docs/networks.md").read_text(encoding="utf-8")
+    found = re.search(rf"`{re.escape(title)}`:\n\n```text\n(.*?)\n```", text, re.DOTALL)
+    assert found is not None
+    assert found[1].split("\n") == list(network.state_dict())
+
+
+def test_tools() -> None:
+    names = run("docs/tools.md")
+    assert names["products"][0].shape == (20, 8, 32)
+    grown = [name for name, p in names["adapted"].named_parameters() if p.grad is not None]
+    assert grown
+    assert all("weight.up" in name or "weight.down" in name for name in grown)
+    assert all(
+        (unit.weight.weight == 0).sum() >= unit.weight.weight.numel() // 2 for unit in names["pruned"].recurrent_layers
+    )
+    assert all(p.grad is not None for p in names["saving"].parameters())
+    assert all(p.grad is not None for p in names["sharded"].parameters())
+    assert all(b == 2 for name, b in names["averaged"].named_buffers() if name.endswith("num_batches_tracked"))
+    assert "DynamicQuantizedLinear" in repr(names["quantised"])
+    assert all((p == 0).all() for name, p in names["large"].named_parameters() if name.endswith("bias"))
 
 
 def test_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

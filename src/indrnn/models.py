@@ -1,229 +1,128 @@
-"""Models as data: what is written beside a run's weights, and what they are loaded into again."""
+"""Models in files, `save` and `load`: weights in safetensors, configuration in JSON; no code runs on load."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import dataclass
+import os
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .baselines import BaselineRNN, Kind, TransformerBaseline
-from .layers.checks import check_probability, check_size
-from .networks import DenseDropout, DenseIndRNN, LastStepClassifier, Network, PlainIndRNN, Recurrent, ResidualIndRNN
+from .baselines import SRU, Baseline, Transformer
+from .layers import ConvIndRNN1d, ConvIndRNN2d, IndRNN, IndRNNCell, SequenceBatchNorm, SharedDropout, StepBatchNorm
+from .layers.bound import RecurrentBound
+from .layers.config import ModuleConfig, config_of
+from .networks import Dense, Head, LanguageModel, Plain, Residual, TiedEmbedding
 
-
-@dataclass(frozen=True)
-class Plain:
-    """IndRNN layers upon each other."""
-
-    hidden_size: int = 128
-    """Neurons of each layer."""
-    layers: int = 6
-    """How many."""
-    nonlinearity: Literal["relu", "tanh", "sigmoid", "identity"] = "relu"
-    """The activation."""
-    norm: Literal["before", "after"] | None = "after"
-    """Batch norm before or after the recurrence, or none."""
-    dropout: float = 0.0
-    """Probability after each layer, with one mask for all time steps."""
-    gamma: float | None = 1.0
-    """Recurrent weights are held in |u| <= gamma^(1/T); None for no bound."""
-    long_memory: bool = True
-    """The last layer's recurrent weights start between epsilon^(1/T) and the bound."""
-    epsilon: float = 0.2
-    """See long_memory."""
-    weight_std: float | None = None
-    """Input weights start normally distributed with this deviation; None for the paper's uniform ones."""
-
-    def __post_init__(self) -> None:
-        check_size("hidden_size", self.hidden_size)
-        check_size("layers", self.layers)
-        check_probability("dropout", self.dropout)
-        if self.weight_std is not None and not self.weight_std > 0:
-            raise ValueError(f"weight_std must be a positive number or None, got {self.weight_std!r}")
-
-    def build(self, input_size: int, steps: int) -> Network:
-        """The network, for sequences of so many steps."""
-        recurrent = _recurrent(self, steps)
-        network = PlainIndRNN(input_size, self.hidden_size, self.layers, recurrent, dropout=self.dropout)
-        if self.weight_std is not None:
-            for weight in network.weights.parameters():
-                if weight.dim() == 2:
-                    nn.init.normal_(weight, std=self.weight_std)
-        return network
-
-
-@dataclass(frozen=True)
-class Residual:
-    """Blocks of two IndRNN layers, each with a shortcut around it."""
-
-    hidden_size: int = 128
-    """Neurons of each layer."""
-    blocks: int = 5
-    """How many; the paper's 12 layers are 5."""
-    norm: Literal["before", "after"] | None = "after"
-    """Batch norm before or after the recurrence, or none."""
-    dropout: float = 0.0
-    """Probability after each recurrent layer, with one mask for all time steps."""
-    gamma: float | None = 1.0
-    """Recurrent weights are held in |u| <= gamma^(1/T); None for no bound."""
-    long_memory: bool = True
-    """The last layer's recurrent weights start between epsilon^(1/T) and the bound."""
-    epsilon: float = 0.2
-    """See long_memory."""
-
-    def __post_init__(self) -> None:
-        check_size("hidden_size", self.hidden_size)
-        check_size("blocks", self.blocks)
-        check_probability("dropout", self.dropout)
-
-    def build(self, input_size: int, steps: int) -> Network:
-        """The network, for sequences of so many steps."""
-        recurrent = _recurrent(self, steps)
-        return ResidualIndRNN(input_size, self.hidden_size, self.blocks, recurrent, dropout=self.dropout)
-
-
-@dataclass(frozen=True)
-class Dense:
-    """Densely connected IndRNN layers: each reads all before it."""
-
-    growth_rate: int = 16
-    """Features that each dense layer adds."""
-    norm: Literal["before", "after"] | None = "after"
-    """Batch norm before or after the recurrence, or none."""
-    first_dropout: float = 0.0
-    """Probability after the first layer; as all others here with one mask for all time steps."""
-    dense_dropout: float = 0.0
-    """After each dense layer."""
-    bottleneck_dropout: float = 0.0
-    """After the bottleneck of each dense layer."""
-    transition_dropout: float = 0.0
-    """After each transition."""
-    gamma: float | None = 1.0
-    """Recurrent weights are held in |u| <= gamma^(1/T); None for no bound."""
-    long_memory: bool = True
-    """The last layer's recurrent weights start between epsilon^(1/T) and the bound."""
-    epsilon: float = 0.2
-    """See long_memory."""
-
-    def __post_init__(self) -> None:
-        check_size("growth_rate", self.growth_rate)
-        for name in ("first_dropout", "dense_dropout", "bottleneck_dropout", "transition_dropout"):
-            check_probability(name, getattr(self, name))
-
-    def build(self, input_size: int, steps: int) -> Network:
-        """The network, for sequences of so many steps."""
-        dropout = DenseDropout(self.first_dropout, self.bottleneck_dropout, self.dense_dropout, self.transition_dropout)
-        return DenseIndRNN(input_size, self.growth_rate, recurrent=_recurrent(self, steps), dropout=dropout)
-
-
-def _recurrent(of: Plain | Residual | Dense, steps: int) -> Recurrent:
-    """What the networks' options have in common."""
-    return Recurrent(
-        nonlinearity=of.nonlinearity if isinstance(of, Plain) else "relu",
-        norm=of.norm,
-        gamma=of.gamma,
-        sequence_length=steps,
-        long_memory=of.long_memory,
-        epsilon=of.epsilon,
-    )
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """One of PyTorch's recurrent networks."""
-
-    kind: Kind = "lstm"
-    """rnn (tanh), irnn (ReLU, identity recurrent matrix), lstm or gru."""
-    hidden_size: int = 128
-    """Neurons of each layer."""
-    layers: int = 1
-    """How many."""
-    dropout: float = 0.0
-    """Probability between layers."""
-
-    def __post_init__(self) -> None:
-        check_size("hidden_size", self.hidden_size)
-        check_size("layers", self.layers)
-        check_probability("dropout", self.dropout)
-
-    def build(self, input_size: int, steps: int) -> BaselineRNN:
-        """The network; the number of steps does not matter to it."""
-        return BaselineRNN(self.kind, input_size, self.hidden_size, self.layers, dropout=self.dropout)
-
-
-@dataclass(frozen=True)
-class Transformer:
-    """Attention over time; with a window, the R-Transformer."""
-
-    hidden_size: int = 128
-    """Features of each layer."""
-    layers: int = 4
-    """How many."""
-    heads: int = 4
-    """Of the attention."""
-    window: int | None = None
-    """Steps that the R-Transformer's GRUs read; None for the Transformer."""
-    dropout: float = 0.1
-    """Probability in each layer."""
-
-    def __post_init__(self) -> None:
-        for name in ("hidden_size", "layers", "heads"):
-            check_size(name, getattr(self, name))
-        if self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size must be a multiple of heads = {self.heads}, got {self.hidden_size}")
-        if self.window is not None:
-            check_size("window", self.window)
-        check_probability("dropout", self.dropout)
-
-    def build(self, input_size: int, steps: int) -> TransformerBaseline:
-        """The network; the number of steps does not matter to it."""
-        return TransformerBaseline(
-            input_size, self.hidden_size, self.layers, self.heads, window=self.window, dropout=self.dropout
-        )
-
+__all__ = ["CONFIGS", "AnyNetwork", "Baseline", "Dense", "Head", "Plain", "Residual", "Transformer", "load", "save"]
 
 AnyNetwork = Plain | Residual | Dense | Baseline | Transformer
 
+CONFIGS: dict[str, type] = {kind.__name__: kind for kind in (Plain, Residual, Dense, Baseline, Transformer, Head)}
+"""The types of options, by the name that stands in a file."""
 
-@dataclass(frozen=True)
-class LastStep:
-    """A network whose last step gives the answer."""
+_MODULES: dict[str, type[nn.Module]] = {
+    kind.__name__: kind
+    for kind in (
+        *(IndRNN, IndRNNCell, ConvIndRNN1d, ConvIndRNN2d, SequenceBatchNorm, StepBatchNorm, SharedDropout, SRU),
+        *(TiedEmbedding, LanguageModel, nn.RNN, nn.LSTM, nn.GRU),
+    )
+}
+"""The modules that are built from their constructor's arguments, by the name that stands in a file."""
 
-    network: AnyNetwork
-    input_size: int
-    outputs: int
-    steps: int
-
-    def build(self) -> LastStepClassifier:
-        """The module, with weights drawn anew."""
-        return LastStepClassifier(self.network.build(self.input_size, self.steps), self.outputs)
-
-
-TYPES: dict[str, type] = {kind.__name__: kind for kind in (Plain, Residual, Dense, Baseline, Transformer, LastStep)}
+_MODEL, _WEIGHTS = "model.json", "weights.safetensors"
 
 
-def from_plain(value: Any, types: dict[str, type] = TYPES) -> Any:
-    """Options from what `training.folder.plain` made of them."""
-    if isinstance(value, dict) and "type" in value:
-        fields = {name: from_plain(item, types) for name, item in value.items() if name != "type"}
-        if value["type"] not in types:
-            raise ValueError(f"type must be one of {', '.join(types)}, got {value['type']!r}")
-        try:
-            return types[value["type"]](**fields)
-        except TypeError as error:  # of a later version, or not ours
-            raise ValueError(f"{value['type']} cannot be made of these options: {error}") from None
-    return value
+def to_plain(config: Any) -> Any:
+    """A configuration as JSON can hold it, with the name of its type."""
+    if isinstance(config, ModuleConfig):
+        return {"type": config.kind.__name__, **{name: to_plain(value) for name, value in config.arguments.items()}}
+    if type(config) in CONFIGS.values():
+        return {"type": type(config).__name__, **{f.name: to_plain(getattr(config, f.name)) for f in fields(config)}}
+    return [to_plain(item) for item in config] if isinstance(config, (tuple, list)) else config
 
 
-def load(run: str | Path) -> nn.Module:
-    """Load the model of a finished run, in evaluation mode.
+def from_plain(value: Any, types: dict[str, type] = CONFIGS) -> Any:
+    """A configuration, or other options whose types are given, from what was made plain of it."""
+    if not (isinstance(value, dict) and "type" in value):
+        return value
+    name = value["type"]
+    options = {key: from_plain(item, types) for key, item in value.items() if key != "type"}
+    if name in _MODULES:
+        return ModuleConfig(_MODULES[name], options)
+    if name not in types:
+        raise ValueError(f"type must be one of {', '.join([*types, *_MODULES])}, got {name!r}")
+    try:
+        return types[name](**options)
+    except TypeError as error:  # of a later version, or not ours
+        raise ValueError(f"{name} cannot be made of these options: {error}") from None
+
+
+def save(model: nn.Module, folder: str | Path) -> None:
+    """Write a model into a folder, as weights.safetensors and model.json, from which `load` builds it again.
+
+    For every layer, network, head and baseline of this package. Each file is complete at every moment; a folder that
+    holds a model already gets the new one. A model of another type, or one that was changed since it was built (pruned,
+    wrapped, parametrised), is refused: save its `state_dict` with torch.
 
     Args:
-        run: the folder of the run, or any that holds its weights.safetensors and model.json.
+        model: the model.
+        folder: where to; made if there is none.
+    """
+    config = _checked_config(model)
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder must be a folder or a new name, and {folder} is a file")
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {_WEIGHTS: weights_as_bytes(model), _MODEL: (json.dumps(to_plain(config), indent=2) + "\n").encode()}
+    temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in content}
+    try:
+        for name, path in temporary.items():
+            with path.open("wb") as file:
+                file.write(content[name])
+                file.flush()
+                os.fsync(file.fileno())
+        for name, path in temporary.items():
+            path.replace(folder / name)
+    finally:
+        for path in temporary.values():
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _checked_config(model: nn.Module) -> Any:
+    """Its configuration, from which a model with the same weights is built; raise where there is none."""
+    name = type(model).__name__
+    problem = f"model must be a layer, network, head or baseline of indrnn to be saved, got {name}"
+    try:
+        config = config_of(model)
+        plain = from_plain(json.loads(json.dumps(to_plain(config))))
+        with torch.device("meta"):
+            twin = plain.build()
+    except (AttributeError, TypeError, ValueError) as error:
+        raise TypeError(f"{problem} ({error})") from None
+    if type(twin) is not type(model):
+        raise TypeError(problem)
+    own, other = model.state_dict(), twin.state_dict()
+    changed = own.keys() ^ other.keys() or {key for key in own if own[key].shape != other[key].shape}
+    if changed:
+        raise TypeError(
+            f"model must be as it was built to be saved, got a {name} that was changed at {min(changed)}; undo "
+            "that (prune.remove, parametrize.remove_parametrizations, ...), or save its state_dict with torch"
+        )
+    return config
+
+
+def load(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module:
+    """Load what `save` or a finished run has written, in evaluation mode and in the type that it was written in.
+
+    Args:
+        folder: the folder of a run, or any that holds a weights.safetensors and a model.json.
+        device: where the parameters go.
 
     Example:
         model = indrnn.load("runs/adding-100")
@@ -231,10 +130,10 @@ def load(run: str | Path) -> nn.Module:
     from safetensors import SafetensorError  # where it is used: importing indrnn brings in torch alone
     from safetensors.torch import load_file
 
-    folder = Path(run)
+    folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"run must be the folder of a run, and {folder} is none")
-    options, weights = folder / "model.json", folder / "weights.safetensors"
+        raise FileNotFoundError(f"folder must be the folder of a run or a saved model, and {folder} is none")
+    options, weights = folder / _MODEL, folder / _WEIGHTS
     for path in (options, weights):
         if not path.exists():
             raise FileNotFoundError(
@@ -243,35 +142,37 @@ def load(run: str | Path) -> nn.Module:
             )
     try:
         config = from_plain(json.loads(options.read_text()))
-    except ValueError as error:
+        if not hasattr(config, "build"):
+            raise ValueError(f"it must describe a model of this package, got {type(config).__name__}")
+        with torch.device("meta"):  # nothing is drawn at random, and the file's tensors are taken as they are
+            model: nn.Module = config.build()
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{options} cannot be read: {error}") from None
-    if not isinstance(config, LastStep):
-        raise ValueError(f"{options} must describe a model of this package, got {type(config).__name__}")
-    model = config.build()
-    state = model.state_dict()
     try:
-        stored = load_file(weights)
+        stored = load_file(weights, device=str(device))
     except SafetensorError as error:
         raise ValueError(f"{weights} cannot be read: {error}") from None
-    tied = state.keys() - _unshared(state).keys()
-    wrong = sorted((stored.keys() ^ state.keys()) - tied)
+    state = model.state_dict()
+    wrong = sorted(stored.keys() ^ state.keys())
     wrong += [name for name in sorted(stored.keys() & state.keys()) if stored[name].shape != state[name].shape]
-    if not wrong:
-        model.load_state_dict(stored, strict=False)
-    else:
+    if wrong:
         raise ValueError(f"{weights} does not fit the model: {', '.join(wrong)}")
+    for name, module in model.named_modules():
+        if isinstance(module, RecurrentBound):  # which may have been set after the model was built
+            module.upper, module.lower = (float(value) for value in stored[f"{name}._extra_state"])
+    model.load_state_dict(stored, assign=True)
     return model.eval()
 
 
 def weights_as_bytes(model: nn.Module) -> bytes:
     """A model's weights as the content of a safetensors file."""
-    from safetensors.torch import save
+    from safetensors.torch import save as as_bytes
 
-    return save({name: value.detach().cpu().contiguous() for name, value in _unshared(model.state_dict()).items()})
+    return as_bytes({name: value.detach().cpu().contiguous() for name, value in _unshared(model.state_dict()).items()})
 
 
 def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a state without those that are another's under a second name, as tied weights are."""
+    """The tensors of a state without those that are another's under a second name, as in a user's own tied model."""
     seen: set[tuple[int, torch.Size]] = set()
     result = {}
     for name, value in state.items():

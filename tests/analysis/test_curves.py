@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from indrnn.analysis.curves import draw_adding, draw_panels, draw_run, smooth
-from indrnn.models import Baseline, LastStep, Plain
+from indrnn.models import Baseline, Head, Plain
 from indrnn.training.folder import RunFolder
 
 image = pytest.importorskip("matplotlib.image")
@@ -115,8 +115,8 @@ def test_a_picture_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["indrnn", "lstm"])
 def test_answers_of_the_adding_problem_are_drawn_beside_the_curve(kind: str, tmp_path: Path, drawn: list[Any]) -> None:
-    network: Plain | Baseline = Plain(5, 2, norm=None) if kind == "indrnn" else Baseline("lstm", 5)
-    model = LastStep(network, 2, 1, 13).build().eval()
+    network: Plain | Baseline = Plain(None, 5, 2, norm=None) if kind == "indrnn" else Baseline("lstm", 5)
+    model = Head(network.sized(2, 13), 1, "SequenceRegressor").build().eval()
     path = draw_adding(a_run(tmp_path, LINES), model, 13, seed=4)
     assert path == tmp_path / "curve.png"
     height, width = assert_picture(path)

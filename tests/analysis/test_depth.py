@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from indrnn.analysis import depth
 from indrnn.cli import main
-from indrnn.networks import LastStepClassifier, PlainIndRNN
+from indrnn.networks import PlainIndRNN, SequenceClassifier
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +41,12 @@ def test_it_leaves_numbers_and_a_figure(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_norms_are_those_of_the_weights_between_recurrent_layers() -> None:
-    make = partial(PlainIndRNN, depth.INPUTS, depth.HIDDEN, 4, depth.SETTINGS)
+    make = partial(PlainIndRNN, depth.INPUTS, depth.HIDDEN, 4, **depth.SETTINGS)
     torch.manual_seed(3)
     first, last = depth.gradient_norms(make())
     torch.manual_seed(3)
     network = make()
-    model = LastStepClassifier(network, depth.CLASSES)
+    model = SequenceClassifier(network, depth.CLASSES)
     x, target = torch.randn(depth.STEPS, depth.BATCH, depth.INPUTS), torch.randint(depth.CLASSES, (depth.BATCH,))
     square = [w for w in network.parameters() if w.shape == (depth.HIDDEN, depth.HIDDEN)]
     gradients = torch.autograd.grad(F.cross_entropy(model(x)[0], target), square)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from indrnn.analysis import gradients
-from indrnn.models import AnyNetwork, Baseline, Dense, LastStep, Plain, Residual
+from indrnn.models import AnyNetwork, Baseline, Dense, Head, Plain, Residual
 from indrnn.tasks.pixels import Pixels
 from indrnn.training import Shard
 
@@ -25,13 +25,13 @@ def task(count: int = 26) -> Pixels:
 
 
 def model(network: AnyNetwork) -> nn.Module:
-    return LastStep(network, input_size=1, outputs=10, steps=6).build()
+    return Head(network.sized(1, 6), 10).build()
 
 
 NETWORKS: dict[str, tuple[AnyNetwork, int]] = {
-    "plain": (Plain(5, 3), 3),
-    "residual": (Residual(5, 2), 5),
-    "dense": (Dense(2), 1 + 2 * 18 + 3),
+    "plain": (Plain(None, 5, 3), 3),
+    "residual": (Residual(None, 5, 2), 5),
+    "dense": (Dense(None, 2), 1 + 2 * 18 + 3),
     "lstm": (Baseline("lstm", 5, 3), 3),
     "rnn": (Baseline("rnn", 5, 2), 2),
 }
@@ -48,7 +48,7 @@ def test_the_input_weights_of_every_layer_in_order(name: str) -> None:
 
 def test_the_flow_is_the_mean_of_gradients_taken_one_by_one() -> None:
     """Without a norm, so that sequences do not depend on each other."""
-    net, data = model(Plain(5, 3, norm=None)), task()
+    net, data = model(Plain(None, 5, 3, norm=None)), task()
     flow = gradients.gradient_flow(net, data, batches=3)
     weights = gradients.input_weights(net)[1:]
     over_time, over_depth = torch.zeros(6), torch.zeros(2)
@@ -65,7 +65,7 @@ def test_the_flow_is_the_mean_of_gradients_taken_one_by_one() -> None:
 
 
 def test_without_recurrence_nothing_flows_back_in_time() -> None:
-    net = model(Plain(5, 2, norm=None))
+    net = model(Plain(None, 5, 2, norm=None))
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             if name.endswith("weight_hh"):
@@ -77,7 +77,7 @@ def test_without_recurrence_nothing_flows_back_in_time() -> None:
 
 def test_the_model_stays_as_it_was() -> None:
     """Its statistics too, which a norm updates as it is used in training."""
-    net = model(Plain(5, 2, dropout=0.1)).eval()
+    net = model(Plain(None, 5, 2, dropout=0.1)).eval()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     gradients.gradient_flow(net, task(), batches=2)
     assert not net.training

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from indrnn import LastStepClassifier, PlainIndRNN, Recurrent
+from indrnn import PlainIndRNN, SequenceClassifier
 from indrnn.baselines import KINDS, BaselineRNN, Kind
-from indrnn.networks import PerStepClassifier
+from indrnn.networks import StepClassifier
 
 T, B, M, N = 11, 5, 3, 7
 LENGTHS = torch.tensor([4, 11, 1, 10, 7])
@@ -265,14 +265,14 @@ RNN = HIDDEN * HIDDEN + HIDDEN * INPUT + HIDDEN
     ids=["rnn", "irnn", "lstm"],
 )
 def test_parameters_are_as_many_as_in_the_paper(kind: Kind, gates: int, paper: int) -> None:
-    count = trained(LastStepClassifier(BaselineRNN(kind, INPUT, HIDDEN), 1))
+    count = trained(SequenceClassifier(BaselineRNN(kind, INPUT, HIDDEN), 1))
     assert count == gates * RNN + HEAD
     assert abs(count - paper) < 1000
 
 
 def test_parameters_of_the_indrnn_beside_them_are_as_many_as_in_the_paper() -> None:
     first, second = INPUT * HIDDEN + 2 * HIDDEN, HIDDEN * HIDDEN + 2 * HIDDEN  # weights, u and biases
-    count = trained(LastStepClassifier(PlainIndRNN(INPUT, HIDDEN, 2, Recurrent(norm=None)), 1))
+    count = trained(SequenceClassifier(PlainIndRNN(INPUT, HIDDEN, 2, norm=None), 1))
     assert count == first + second + HEAD
     assert abs(count - 17_000) < 1000
 
@@ -289,30 +289,30 @@ def test_a_grus_second_bias_is_trained() -> None:
 @layouts
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["no lengths", "lengths"])
 def test_last_step_classifier(lengths: Tensor | None, batch_first: bool, kind: Kind) -> None:
-    model = LastStepClassifier(lively(kind, 2, batch_first=batch_first), 4)
-    assert model.classifier.weight.dtype == DOUBLE
+    model = SequenceClassifier(lively(kind, 2, batch_first=batch_first), 4)
+    assert model.output.weight.dtype == DOUBLE
     x = inputs()
     answers, state = model(x.transpose(0, 1) if batch_first else x, lengths=lengths)
     network = model.network
     assert isinstance(network, BaselineRNN)
     steps = [T] * B if lengths is None else lengths.tolist()
     last = torch.cat([by_hand(network, x[:n, b : b + 1])[0][-1] for b, n in enumerate(steps)])
-    assert_close(answers, last @ model.classifier.weight.t() + model.classifier.bias)
+    assert_close(answers, last @ model.output.weight.t() + model.output.bias)
     assert_close(state, network(x.transpose(0, 1) if batch_first else x, lengths=lengths)[1], rtol=0, atol=0)
 
 
 @kinds
 def test_heads_carry_the_state(kind: Kind) -> None:
-    model, x = LastStepClassifier(lively(kind, 2), 4), inputs()
+    model, x = SequenceClassifier(lively(kind, 2), 4), inputs()
     _, state = model(x[:3])
     assert_close(model(x[3:], state), model(x))
 
 
 @kinds
 def test_per_step_classifier(kind: Kind) -> None:
-    model, x = PerStepClassifier(lively(kind), 4), inputs()
+    model, x = StepClassifier(lively(kind), 4), inputs()
     features, _ = by_hand(model.network, x)  # type: ignore[arg-type]
-    assert_close(model(x)[0], features @ model.weight.t() + model.bias)
+    assert_close(model(x)[0], features @ model.output.weight.t() + model.output.bias)
 
 
 # ---- what is refused
@@ -327,7 +327,7 @@ def test_resets_are_refused_by_name(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (("lsmt", M, N), {}, ValueError, "kind must be one of rnn, irnn, lstm, gru, got 'lsmt'"),
+        (("lsmt", M, N), {}, ValueError, "kind must be one of 'rnn', 'irnn', 'lstm', 'gru', got 'lsmt'"),
         (("rnn", 0, N), {}, ValueError, "input_size must be at least 1, got 0"),
         (("rnn", M, -2), {}, ValueError, "hidden_size must be at least 1, got -2"),
         (("rnn", M, 7.0), {}, TypeError, "hidden_size must be an integer, got float"),

@@ -11,7 +11,7 @@ from torch import nn
 
 from indrnn.baselines import TransformerBaseline
 from indrnn.baselines.transformer import sinusoids
-from indrnn.networks import LastStepClassifier
+from indrnn.networks import SequenceClassifier
 
 both = pytest.mark.parametrize("window", [None, 3], ids=["transformer", "r-transformer"])
 
@@ -73,7 +73,7 @@ def test_positions() -> None:
 
 @both
 def test_it_is_classified_as_the_networks_are(window: int | None) -> None:
-    model = LastStepClassifier(network(window), 4)
+    model = SequenceClassifier(network(window), 4)
     logits, _ = model(torch.randn(5, 3, 2, dtype=torch.float64))
     assert logits.shape == (3, 4)
     logits.sum().backward()

@@ -225,7 +225,7 @@ def test_help_of_a_recipe_lists_all_that_can_be_changed_with_its_value(recipe: s
     said = call("train", recipe, "--help").out
     row = ROWS[recipe]
     assert row.paper in said
-    for value in (row.recipe.training.steps, row.recipe.training.lr, row.recipe.model_config().steps):
+    for value in (row.recipe.training.steps, row.recipe.training.lr, row.recipe.length):  # type: ignore[attr-defined]
         assert f"(default: {value})" in said
 
 
@@ -512,7 +512,8 @@ def test_options_arrive(call: Call, tmp_path: Path) -> None:
     changed = {
         "--model.hidden-size": "9",
         "--model.layers": "3",
-        "--model.norm": "before",
+        "--model.norm": "batch",
+        "--model.norm-place": "before",
         "--batch-size": "4",
         "--lr": "0.0125",
         "--schedule.warm-up": "0.25",
@@ -527,13 +528,15 @@ def test_options_arrive(call: Call, tmp_path: Path) -> None:
     assert config["seed"] == 5
     assert (options["length"], options["batch_size"], options["test_sequences"]) == (5, 4, 11)
     assert options["model"]["type"] == "Plain"
-    assert (options["model"]["hidden_size"], options["model"]["layers"], options["model"]["norm"]) == (9, 3, "before")
+    assert (options["model"]["hidden_size"], options["model"]["layers"]) == (9, 3)
+    assert (options["model"]["norm"], options["model"]["norm_place"]) == ("batch", "before")
     assert options["model"]["gamma"] == 2.0
     assert (training["steps"], training["lr"], training["clip"], training["accumulate"]) == (8, 0.0125, None, 2)
     assert training["schedule"] == {"type": "Cosine", "warm_up": 0.25}
-    assert read(tmp_path / "run", "model.json")["network"] == options["model"]
+    of_the_task = {"input_size": 2, "sequence_length": 5}
+    assert read(tmp_path / "run", "model.json")["network"] == options["model"] | of_the_task
     weights = load_file(tmp_path / "run" / "weights.safetensors")
-    assert [weights[f"network.recurrences.{i}.weight_hh"].shape for i in range(3)] == [(9,)] * 3
+    assert [weights[f"network.blocks.{i}.unit.weight_hh"].shape for i in range(3)] == [(9,)] * 3
     assert 0 < lines(tmp_path / "run")[-1]["lr"] < 0.0125
 
 

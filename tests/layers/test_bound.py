@@ -147,19 +147,20 @@ def test_long_memory_starts_in_its_range_in_every_type(T: int, dtype: torch.dtyp
         ("upper", {"gamma": 3.0}),
         ("upper", {"gamma": None}),
         ("upper", {"sequence_length": 20}),
-        ("long_memory", {"epsilon": 0.5}),
-        ("long_memory", {"sequence_length": 20}),
+        ("upper", {"gamma": 1.0, "bound": 0.9}),
+        ("start", {"epsilon": 0.5}),
+        ("start", {"sequence_length": 20}),
         ("lower", {"lower_bound": True}),
     ],
     ids=as_id,
 )
 def test_each_switch_changes_the_number_it_names(changed: str, options: dict[str, Any]) -> None:
-    base: dict[str, Any] = {"gamma": 2.0, "sequence_length": 10}
+    base: dict[str, Any] = {"gamma": 2.0, "sequence_length": 10, "long_memory": True}
     before = vars(IndRNN(M, N, **base).bound)
     after = vars(IndRNN(M, N, **{**base, **options}).bound)
-    names = {name for name in ("upper", "lower", "long_memory") if before[name] != after[name]}
+    names = {name for name in ("upper", "lower", "start") if before[name] != after[name]}
     assert changed in names
-    assert names <= ({"upper", "long_memory"} if "sequence_length" in options else {changed})
+    assert names <= ({"upper", "start"} if "sequence_length" in options else {changed})
 
 
 @pytest.mark.parametrize(
@@ -200,23 +201,39 @@ def test_reset_parameters_obeys_the_bound_of_the_moment() -> None:
 # ---- the bound as state
 
 
-def test_state_dict_holds_the_bound() -> None:
-    layer = IndRNN(M, N, gamma=2, sequence_length=5000, lower_bound=True, epsilon=0.3)
-    other = IndRNN(M, N)
+def test_weights_of_another_bound_are_taken_with_a_warning_and_the_layers_own_bound() -> None:
+    short = IndRNN(M, N, gamma=2, sequence_length=10)
+    fill_(short, 2 ** (1 / 10))
+    layer = IndRNN(M, N, gamma=2, sequence_length=1000)
+    with pytest.warns(
+        UserWarning, match=r"held in \|u\| <= 1\.07177346 .* has the bound 1\.00069339 .* which it keeps"
+    ):
+        layer.load_state_dict(short.state_dict())
+    assert layer.bound.upper == 2 ** (1 / 1000)
+    assert torch.equal(layer.weight_hh_l0, short.weight_hh_l0)
+    constrain_(layer)
+    assert held(layer)
+
+
+@pytest.mark.parametrize("options", [{"gamma": None}, {"bound": 0.99}, {"sequence_length": 9, "lower_bound": True}])
+def test_any_other_bound_is_said(options: dict[str, Any]) -> None:
+    layer = IndRNN(M, N)
+    with pytest.warns(UserWarning, match="which it keeps"):
+        layer.load_state_dict(IndRNN(M, N, **options).state_dict())
+    assert (layer.bound.upper, layer.bound.lower) == (1.0, 0.0)
+
+
+def test_weights_of_the_same_bound_are_taken_without_a_word() -> None:
+    options: dict[str, Any] = {"gamma": 2, "sequence_length": 5000, "lower_bound": True, "epsilon": 0.3}
+    layer, other = IndRNN(M, N, **options), IndRNN(M, N, **options)
     other.load_state_dict(layer.state_dict())
-    assert other.bound.upper == layer.bound.upper == 2 ** (1 / 5000)
-    assert other.bound.lower == layer.bound.lower == 0.3 ** (1 / 5000)
-
-
-def test_state_dict_holds_a_bound_that_is_off() -> None:
-    other = IndRNN(M, N)
-    other.load_state_dict(IndRNN(M, N, gamma=None).state_dict())
-    assert other.bound.upper == math.inf
+    assert other.bound.upper == 2 ** (1 / 5000)
+    assert other.bound.lower == 0.3 ** (1 / 5000)
 
 
 def saved_and_loaded(model: nn.Module, path: Path) -> nn.Module:
     safetensors.torch.save_file(model.state_dict(), path)
-    other = nn.Sequential(IndRNN(M, N), nn.Linear(N, 1)).to(next(model.parameters()).dtype)
+    other = copy.deepcopy(model).to(next(model.parameters()).dtype)
     other.load_state_dict(safetensors.torch.load_file(path))
     return other
 
@@ -477,3 +494,65 @@ def test_constraint_of_nothing_is_refused() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with pytest.raises(ValueError, match="module must hold an IndRNN layer to constrain, got Sequential"):
         attach_constraint(optimizer, model)
+
+
+# ---- training without the constraint
+
+
+def train_upwards(layer: nn.Module, steps: int, after: Callable[[], Any] = lambda: None) -> None:
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    x = torch.rand(5, 3, M)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        layer(x)[0].square().sum().mul(-1e-3).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for u in recurrent(layer).values():
+                u.mul_(1.02)
+        after()
+
+
+def test_a_layer_that_outgrows_its_bound_says_so_once() -> None:
+    layer = IndRNN(M, N, 2)
+    with pytest.warns(UserWarning, match=r"exceeds its bound in training, .*attach_constraint") as said:
+        train_upwards(layer, 200)
+    assert len(said) == 1
+    copied = copy.deepcopy(layer)
+    assert pickle.loads(pickle.dumps(layer)).bound.upper == copied.bound.upper
+
+
+@pytest.mark.parametrize("held_by", ["constrain_", "no bound", "evaluation", "no gradient"])
+def test_nothing_is_said_where_nothing_is_wrong(held_by: str) -> None:
+    layer = IndRNN(M, N, gamma=None if held_by == "no bound" else 1.0)
+    if held_by in ("constrain_", "no bound"):
+        train_upwards(layer, 100, lambda: constrain_(layer))
+        return
+    fill_(layer, 2.0)
+    layer.train(held_by == "no gradient")
+    with torch.no_grad() if held_by == "no gradient" else torch.enable_grad():
+        for _ in range(100):
+            layer(torch.rand(5, 3, M))
+
+
+def test_an_optimiser_that_looks_several_times_a_step_is_no_reason_to_warn() -> None:
+    layer = IndRNN(M, N)
+    optimizer = torch.optim.LBFGS(layer.parameters(), lr=0.1, max_iter=20)
+    attach_constraint(optimizer, layer)
+    x = torch.rand(5, 3, M)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = (layer(x)[0] - 50).square().mean()
+        loss.backward()
+        return float(loss)
+
+    for _ in range(5):
+        optimizer.step(closure)
+
+
+def test_bound_is_given_directly() -> None:
+    for layer in (IndRNN(1, MANY, bound=0.99), IndRNNCell(1, MANY, bound=0.99)):
+        assert layer.bound.upper == 0.99
+        assert 0.98 < max(largest(u) for u in recurrent(layer).values()) <= 0.99
+    with pytest.raises(ValueError, match="bound and gamma cannot both be given"):
+        IndRNN(M, N, bound=0.99, gamma=2.0, sequence_length=9)

@@ -171,7 +171,7 @@ def test_reset_parameters_draws_anew() -> None:
 
 def test_copies_compute_the_same() -> None:
     cell = make_cell(gamma=2, sequence_length=9)
-    loaded = make_cell()
+    loaded = make_cell(gamma=2, sequence_length=9)
     loaded.load_state_dict(cell.state_dict())
     x, hx = torch.randn(B, M, dtype=torch.float64), torch.randn(B, N, dtype=torch.float64)
     for other in (loaded, copy.deepcopy(cell), pickle.loads(pickle.dumps(cell))):

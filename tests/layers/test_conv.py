@@ -523,7 +523,7 @@ def test_decay_is_on_the_kernel_only(convolution: str, per_position: bool) -> No
 @pytest.mark.parametrize("convolution", ["1d dilation groups", "2d same"])
 def test_copies_compute_the_same(convolution: str, per_position: bool) -> None:
     layer = make_layer(convolution, per_position, gamma=2, sequence_length=9)
-    loaded = make_layer(convolution, per_position)
+    loaded = make_layer(convolution, per_position, gamma=2, sequence_length=9)
     loaded.load_state_dict(layer.state_dict())
     x, hx = inputs_for(convolution)
     expected = run(layer, layer, x, hx)
@@ -538,7 +538,7 @@ def test_copies_compute_the_same(convolution: str, per_position: bool) -> None:
 def test_meta_device_then_memory_then_weights() -> None:
     layer = ConvIndRNN1d(C_IN, C_OUT, 3, positions=7, lower_bound=True, sequence_length=9, device="meta")
     assert all(parameter.is_meta for parameter in layer.parameters())
-    original = ConvIndRNN1d(C_IN, C_OUT, 3, positions=7)
+    original = ConvIndRNN1d(C_IN, C_OUT, 3, positions=7, lower_bound=True, sequence_length=9)
     layer.to_empty(device="cpu").load_state_dict(original.state_dict())
     x = torch.randn(T, B, C_IN, 9)
     assert_close(layer(x), original(x), rtol=0, atol=0)
@@ -611,7 +611,7 @@ BAD_INPUTS: list[tuple[Any, ...]] = [
     (2, X[2], {"hx": torch.zeros(B, C_OUT)}, ValueError, r"hx must have the shape \(3, 6, 4, 5\) .*got \(3, 6\)"),
     (1, X[1], {"hx": torch.zeros(B, C_OUT, 7).double()}, TypeError, "hx must be of"),
     (1, X[1], {"hx": [0.0]}, TypeError, "hx must be a tensor or None"),
-    (1, X[1], {"lengths": [5, 5, 5]}, TypeError, "lengths must be a tensor or None, got list"),
+    (1, X[1], {"lengths": {5}}, TypeError, "lengths must be a tensor or None, got set"),
     (1, X[1], {"lengths": LENGTHS[:2]}, ValueError, r"lengths must have the shape \(3,\)"),
     (1, X[1], {"lengths": LENGTHS.float()}, TypeError, "lengths must be int64 or int32, got torch.float32"),
     (2, X[2], {"lengths": LENGTHS + 1}, ValueError, "lengths must lie between 0 and T = 5.* 2 to 6"),

@@ -531,7 +531,7 @@ def through_safetensors_file(layer: IndRNN, path: Path) -> IndRNN:
 
 def through_safetensors_model(layer: IndRNN, path: Path) -> IndRNN:
     safetensors.torch.save_model(layer, str(path))
-    other = make_layer(2, bidirectional=True)
+    other = make_layer(2, bidirectional=True, gamma=2, sequence_length=100)
     missing, unexpected = safetensors.torch.load_model(other, path)
     assert not missing
     assert not unexpected
@@ -539,7 +539,7 @@ def through_safetensors_model(layer: IndRNN, path: Path) -> IndRNN:
 
 
 def loaded(state: dict[str, Any]) -> IndRNN:
-    layer = make_layer(2, bidirectional=True)
+    layer = make_layer(2, bidirectional=True, gamma=2, sequence_length=100)
     layer.load_state_dict(state)
     return layer
 
@@ -797,7 +797,7 @@ BAD_INPUTS: list[tuple[Any, ...]] = [
     (X, {"hx": torch.zeros(1, B, N, device="meta")}, ValueError, "hx must be on"),
     (X, {"hx": (torch.zeros(1, B, N), torch.zeros(1, B, N))}, TypeError, "hx must be a tensor or None, got tuple"),
     (PACKED, {"hx": torch.zeros(1, B, N)}, ValueError, r"hx must have the shape \(1, 2, 13\)"),
-    (X, {"lengths": [7, 7, 7, 7]}, TypeError, "lengths must be a tensor or None, got list"),
+    (X, {"lengths": {7}}, TypeError, "lengths must be a tensor or None, got set"),
     (X, {"lengths": torch.tensor([7, 7])}, ValueError, r"lengths must have the shape \(4,\)"),
     (X, {"lengths": torch.ones(B)}, TypeError, "lengths must be int64 or int32, got torch.float32"),
     (X, {"lengths": torch.tensor([1, 8, 7, 0])}, ValueError, "lengths must lie between 0 and T = 7.* 0 to 8"),
@@ -839,3 +839,10 @@ def test_unknown_backend_is_named() -> None:
 def test_lengths_and_resets_are_keywords() -> None:
     with pytest.raises(TypeError):
         IndRNN(M, N)(X, None, torch.tensor([T] * B))
+
+
+def test_lengths_may_be_a_list() -> None:
+    layer = make_layer(2, bidirectional=True)
+    x = torch.randn(T, B, M, dtype=torch.float64)
+    lengths = [(3 * b) % (T + 1) for b in range(B)]
+    assert_close(layer(x, lengths=lengths), layer(x, lengths=torch.tensor(lengths)), rtol=0, atol=0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from indrnn.layers.norm import SequenceBatchNorm, StepBatchNorm, next_position
+from indrnn.layers.norm import Rows, SequenceBatchNorm, StepBatchNorm, next_position
 from indrnn.layers.padding import valid_steps
 from tests.processes import Results, assert_one_batch, divided, work, work_in_processes
 
@@ -34,9 +34,14 @@ momenta = pytest.mark.parametrize("momentum", [0.0, 0.1, 0.3, 1.0])
 paddings = pytest.mark.parametrize("padding", [0.0, 1e6, NAN], ids=["zero", "large", "NaN"])
 forms = pytest.mark.parametrize(
     "make",
-    [lambda **options: SequenceBatchNorm(N, **options), lambda **options: StepBatchNorm(N, R, **options)],
-    ids=["sequence", "step"],
+    [
+        lambda **options: SequenceBatchNorm(N, **options),
+        lambda **options: StepBatchNorm(N, R, **options),
+        lambda **options: StepBatchNorm(N, R, rows="document", **options),
+    ],
+    ids=["sequence", "step of a window", "step of a document"],
 )
+kinds_of_rows = pytest.mark.parametrize("rows", ["window", "document"])
 Make = Callable[..., Norm]
 
 
@@ -95,6 +100,7 @@ def assert_same(actual: Results, expected: Results, **tolerances: Any) -> None:
     """All that both know: the twin's names begin with `norm.`, and it counts its batches."""
     renamed = {name.removeprefix("norm."): value for name, value in expected.items()}
     renamed.pop("num_batches_tracked", None)
+    actual = {name: value for name, value in actual.items() if name != "num_batches_tracked"}
     assert actual.keys() == renamed.keys()
     for name, value in actual.items():
         assert_close(value, renamed[name], msg=f"{name}: {{}}".format, **tolerances)
@@ -165,6 +171,10 @@ def test_full_lengths_are_no_lengths(make: Make) -> None:
 @pytest.mark.parametrize("lengths", [[0, 0, 0, 1, 0, 0, 0], [0] * B], ids=["one number", "none"])
 def test_too_few_numbers_update_nothing(make: Make, lengths: list[int]) -> None:
     norm = unsettled(make(dtype=torch.float64))
+    if isinstance(norm, SequenceBatchNorm) and max(lengths) == 1:
+        with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
+            norm(sequence(), lengths=torch.tensor(lengths))
+        return
     before = copy.deepcopy(norm.state_dict())
     results = work(norm, sequence(), {"lengths": torch.tensor(lengths)}, torch.ones(T, B, N, dtype=torch.float64))
     assert_close(norm.state_dict(), before, rtol=0, atol=0)
@@ -195,19 +205,22 @@ def walk(
     resets: Tensor | None = None,
 ) -> tuple[list[list[int]], Tensor, Tensor, Tensor]:
     """Step by step: each sample's row (-1 in padding), the running mean and variance, and the position after."""
-    mean, var, momentum = norm.running_mean.clone(), norm.running_var.clone(), norm.momentum
+    mean, var, tracked = norm.running_mean.clone(), norm.running_var.clone(), norm.num_batches_tracked.tolist()
     seen = [0] * B if position is None else position.tolist()
     valid, rows = valid_by_hand(lengths), []
+    by_document = norm.rows == "document"
     for t in range(T):
         row = [-1] * B
         for b in range(B):
             if valid[t, b]:
-                seen[b] = 0 if resets is not None and resets[t, b] else seen[b]
-                row[b] = min(seen[b], R - 1)
+                seen[b] = 0 if by_document and resets is not None and resets[t, b] else seen[b]
+                row[b] = min(seen[b], R - 1) if by_document else min(t, R - 1) if norm.training else seen[b] % R
                 seen[b] += 1
         values = x[t, valid[t]].reshape(-1, N)
         if len(values) >= 2:
             for r in set(row) - {-1}:
+                tracked[r] += 1
+                momentum = 1 / tracked[r] if norm.momentum is None else norm.momentum
                 mean[r] = (1 - momentum) * mean[r] + momentum * values.mean(0)
                 var[r] = (1 - momentum) * var[r] + momentum * values.var(0)
         rows.append(row)
@@ -255,11 +268,12 @@ class StepTwin(nn.Module):
 @dtypes
 @betweens
 @options_of_steps
+@kinds_of_rows
 def test_step_equals_torch_at_each_step(
-    options: dict[str, Tensor], between: tuple[int, ...], dtype: torch.dtype
+    rows: Rows, options: dict[str, Tensor], between: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     # In float32, the deviation of two samples that lie near each other is known to few digits: eps must outweigh it.
-    norm = unsettled(StepBatchNorm(N, R, 1e-5 if dtype == torch.float64 else 0.1, dtype=dtype))
+    norm = unsettled(StepBatchNorm(N, R, 1e-5 if dtype == torch.float64 else 0.1, rows=rows, dtype=dtype))
     x = sequence(*between, dtype=dtype)
     gradient = torch.randn_like(x)
     expected = work(StepTwin(norm), x, options, gradient)
@@ -267,10 +281,11 @@ def test_step_equals_torch_at_each_step(
     assert_same(work(norm, x, options, gradient), expected, **tolerance(dtype))
 
 
-@momenta
+@pytest.mark.parametrize("momentum", [0.0, 0.1, 0.3, 1.0, None])
 @options_of_steps
-def test_step_momentum(options: dict[str, Tensor], momentum: float) -> None:
-    norm = unsettled(StepBatchNorm(N, R, momentum=momentum, dtype=torch.float64))
+@kinds_of_rows
+def test_step_momentum(rows: Rows, options: dict[str, Tensor], momentum: float | None) -> None:
+    norm = unsettled(StepBatchNorm(N, R, momentum=momentum, rows=rows, dtype=torch.float64))
     for _ in range(3):
         x = sequence()
         _, mean, var, _ = walk(norm, x, **options)
@@ -289,22 +304,23 @@ def test_step_with_one_row() -> None:
 
 
 def test_step_leaves_rows_that_do_not_occur() -> None:
-    norm = unsettled(StepBatchNorm(N, T + 4))
+    norm = unsettled(StepBatchNorm(N, T + 4, rows="document"))
     before = copy.deepcopy(norm.state_dict())
     norm(sequence(dtype=torch.float32), torch.full((B,), 2))
     for name, buffer in norm.named_buffers():
-        changed = (buffer != before[name]).all(dim=-1)
+        changed = (buffer != before[name]).view(T + 4, -1).all(dim=-1)
         assert changed.tolist() == [2 <= row < T + 2 for row in range(T + 4)]
         assert torch.equal(buffer[~changed], before[name][~changed])
 
 
 @betweens
 @options_of_steps
+@kinds_of_rows
 @pytest.mark.parametrize("affine", [True, False], ids=["affine", "not affine"])
 def test_step_evaluation_reads_each_samples_row(
-    affine: bool, options: dict[str, Tensor], between: tuple[int, ...]
+    affine: bool, rows: Rows, options: dict[str, Tensor], between: tuple[int, ...]
 ) -> None:
-    norm = unsettled(StepBatchNorm(N, R, affine=affine, dtype=torch.float64)).eval()
+    norm = unsettled(StepBatchNorm(N, R, affine=affine, rows=rows, dtype=torch.float64)).eval()
     x, before = sequence(*between), copy.deepcopy(norm.state_dict())
     weight, bias = (1.0, 0.0) if norm.weight is None or norm.bias is None else (norm.weight, norm.bias)
     expected = torch.zeros_like(x)
@@ -320,7 +336,7 @@ def test_step_evaluation_reads_each_samples_row(
 @options_of_steps
 def test_next_position(options: dict[str, Tensor]) -> None:
     x = sequence()
-    expected = walk(StepBatchNorm(N, R, dtype=torch.float64), x, **options)[3]
+    expected = walk(StepBatchNorm(N, R, rows="document", dtype=torch.float64), x, **options)[3]
     arguments: dict[str, Any] = {"position": None, **options}
     assert torch.equal(next_position(x, **arguments), expected)
     assert torch.equal(next_position(x[:0], expected, torch.zeros_like(expected)), expected)
@@ -334,9 +350,10 @@ def test_a_reset_in_the_padding_is_none() -> None:
 
 
 @options_of_steps
+@kinds_of_rows
 @pytest.mark.parametrize("sizes", [[1] * T, [3, 0, 1, 5, 2]], ids=["frames", "ragged chunks"])
-def test_step_in_chunks_equals_whole(sizes: list[int], options: dict[str, Tensor]) -> None:
-    norm = unsettled(StepBatchNorm(N, R, dtype=torch.float64)).eval()
+def test_step_in_chunks_equals_whole(sizes: list[int], rows: Rows, options: dict[str, Tensor]) -> None:
+    norm = unsettled(StepBatchNorm(N, R, rows=rows, dtype=torch.float64)).eval()
     x = sequence()
     position, lengths, resets = (options.get(name) for name in ("position", "lengths", "resets"))
     pieces, start = [], 0
@@ -346,7 +363,7 @@ def test_step_in_chunks_equals_whole(sizes: list[int], options: dict[str, Tensor
         here = None if resets is None else resets[piece]
         left = None if lengths is None else (lengths - start).clamp(0, size)
         pieces.append(norm(part, position, left, here))
-        position = next_position(part, position, left, here)
+        position = next_position(part, position, left, here if rows == "document" else None)
         start += size
     assert start == T
     assert_close(torch.cat(pieces), norm(x, **options), rtol=0, atol=0)
@@ -457,7 +474,7 @@ def test_reset_parameters(make: Make) -> None:
 @forms
 def test_types_of_parameters_and_statistics(make: Make) -> None:
     for name, tensor in make(dtype=torch.float64).state_dict().items():
-        assert tensor.dtype == torch.float64, name
+        assert tensor.dtype == (torch.int64 if name == "num_batches_tracked" else torch.float64), name
 
 
 def test_repr_shows_sizes_and_settings() -> None:
@@ -469,9 +486,10 @@ BAD_ARGUMENTS: list[tuple[Callable[[], nn.Module], type[Exception], str]] = [
     (lambda: SequenceBatchNorm(0), ValueError, "num_features must be at least 1, got 0"),
     (lambda: SequenceBatchNorm(1.0), TypeError, "num_features must be an integer, got float"),  # type: ignore[arg-type]
     (lambda: SequenceBatchNorm(N, eps=0.0), ValueError, r"eps must be positive, got 0\.0"),
-    (lambda: SequenceBatchNorm(N, momentum=1.1), ValueError, r"momentum must lie in \[0, 1\], got 1\.1"),
-    (lambda: SequenceBatchNorm(N, momentum=NAN), ValueError, r"momentum must lie in \[0, 1\], got nan"),
-    (lambda: StepBatchNorm(N, 0), ValueError, "max_steps must be at least 1, got 0"),
+    (lambda: SequenceBatchNorm(N, momentum=1.1), ValueError, r"momentum must lie in \[0, 1\] or be None, got 1\.1"),
+    (lambda: SequenceBatchNorm(N, momentum=NAN), ValueError, r"momentum must lie in \[0, 1\] or be None, got nan"),
+    (lambda: StepBatchNorm(N, 0), ValueError, "steps must be at least 1, got 0"),
+    (lambda: StepBatchNorm(N, R, rows="page"), ValueError, "rows must be one of 'window', 'document', got 'page'"),  # type: ignore[arg-type]
     (lambda: StepBatchNorm(0, R), ValueError, "num_features must be at least 1, got 0"),
 ]
 
@@ -529,8 +547,9 @@ def in_two_processes(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     torch.manual_seed(0)
     wholes, calls = [], []
     for kind, options, first in shared_batches().values():
-        sizes = (N,) if kind is SequenceBatchNorm else (N, R)
-        norm = kind(*sizes, synchronised=True, dtype=torch.float64)
+        norm: Norm = SequenceBatchNorm(N, synchronised=True, dtype=torch.float64)
+        if kind is StepBatchNorm:
+            norm = StepBatchNorm(N, R, rows="document", synchronised=True, dtype=torch.float64)
         unsettled(norm)
         x, gradient = sequence(), torch.randn(T, B, N, dtype=torch.float64)
         calls.append(divided(norm, x, options, gradient, first))
@@ -558,3 +577,58 @@ def test_synchronised_in_one_process_is_not(make: Make) -> None:
     alone.load_state_dict(norm.state_dict())
     x = sequence(dtype=torch.float32)
     assert_same(work(norm, x, {}, x), work(alone, x, {}, x), rtol=0, atol=0)
+
+
+# ---- as torch's own
+
+
+@pytest.mark.parametrize("shape", [(1, 1, N), (1, 1, 1, N)], ids=str)
+def test_one_value_in_training_raises_as_torchs(shape: tuple[int, ...]) -> None:
+    x = torch.zeros(shape)
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel when training") as expected:
+        nn.BatchNorm1d(N)(x.view(1, N))
+    for norm in (SequenceBatchNorm(N), StepBatchNorm(N, R)):
+        with pytest.raises(ValueError, match=str(expected.value).partition(", got")[0]):
+            norm(x)
+        norm.eval()(x)
+    with pytest.raises(ValueError, match="Expected more than 1 value"):
+        StepBatchNorm(N, R)(torch.zeros(T, 1, N))
+    SequenceBatchNorm(N)(torch.zeros(T, 1, N))
+
+
+@forms
+def test_the_mean_over_all_batches(make: Make) -> None:
+    norm = unsettled(make(momentum=None, dtype=torch.float64))
+    norm.reset_running_stats()
+    xs = [sequence() for _ in range(4)]
+    for x in xs:
+        norm(x[:R])  # at most one step for each row
+    dims = (0, 1) if isinstance(norm, SequenceBatchNorm) else (1,)
+    assert_close(norm.running_mean, torch.stack([x[:R].mean(dims) for x in xs]).mean(0), **tolerance(torch.float64))
+    assert_close(norm.running_var, torch.stack([x[:R].var(dims) for x in xs]).mean(0), **tolerance(torch.float64))
+    assert (norm.num_batches_tracked == 4).all()
+    norm.reset_running_stats()
+    assert (norm.num_batches_tracked == 0).all()
+    assert (norm.running_mean == 0).all()
+    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+
+
+@forms
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_meta(training: bool, make: Make) -> None:
+    norm = make(device="meta").train(training)
+    y = norm(torch.zeros(T, B, N, device="meta"))
+    assert y.is_meta
+    assert y.shape == (T, B, N)
+
+
+@kinds_of_rows
+def test_memory_of_steps_grows_with_steps_and_not_with_their_square(rows: Rows) -> None:
+    """What a pass takes at its peak, counted by what torch allocates: twice the steps and rows, twice the memory."""
+    peaks = []
+    for steps in (200, 400):
+        norm, x = StepBatchNorm(4, steps, rows=rows), torch.randn(steps, 8, 4)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            norm(x)
+        peaks.append(sum(max(event.self_cpu_memory_usage, 0) for event in profile.events() or ()))
+    assert peaks[1] < 2.2 * peaks[0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from indrnn.networks import DenseDropout, DenseIndRNN, LastStepClassifier, PerStepClassifier, Recurrent
+from indrnn.networks import DenseIndRNN, SequenceClassifier
 from tests.networks.networks import NORMS, Composition, M, assert_composed, lively, shares_dropped
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("_one_thread")
 )
 def test_parameter_counts_of_the_paper(input_size: int, growth_rate: int, classes: int, parameters: int) -> None:
     network = DenseIndRNN(input_size, growth_rate)
-    model = LastStepClassifier(network, classes)
+    model = SequenceClassifier(network, classes)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
     assert len(network.recurrent_layers) == 40
     assert network.extra_repr() == "recurrent_layers=40"
@@ -32,8 +32,8 @@ def test_every_recurrent_layer_has_u_bias_and_affine_norm() -> None:
     assert len(weights) == 40
     for weight, layer in zip(weights, network.recurrent_layers, strict=True):
         assert layer.norm is not None
-        sizes = [layer.weight_hh, weight.bias, layer.norm.weight, layer.norm.bias]
-        assert all(parameter is not None and parameter.shape == (weight.out_features,) for parameter in sizes)
+        sizes = [layer.weight_hh, layer.bias, layer.norm.weight, layer.norm.bias]
+        assert all(isinstance(p, Tensor) and p.shape == (weight.out_features,) for p in sizes)
 
 
 def test_sizes() -> None:
@@ -63,25 +63,17 @@ def compose(layers: Composition, x: Tensor, blocks: tuple[int, ...], first_layer
 @pytest.mark.parametrize("norm", NORMS)
 def test_equals_composition(norm: str, first_layer: bool) -> None:
     blocks = (2, 1)
-    network = DenseIndRNN(
-        M, 3, blocks, Recurrent(**NORMS[norm]), first_layer=first_layer, last_transition=8, dtype=torch.float64
-    )
+    network = DenseIndRNN(M, 3, blocks, **NORMS[norm], first_layer=first_layer, last_transition=8, dtype=torch.float64)
     assert_composed(lively(network), lambda layers, x: compose(layers, x, blocks, first_layer))
 
 
-def test_norm_is_before_the_recurrence_unless_given() -> None:
-    assert DenseIndRNN(M, 2, (1,)).settings == Recurrent(norm="before")
-
-
 def test_no_first_layer_reads_an_embedding() -> None:
-    embedding = torch.nn.Embedding(23, 600)
     network = DenseIndRNN(600, 4, (2, 1), first_layer=False, last_transition=600)
     assert len(network.recurrent_layers) == 8
     assert network.output_size == 600
     assert [layer.weight_hh.numel() for layer in network.recurrent_layers] == [16, 4, 16, 4, 304, 16, 4, 600]
-    model = PerStepClassifier(network, 23, embedding)
-    logits, _ = model(embedding(torch.randint(23, (7, 3))))
-    assert logits.shape == (7, 3, 23)
+    features, _ = network(torch.nn.Embedding(23, 600)(torch.randint(23, (7, 3))))
+    assert features.shape == (7, 3, 600)
 
 
 PLACES: dict[str, list[int]] = {
@@ -97,7 +89,7 @@ PLACES: dict[str, list[int]] = {
 @pytest.mark.parametrize("p", [1.0, 0.5])
 @pytest.mark.parametrize("place", PLACES)
 def test_dropout_acts_at_its_place_alone(place: str, p: float) -> None:
-    network = DenseIndRNN(M, 40, (2, 1), Recurrent(norm=None), dropout=DenseDropout(**{place: p}))
+    network = DenseIndRNN(M, 40, (2, 1), norm=None, **{f"{place}_dropout": p})  # type: ignore[arg-type]
     shares = shares_dropped(network)
     for i, share in enumerate(shares):
         # at least 99 · 40 numbers: 0.04 is more than four standard deviations
@@ -105,25 +97,24 @@ def test_dropout_acts_at_its_place_alone(place: str, p: float) -> None:
 
 
 def test_last_dropout_takes_the_place_of_the_transitions() -> None:
-    dropout = DenseDropout(transition=1.0, last=0.0)
-    shares = shares_dropped(DenseIndRNN(M, 4, (2, 1), Recurrent(norm=None), dropout=dropout))
+    shares = shares_dropped(DenseIndRNN(M, 4, (2, 1), norm=None, transition_dropout=1.0, last_dropout=0.0))
     assert shares == [0.0] * 5 + [1.0] + [0.0] * 3
 
 
 def test_dropout_of_one_block() -> None:
     # The only transition is the last.
-    dropout = DenseDropout(transition=1.0)
-    assert shares_dropped(DenseIndRNN(M, 4, (1,), Recurrent(norm=None), dropout=dropout)) == [0.0, 0.0, 0.0, 1.0]
+    assert shares_dropped(DenseIndRNN(M, 4, (1,), norm=None, transition_dropout=1.0)) == [0.0, 0.0, 0.0, 1.0]
 
 
 BAD_ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"input_size": 0}, ValueError, "input_size must be at least 1, got 0"),
     ({"growth_rate": 0}, ValueError, "growth_rate must be at least 1, got 0"),
-    ({"blocks": ()}, ValueError, "blocks must hold at least one"),
+    ({"blocks": ()}, TypeError, "blocks must be the numbers of dense layers in each block, at least one"),
+    ({"blocks": 8}, TypeError, "blocks must be the numbers of dense layers in each block"),
     ({"blocks": (2, 0)}, ValueError, "blocks must be at least 1, got 0"),
     ({"blocks": (2.0,)}, TypeError, "blocks must be an integer, got float"),
     ({"last_transition": 0}, ValueError, "last_transition must be at least 1, got 0"),
-    ({"dropout": 0.5}, TypeError, "dropout must be"),
+    ({"dropout": 0.5}, TypeError, "DenseIndRNN has no option dropout; it has backend, .*first_dropout"),
 ]
 
 
@@ -135,5 +126,5 @@ def test_bad_arguments_are_named(options: dict[str, Any], error: type[Exception]
 
 @pytest.mark.parametrize("place", PLACES)
 def test_bad_dropout_is_named(place: str) -> None:
-    with pytest.raises(ValueError, match=rf"dropout\.{place} must be a number in \[0, 1\], got 1\.5"):
-        DenseDropout(**{place: 1.5})
+    with pytest.raises(ValueError, match=rf"{place}_dropout must be a number in \[0, 1\], got 1\.5"):
+        DenseIndRNN(M, 3, (1,), **{f"{place}_dropout": 1.5})  # type: ignore[arg-type]

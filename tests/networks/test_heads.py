@@ -1,143 +1,356 @@
-"""From features to answers: of the last valid step, or of every step, with weights of their own or an embedding's."""
+"""Heads: classes and numbers from the last step, the mean over time or every step; a tied embedding; other networks."""
 
 from __future__ import annotations
 
 import copy
-from pathlib import Path
+from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
 
-from indrnn.networks import LastStepClassifier, PerStepClassifier, PlainIndRNN, State
+from indrnn import IndRNN, IndRNNCell
+from indrnn.baselines import SRU, BaselineRNN, TransformerBaseline
+from indrnn.networks import (
+    LanguageModel,
+    PlainIndRNN,
+    SequenceClassifier,
+    SequenceRegressor,
+    State,
+    StepClassifier,
+    StepRegressor,
+    TiedEmbedding,
+)
 from tests.networks.networks import ARCHITECTURES, LENGTHS, OUTPUT_SIZES, B, M, T, inputs, lively, make, trained
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 
 CLASSES = 13
+HEADS: list[Any] = [SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor]
 
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
 layouts = pytest.mark.parametrize("batch_first", [False, True], ids=["time first", "batch first"])
+heads = pytest.mark.parametrize("head", HEADS)
 
 
 @architectures
 @layouts
-@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["no lengths", "lengths"])
-def test_last_step_classifier(lengths: Tensor | None, batch_first: bool, architecture: str) -> None:
-    model = LastStepClassifier(trained(make(architecture, batch_first=batch_first)), CLASSES).eval()
-    nn.init.normal_(model.classifier.bias)
+@pytest.mark.parametrize("pool", ["last", "mean"])
+@pytest.mark.parametrize("lengths", [None, LENGTHS, LENGTHS.tolist()], ids=["no lengths", "lengths", "a list"])
+def test_one_answer_for_a_sequence(lengths: Any, pool: Any, batch_first: bool, architecture: str) -> None:
+    model = SequenceClassifier(trained(make(architecture, batch_first=batch_first)), CLASSES, pool).eval()
+    nn.init.normal_(model.output.bias)
     x = inputs().transpose(0, 1) if batch_first else inputs()
     logits, state = model(x, lengths=lengths)
     assert logits.shape == (B, CLASSES)
     features, expected_state = model.network(x, lengths=lengths)
     features = features.transpose(0, 1) if batch_first else features
-    steps = [T] * B if lengths is None else lengths.tolist()
-    rows = [features[n - 1, b] if n else torch.zeros(OUTPUT_SIZES[architecture]) for b, n in enumerate(steps)]
-    assert_close(logits, torch.stack(rows) @ model.classifier.weight.t() + model.classifier.bias)
+    steps = [T] * B if lengths is None else LENGTHS.tolist()
+    zeros = torch.zeros(OUTPUT_SIZES[architecture])
+    rows = [
+        (features[n - 1, b] if pool == "last" else features[:n, b].mean(0)) if n else zeros for b, n in enumerate(steps)
+    ]
+    assert_close(logits, torch.stack(rows) @ model.output.weight.t() + model.output.bias)
     assert_close(state, expected_state, rtol=0, atol=0)
 
 
 @architectures
 @layouts
-@pytest.mark.parametrize("tied", [False, True], ids=["own weights", "tied weights"])
-def test_per_step_classifier(tied: bool, batch_first: bool, architecture: str) -> None:
-    embedding = nn.Embedding(CLASSES, OUTPUT_SIZES[architecture]) if tied else None
-    model = PerStepClassifier(trained(make(architecture, batch_first=batch_first)), CLASSES, embedding).eval()
-    nn.init.normal_(model.bias)
+def test_an_answer_at_every_step(batch_first: bool, architecture: str) -> None:
+    model = StepClassifier(trained(make(architecture, batch_first=batch_first)), CLASSES).eval()
+    nn.init.normal_(model.output.bias)
     x = inputs().transpose(0, 1) if batch_first else inputs()
     logits, state = model(x, lengths=LENGTHS)
     features, expected_state = model.network(x, lengths=LENGTHS)
     assert logits.shape == (*x.shape[:2], CLASSES)
-    assert_close(logits, features @ model.weight.t() + model.bias)
+    assert_close(logits, features @ model.output.weight.t() + model.output.bias)
     assert_close(state, expected_state, rtol=0, atol=0)
-    assert {name for name, _ in model.named_parameters() if not name.startswith("network")} == {"weight", "bias"}
 
 
-@pytest.mark.parametrize("head", [LastStepClassifier, PerStepClassifier])
-def test_heads_carry_the_state(head: type[LastStepClassifier] | type[PerStepClassifier]) -> None:
+@heads
+def test_heads_carry_the_state(head: Any) -> None:
     model = head(trained(make("plain", "step norm before")), CLASSES).eval()
     x, resets = inputs(), torch.rand(T, B) < 0.2
     whole, after = model(x, resets=resets)
     first, state = model(x[:4], resets=resets[:4])
     assert isinstance(state, State)
     second, state = model(x[4:], state, resets=resets[4:])
-    pieces = second if head is LastStepClassifier else torch.cat([first, second])
+    pieces = second if head in HEADS[:2] else torch.cat([first, second])
     assert_close((pieces, state), (whole, after), rtol=1e-5, atol=1e-5)
 
 
-class LanguageModel(nn.Module):
-    """Words to words, by one matrix both ways."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(CLASSES, 9, dtype=torch.float64)
-        network = lively(PlainIndRNN(9, 9, 2, dtype=torch.float64))
-        self.classifier = PerStepClassifier(network, CLASSES, self.embedding)
-
-    def forward(self, words: Tensor) -> Tensor:
-        return self.classifier(self.embedding(words))[0]  # type: ignore[no-any-return]
+# ---- packed, unbatched, both directions
 
 
-def test_tied_weights_are_one_parameter() -> None:
-    model = LanguageModel()
-    assert model.classifier.weight is model.embedding.weight
-    assert sum(parameter is model.embedding.weight for parameter in model.parameters()) == 1
-    other = copy.deepcopy(model)
-    assert other.embedding.weight is not model.embedding.weight
-    assert other.classifier.weight is other.embedding.weight
+@heads
+def test_packed_and_unbatched(head: Any) -> None:
+    model = head(trained(make("plain", dtype=torch.float64)), 2).eval()
+    x, lengths = inputs(torch.float64), LENGTHS.clamp_min(1)
+    expected, state = model(x, lengths=lengths)
+    actual, packed_state = model(pack_padded_sequence(x, lengths, enforce_sorted=False))
+    if head in HEADS[2:]:
+        valid = torch.arange(T).unsqueeze(1) < lengths
+        actual, _ = pad_packed_sequence(actual)
+        actual, expected = actual[valid], expected[valid]
+    assert_close(actual, expected)
+    assert_close(packed_state, state)
+    alone, alone_state = model(x[:4, 3])
+    batch, batch_state = model(x[:4, 3:4])
+    assert_close(alone, batch.squeeze(0 if head in HEADS[:2] else 1))
+    assert_close([h.unsqueeze(0) for h in alone_state.h], list(batch_state.h))
+
+
+@architectures
+@pytest.mark.parametrize("norm", ["no norm", "norm after", "norm before", "layer norm"])
+def test_bidirectional_networks_are_two_of_which_one_reads_from_the_end(norm: str, architecture: str) -> None:
+    network = trained(make(architecture, norm, bidirectional=True, dtype=torch.float64))
+    assert network.output_size % 2 == 0
+    x = inputs(torch.float64)
+    features, _ = network(x, lengths=LENGTHS)
+    # A sequence and its reverse give the same, the halves of every layer exchanged: so exchange the parameters too.
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        for unit in other.recurrent_layers:
+            for tensor in (
+                unit.weight_hh,
+                unit.bias,
+                *(unit.norm.parameters() if unit.norm else ()),
+                *(b for b in (unit.norm.buffers() if unit.norm else ()) if b.dim()),
+            ):
+                if tensor is not None:
+                    tensor.copy_(tensor.roll(unit.size // 2))
+    if architecture == "plain":
+        with torch.no_grad():
+            for i, unit in enumerate(other.recurrent_layers):
+                weight = unit.get_parameter("weight.weight")
+                swapped = weight.roll(unit.size // 2, 0)
+                weight.copy_(swapped if i == 0 else swapped.roll(unit.size // 2, 1))
+        whole = other(x.flip(0))[0].flip(0)
+        assert_close(whole.roll(whole.shape[-1] // 2, -1), network(x)[0])
+    for b, length in enumerate(LENGTHS.tolist()):
+        assert_close(features[:length, b], network(x[:length, b])[0])
+        assert (features[length:, b] == 0).all()
+    last, _ = network(x, lengths=LENGTHS, last=True)
+    half = network.output_size // 2
+    rows = [torch.cat([features[n - 1, b, :half], features[0, b, half:]]) for b, n in enumerate(LENGTHS.tolist()) if n]
+    assert_close(last[LENGTHS > 0], torch.stack(rows))
+    with pytest.raises(ValueError, match="state must be None with bidirectional"):
+        network(x, network(x)[1])
+
+
+# ---- less memory
+
+
+@architectures
+@pytest.mark.parametrize("norm", ["no norm", "layer norm"])
+@pytest.mark.parametrize("carried", [False, True], ids=["from zeros", "carried state"])
+def test_recomputation_gives_the_same(carried: bool, norm: str, architecture: str) -> None:
+    network = make(architecture, norm, dtype=torch.float64)
+    pieces = make(architecture, norm, recompute=4, dtype=torch.float64)
+    pieces.load_state_dict(network.state_dict())
+    x, resets = inputs(torch.float64), torch.rand(T, B) < 0.2
+    state = network(inputs(torch.float64))[1].detach() if carried else None
+    results = []
+    for each in (network, pieces):
+        given = x.clone().requires_grad_()
+        features, after = each(given, state, lengths=LENGTHS, resets=resets)
+        (features.square().sum() + sum(h.sum() for h in after.h)).backward()
+        results.append((features.detach(), after.detach(), given.grad, [p.grad for p in each.parameters()]))
+    assert_close(results[1], results[0])
+
+
+def test_recomputation_has_one_dropout_mask_for_all_pieces() -> None:
+    network = PlainIndRNN(M, 40, 2, norm=None, recompute=3, dropout=0.5)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.uniform_(0.1, 0.2)
+    x = torch.rand(T, B, M, requires_grad=True)
+    torch.manual_seed(5)
+    features, _ = network(x)
+    dropped = features == 0
+    assert 0.3 < dropped.double().mean() < 0.7
+    assert (dropped == dropped[:1]).all()
+    features.sum().backward()  # which drops the same: no gradient comes from what was dropped
+    torch.manual_seed(5)
+    again, _ = network(x)
+    assert torch.equal(features, again)
+    assert not torch.equal(again, network(x)[0])
+
+
+# ---- other networks
+
+
+OTHERS: dict[str, Any] = {
+    "IndRNN": lambda **o: IndRNN(M, 5, 2, **o),
+    "IndRNN, both directions": lambda **o: IndRNN(M, 5, 2, bidirectional=True, **o),
+    "RNN": lambda **o: nn.RNN(M, 5, **o),
+    "LSTM, both directions": lambda **o: nn.LSTM(M, 5, 2, bidirectional=True, **o),
+    "LSTM with a projection": lambda **o: nn.LSTM(M, 5, proj_size=3, **o),
+    "GRU": lambda **o: nn.GRU(M, 5, **o),
+    "baseline": lambda **o: BaselineRNN("lstm", M, 5, **o),
+    "transformer": lambda **o: TransformerBaseline(M, 8, 1, **o),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("name", OTHERS)
+@layouts
+@pytest.mark.parametrize("pool", ["last", "mean"])
+def test_other_networks(pool: Any, batch_first: bool, name: str) -> None:
+    network = OTHERS[name](batch_first=batch_first).eval()
+    model = SequenceRegressor(network, 2, pool).eval()
+    x, lengths = inputs(), LENGTHS.clamp_min(1)
+    given = x.transpose(0, 1) if batch_first else x
+    answers, _ = model(given, lengths=lengths.tolist())
+    assert answers.shape == (B, 2)
+    for b, n in enumerate(lengths.tolist()):  # each sequence alone
+        alone = x[:n, b : b + 1]
+        features = network(alone.transpose(0, 1) if batch_first else alone)[0]
+        features = (features.transpose(0, 1) if batch_first else features)[:, 0]
+        half = features.shape[-1] // 2
+        both = "both" in name
+        last = torch.cat([features[-1, :half], features[0, half:]]) if both else features[-1]
+        assert_close(answers[b], model.output(last if pool == "last" else features.mean(0)), rtol=1e-5, atol=1e-5)
+    steps, _ = StepRegressor(network, 2).eval()(given)
+    assert steps.shape == (*given.shape[:2], 2)
+
+
+def test_networks_without_lengths_or_resets_say_so() -> None:
+    with pytest.raises(ValueError, match="lengths are not supported by SRU"):
+        SequenceRegressor(SRU(M, 5))(inputs(), lengths=LENGTHS)
+    with pytest.raises(ValueError, match="resets are not supported by LSTM"):
+        SequenceRegressor(nn.LSTM(M, 5))(inputs(), resets=torch.zeros(T, B, dtype=torch.bool))
+    assert SequenceRegressor(SRU(M, 5))(inputs())[0].shape == (B, 1)
+
+
+@heads
+@pytest.mark.parametrize("network", [nn.Linear(3, 3), nn.LSTMCell(3, 3), IndRNNCell(3, 3), 7, None], ids=str)
+def test_what_is_no_network_is_refused(network: Any, head: Any) -> None:
+    kind = type(network).__name__
+    with pytest.raises(TypeError, match=rf"network must be one of .*IndRNN, torch.nn.RNN, LSTM or GRU, .*got {kind}"):
+        head(network, 2)
+
+
+@heads
+def test_bad_arguments_are_named(head: Any) -> None:
+    what = "classes" if "Classifier" in head.__name__ else "outputs"
+    with pytest.raises(ValueError, match=f"{what} must be at least 1, got 0"):
+        head(make("plain"), 0)
+    with pytest.raises(ValueError, match="pool must be one of 'last', 'mean', got 'max'"):
+        SequenceClassifier(make("plain"), 2, "max")  # type: ignore[arg-type]
+
+
+@heads
+def test_heads_are_of_the_networks_type_and_start_as_the_paper(head: Any) -> None:
+    model = head(make("plain", dtype=torch.float64), CLASSES)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
+    assert model(torch.zeros(T, B, M, dtype=torch.float64))[0].dtype == torch.float64
+    for _ in range(2):
+        assert (model.output.bias == 0).all()
+        assert model.output.weight.std().item() == pytest.approx((2 / 9) ** 0.5, rel=0.3)
+        with torch.no_grad():
+            model.output.bias.fill_(1)
+        model.output.reset_parameters()
+
+
+# ---- one weight both ways
+
+
+def language_model(**options: Any) -> LanguageModel:
+    return LanguageModel(lively(PlainIndRNN(9, 9, 2, dtype=torch.float64)), CLASSES, start=0.5, **options)
 
 
 def test_gradients_of_both_uses_add_up() -> None:
-    model = LanguageModel()
+    model = language_model()
+    assert [name for name, _ in model.named_parameters() if name.startswith("embedding")] == [
+        "embedding.weight",
+        "embedding.bias",
+    ]
     words, gradient = torch.randint(CLASSES, (T, B)), torch.randn(T, B, CLASSES, dtype=torch.float64)
-    (both,) = torch.autograd.grad(model(words), model.embedding.weight, gradient)
-
+    (both,) = torch.autograd.grad(model(words)[0], model.embedding.weight, gradient)
     weight = model.embedding.weight.detach()
     entering, leaving = weight.clone().requires_grad_(), weight.clone().requires_grad_()
-    network = copy.deepcopy(model.classifier.network)
-    logits = network(entering[words])[0] @ leaving.t() + model.classifier.bias
+    network = copy.deepcopy(model.network)
+    logits = network(entering[words])[0] @ leaving.t() + model.embedding.bias
     gradients = torch.autograd.grad(logits, [entering, leaving], gradient)
     assert all(each.count_nonzero() > 0 for each in gradients)
     assert_close(both, gradients[0] + gradients[1])
 
 
-def test_an_optimiser_moves_both_uses() -> None:
-    model = LanguageModel()
+def test_hooks_on_the_embedding_see_both_uses() -> None:
+    model, seen = language_model(), []
+    model.embedding.register_forward_hook(lambda _, __, output: seen.append(output.shape[-1]))
+    model(torch.randint(CLASSES, (T, B)))
+    assert seen == [9, CLASSES]
+
+
+def test_the_tie_survives_empty_memory_and_assigned_tensors() -> None:
+    model = language_model().eval()
     words = torch.randint(CLASSES, (T, B))
-    before = model.embedding.weight.detach().clone()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(words).square().mean().backward()
-    optimizer.step()
-    assert not torch.equal(model.embedding.weight, before)
-    assert torch.equal(model.classifier.weight, model.embedding.weight)
+    with torch.device("meta"):
+        deferred = LanguageModel(PlainIndRNN(9, 9, 2, dtype=torch.float64), CLASSES)
+    emptied = copy.deepcopy(deferred).to_empty(device="cpu")
+    emptied.load_state_dict(model.state_dict())
+    deferred.load_state_dict(model.state_dict(), assign=True)
+    for other in (emptied.eval(), deferred.eval()):
+        assert_close(other(words), model(words), rtol=0, atol=0)
+        with torch.no_grad():
+            other.embedding.weight.zero_()
+        logits, _ = other(words)  # nothing goes in, and nothing but the bias comes out
+        assert_close(logits, other.embedding.bias.expand_as(logits))
+        other.embedding.weight = nn.Parameter(model.embedding.weight.detach().clone())
 
 
-def test_tied_model_saved_and_loaded(tmp_path: Path) -> None:
-    model, loaded = LanguageModel().eval(), LanguageModel().eval()
-    safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
-    safetensors.torch.load_model(loaded, tmp_path / "model.safetensors")
-    words = torch.randint(CLASSES, (T, B))
-    assert torch.equal(loaded(words), model(words))
-    assert loaded.classifier.weight is loaded.embedding.weight
+def test_dropped_words_are_dropped_wherever_they_occur() -> None:
+    embedding = TiedEmbedding(CLASSES, 4, dropout=0.5)
+    vectors = embedding(torch.arange(CLASSES).repeat(3))
+    zero = (vectors == 0).all(-1).view(3, CLASSES)
+    assert torch.equal(zero, zero[:1].expand(3, -1))
+    assert 0 < zero[0].sum() < CLASSES
+    kept = ~zero[0]
+    assert_close(vectors[:CLASSES][kept], 2 * embedding.weight[kept])
+    assert torch.equal(embedding.eval()(torch.arange(CLASSES)), embedding.weight)
 
 
-@pytest.mark.parametrize("shape", [(CLASSES, 10), (CLASSES - 1, 9), (9, CLASSES)], ids=str)
-def test_embedding_of_another_shape_is_refused(shape: tuple[int, int]) -> None:
-    message = rf"embedding must have the shape \(classes, output_size\) = \(13, 9\), got \({shape[0]}, {shape[1]}\)"
-    with pytest.raises(ValueError, match=message):
-        PerStepClassifier(make("plain"), CLASSES, nn.Embedding(*shape))
+def test_language_model_and_embedding_name_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="network must have as many features in its output as in its input, 3, got 9"):
+        LanguageModel(make("plain"), CLASSES)
+    with pytest.raises(TypeError, match=r"network must be one of .*got Linear"):
+        LanguageModel(nn.Linear(3, 3), CLASSES)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"classes": 0}, "classes"),
+        ({"size": 0}, "size"),
+        ({"start": 0}, "start"),
+    ]
+    for options, message in cases:
+        with pytest.raises(ValueError, match=f"{message} must be"):
+            TiedEmbedding(**{"classes": 3, "size": 4, **options})
+    with pytest.raises(ValueError, match="dropout must be"):
+        TiedEmbedding(3, 4, dropout=2)
 
 
-@pytest.mark.parametrize("head", [LastStepClassifier, PerStepClassifier])
-def test_bad_number_of_classes_is_named(head: type[LastStepClassifier] | type[PerStepClassifier]) -> None:
-    with pytest.raises(ValueError, match="classes must be at least 1, got 0"):
-        head(make("plain"), 0)
+# ---- the state
 
 
-@pytest.mark.parametrize("head", [LastStepClassifier, PerStepClassifier])
-def test_heads_are_of_the_networks_type(head: type[LastStepClassifier] | type[PerStepClassifier]) -> None:
-    model = head(make("plain", dtype=torch.float64), CLASSES)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
-    assert model(torch.zeros(T, B, M, dtype=torch.float64))[0].dtype == torch.float64
+def test_a_state_is_detached_moved_and_selected() -> None:
+    _, state = make("plain")(inputs())
+    assert state.h[0].requires_grad
+    assert not any(h.requires_grad for h in state.detach().h)
+    wide = state.to(torch.float64)
+    assert [h.dtype for h in wide.h] == [torch.float64] * 3
+    assert wide.position.dtype == torch.int64
+    assert state.to("meta").position.is_meta
+    index = torch.tensor([5, 0, 0])
+    some = state.index_select(index)
+    assert all(torch.equal(h, whole[index]) for h, whole in zip(some.h, state.h, strict=True))
+    assert torch.equal(some.position, state.position[index])
+
+
+def test_a_checkpoint_may_hold_a_state(tmp_path: Any) -> None:
+    state = make("plain")(inputs())[1].detach()
+    torch.save({"state": state}, tmp_path / "checkpoint")
+    loaded: Any = torch.load(tmp_path / "checkpoint", weights_only=True)["state"]
+    assert isinstance(loaded, State)
+    assert_close(loaded, state, rtol=0, atol=0)

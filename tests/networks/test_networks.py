@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from indrnn import attach_constraint, constrain_, parameter_groups
-from indrnn.layers.norm import SequenceBatchNorm
-from indrnn.networks import IndRec, Network, PlainIndRNN, Recurrent, State
+from indrnn.layers.norm import SequenceBatchNorm, StepBatchNorm
+from indrnn.networks import Network, PlainIndRNN, RecurrentUnit, State
 from tests.networks.networks import (
     ARCHITECTURES,
     LENGTHS,
@@ -37,6 +37,8 @@ pytestmark = pytest.mark.usefixtures("_one_thread")
 
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
 norms = pytest.mark.parametrize("norm", NORMS)
+# Rows of statistics that are counted by windows do not begin again with a document.
+norms_of_documents = pytest.mark.parametrize("norm", [norm for norm in NORMS if norm != "step norm before"])
 
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 0}
 STREAM: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
@@ -180,7 +182,7 @@ def test_nothing_but_padding(norm: str, architecture: str) -> None:
 
 
 @architectures
-@norms
+@norms_of_documents
 def test_concatenated_documents_equal_each_alone(norm: str, architecture: str) -> None:
     network = trained(make(architecture, norm, dtype=torch.float64))
     rows = [[4, 1, 6], [11], [2, 9], [5, 6], [1, 1, 9], [10, 1], [3, 3, 5]]
@@ -199,7 +201,7 @@ def test_concatenated_documents_equal_each_alone(norm: str, architecture: str) -
 
 
 @architectures
-@norms
+@norms_of_documents
 def test_a_reset_forgets_the_state_before(norm: str, architecture: str) -> None:
     network = trained(make(architecture, norm))
     x, resets = inputs(), torch.zeros(T, B, dtype=torch.bool)
@@ -301,8 +303,7 @@ def test_recurrent_layers_are_in_the_order_of_running(norm: str, architecture: s
 def test_long_memory_reaches_the_last_recurrent_layer(architecture: str) -> None:
     steps, epsilon = 100, 0.5
     lower = epsilon ** (1 / steps)  # 0.993: in U(0, 1) a whole layer is never above it
-    settings = Recurrent(norm=None, sequence_length=steps, long_memory=True, epsilon=epsilon)
-    network = ARCHITECTURES[architecture](settings)
+    network = ARCHITECTURES[architecture](norm=None, sequence_length=steps, long_memory=True, epsilon=epsilon)
     *others, last = network.recurrent_layers
 
     x = inputs()
@@ -320,7 +321,7 @@ def test_long_memory_reaches_the_last_recurrent_layer(architecture: str) -> None
 
 @architectures
 def test_without_long_memory_no_layer_has_it(architecture: str) -> None:
-    network = ARCHITECTURES[architecture](Recurrent(sequence_length=100))
+    network = ARCHITECTURES[architecture](sequence_length=100)
     assert all(layer.weight_hh.min() < 0.9 for layer in network.recurrent_layers)
 
 
@@ -332,7 +333,7 @@ def test_without_long_memory_no_layer_has_it(architecture: str) -> None:
 def test_copies_compute_the_same(norm: str, architecture: str, tmp_path: Path) -> None:
     network = trained(make(architecture, norm, gamma=2.0, sequence_length=9))
     safetensors.torch.save_file(network.state_dict(), tmp_path / "network.safetensors")
-    loaded, from_file = make(architecture, norm), make(architecture, norm)
+    loaded, from_file = (make(architecture, norm, gamma=2.0, sequence_length=9) for _ in range(2))
     loaded.load_state_dict(network.state_dict())
     from_file.load_state_dict(safetensors.torch.load_file(tmp_path / "network.safetensors"))
     copies = [loaded, from_file, copy.deepcopy(network), pickle.loads(pickle.dumps(network))]
@@ -367,7 +368,7 @@ def test_float64(norm: str, architecture: str) -> None:
     network = make(architecture, norm)
     exact = make(architecture, norm, dtype=torch.float64)
     exact.load_state_dict(network.state_dict())
-    assert all(tensor.dtype == torch.float64 for tensor in exact.state_dict().values())
+    assert all(tensor.dtype in (torch.float64, torch.int64) for tensor in exact.state_dict().values())
     x = inputs()
     for training in (False, True):
         features, state = network.train(training)(x)
@@ -395,7 +396,7 @@ def test_bfloat16_autocast(training: bool, norm: str, architecture: str) -> None
         assert layer.weight_hh.dtype == torch.float32
         assert results[f"{name}.grad"].dtype == torch.float32
     for name, buffer in network.named_buffers():
-        assert buffer.dtype == torch.float32, name
+        assert buffer.dtype in (torch.float32, torch.int64), name
 
 
 def recurrent_weights(network: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -531,10 +532,12 @@ def test_two_processes_equal_one(norm: str, in_two_processes: dict[str, tuple[Re
 def test_synchronised_reaches_every_norm(norm: str, architecture: str) -> None:
     for synchronised in (True, False):
         network = make(architecture, norm, synchronised=synchronised)
+        kind = {"batch": SequenceBatchNorm, "step": StepBatchNorm, "layer": nn.LayerNorm, "rms": nn.RMSNorm}
         found = [layer.norm for layer in network.recurrent_layers if layer.norm is not None]
         assert len(found) == (0 if norm == "no norm" else len(network.recurrent_layers))
-        assert all(each.synchronised == synchronised for each in found)
-        assert all(isinstance(each, SequenceBatchNorm) != norm.startswith("step") for each in found)
+        for each in found:
+            assert type(each) is kind[NORMS[norm]["norm"]]
+            assert getattr(each, "synchronised", synchronised) == synchronised
 
 
 # ---- errors
@@ -544,13 +547,18 @@ X = torch.zeros(T, B, M)
 STATE = State(tuple(torch.zeros(B, 9) for _ in range(3)), torch.zeros(B, dtype=torch.int64))
 
 BAD_INPUTS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"input": torch.zeros(T, B, M + 1)}, ValueError, r"input must have the shape \(T, B, 3\), got \(11, 7, 4\)"),
-    ({"input": torch.zeros(T, M)}, ValueError, r"input must have the shape \(T, B, 3\), got \(11, 3\)"),
+    (
+        {"input": torch.zeros(T, B, M + 1)},
+        ValueError,
+        r"input must have the shape \(T, B, 3\) or \(T, 3\), got \(11, 7, 4\)",
+    ),
+    ({"input": torch.zeros(M)}, ValueError, r"input must have the shape \(T, B, 3\) or \(T, 3\), got \(3,\)"),
     ({"input": X.double()}, TypeError, "input must be of the layer's type, torch.float32, got torch.float64"),
     ({"input": X.to("meta")}, ValueError, "input must be on the layer's device, cpu, got one on meta"),
-    ({"input": [0.0]}, TypeError, "input must be a tensor, got list"),
+    ({"input": [0.0]}, TypeError, "input must be a tensor or a PackedSequence, got list"),
     ({"lengths": torch.ones(B + 1)}, ValueError, r"lengths must have the shape \(7,\) for this input, got \(8,\)"),
-    ({"lengths": [1] * B}, TypeError, "lengths must be a tensor or None, got list"),
+    ({"lengths": [1] * (B - 1)}, ValueError, r"lengths must have the shape \(7,\) for this input, got \(6,\)"),
+    ({"lengths": {1}}, TypeError, "lengths must be a tensor or None, got set"),
     ({"lengths": torch.full((B,), T + 1)}, ValueError, "lengths must lie between 0 and T = 11"),
     ({"lengths": torch.full((B,), 1.5)}, TypeError, "lengths must be int64 or int32, got torch.float32"),
     ({"resets": torch.zeros(B, T, dtype=torch.bool)}, ValueError, r"resets must have the shape \(11, 7\)"),
@@ -577,7 +585,7 @@ def test_bad_inputs_are_named(options: dict[str, Any], error: type[Exception], m
 
 def test_bad_inputs_are_named_with_the_batch_first() -> None:
     network = make("plain", batch_first=True)
-    with pytest.raises(ValueError, match=r"input must have the shape \(B, T, 3\), got \(7, 11, 4\)"):
+    with pytest.raises(ValueError, match=r"input must have the shape \(B, T, 3\) or \(T, 3\), got \(7, 11, 4\)"):
         network(torch.zeros(B, T, M + 1))
     with pytest.raises(ValueError, match=r"resets must have the shape \(7, 11\)"):
         network(X.transpose(0, 1), resets=torch.zeros(T, B, dtype=torch.bool))
@@ -585,9 +593,20 @@ def test_bad_inputs_are_named_with_the_batch_first() -> None:
 
 BAD_SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"nonlinearity": "gelu"}, ValueError, "nonlinearity must be one of relu, .*got 'gelu'"),
-    ({"norm": "between"}, ValueError, "norm must be 'before', 'after' or None, got 'between'"),
-    ({"max_steps": 0}, ValueError, "max_steps must be at least 1, got 0"),
-    ({"max_steps": 1.5}, TypeError, "max_steps must be an integer, got float"),
+    ({"norm": "before"}, ValueError, "norm must be one of 'batch', 'step', 'layer', 'rms', None, got 'before'"),
+    ({"norm_place": "between"}, ValueError, "norm_place must be one of 'before', 'after', got 'between'"),
+    ({"norm_rows": "page"}, ValueError, "norm_rows must be one of 'window', 'document', got 'page'"),
+    ({"norm": "step", "norm_steps": 0}, ValueError, "norm_steps must be at least 1, got 0"),
+    ({"norm": "step", "norm_steps": 1.5}, TypeError, "norm_steps must be an integer, got float"),
+    ({"norm": "step"}, ValueError, "norm_steps must be given for norm = 'step' and for no other, got None"),
+    ({"norm_steps": 5}, ValueError, "norm_steps must be given for norm = 'step' and for no other, got 5"),
+    ({"bound": 0.0}, ValueError, "bound must be a positive number or None, got 0.0"),
+    ({"bound": 0.9, "gamma": 2.0}, ValueError, "bound and gamma cannot both be given"),
+    ({"weight_std": -1.0}, ValueError, "weight_std must be a positive number or None, got -1.0"),
+    ({"recompute": 0, "norm": None}, ValueError, "recompute must be at least 1, got 0"),
+    ({"recompute": 5}, ValueError, "norm must be 'layer', 'rms' or None, got 'batch'"),
+    ({"recompute": 5, "norm": None, "bidirectional": True}, ValueError, "recompute cannot be combined with bidirec"),
+    ({"droput": 0.1}, TypeError, "has no option droput; it has backend"),
     ({"gamma": 2.0}, ValueError, "sequence_length is needed to turn gamma"),
     ({"gamma": -1.0}, ValueError, "gamma must be a positive number or None"),
     ({"long_memory": True}, ValueError, "sequence_length is needed for long_memory"),
@@ -603,20 +622,21 @@ def test_bad_settings_are_named(
     settings: dict[str, Any], error: type[Exception], message: str, architecture: str
 ) -> None:
     with pytest.raises(error, match=message):
-        ARCHITECTURES[architecture](Recurrent(**settings))
+        ARCHITECTURES[architecture](**settings)
 
 
 @architectures
 @norms
 def test_repr_shows_the_layers(norm: str, architecture: str) -> None:
     network = make(architecture, norm, nonlinearity="tanh")
-    place = NORMS[norm]["norm"]
+    kind, place = NORMS[norm]["norm"], NORMS[norm].get("norm_place", "after")
     assert f"recurrent_layers={len(network.recurrent_layers)}" in repr(network)
     for layer in network.recurrent_layers:
-        assert repr(layer).startswith(f"IndRec(\n  {layer.weight_hh.numel()}, tanh, norm={place}\n")
+        shown = f"{kind} {place}" if kind else None
+        assert repr(layer).startswith(f"RecurrentUnit(\n  {layer.weight_hh.numel()}, tanh, norm={shown}\n")
 
 
 def test_repr_of_a_layer_shows_its_dropout() -> None:
     layer = PlainIndRNN(M, 9, 1, dropout=0.25).recurrent_layers[0]
-    assert isinstance(layer, IndRec)
-    assert "9, relu, norm=after, dropout=0.25" in repr(layer)
+    assert isinstance(layer, RecurrentUnit)
+    assert "9, relu, norm=batch after, dropout=0.25" in repr(layer)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from indrnn import attach_constraint, parameter_groups
-from indrnn.networks import LastStepClassifier, Recurrent, ResidualIndRNN
+from indrnn.networks import ResidualIndRNN, SequenceClassifier
 from tests.networks.networks import NORMS, Composition, M, assert_composed, lively, shares_dropped
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("operations", [2, 3])
 @pytest.mark.parametrize("norm", NORMS)
 def test_equals_composition(norm: str, operations: int) -> None:
-    network = ResidualIndRNN(M, 9, 2, Recurrent(**NORMS[norm]), operations=operations, dtype=torch.float64)
+    network = ResidualIndRNN(M, 9, 2, **NORMS[norm], operations=operations, dtype=torch.float64)
 
     def compose(layers: Composition, x: Tensor) -> Tensor:
         x = layers.weight(x)
@@ -31,10 +31,6 @@ def test_equals_composition(norm: str, operations: int) -> None:
         return layers.recurrent(x)
 
     assert_composed(lively(network), compose)
-
-
-def test_norm_is_before_the_recurrence_unless_given() -> None:
-    assert ResidualIndRNN(M, 9, 1).settings == Recurrent(norm="before")
 
 
 # The paper's networks of 12, 21 and 100 layers.
@@ -68,8 +64,8 @@ def loss_after_training(blocks: int, steps: int = 250) -> float:
     """The loss on 1000 sequences that were not trained on."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
-    settings = Recurrent(norm="before", sequence_length=20, long_memory=True)
-    model = LastStepClassifier(ResidualIndRNN(3, 32, blocks, settings), 2)
+    network = ResidualIndRNN(3, 32, blocks, norm_place="before", sequence_length=20, long_memory=True)
+    model = SequenceClassifier(network, 2)
     optimizer = torch.optim.Adam(parameter_groups(model, 1e-4), lr=3e-3)
     attach_constraint(optimizer, model)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, steps)
@@ -105,7 +101,7 @@ def test_a_hundred_layers_train() -> None:
     ids=str,
 )
 def test_dropout(options: dict[str, Any], expected: list[float]) -> None:
-    shares = shares_dropped(ResidualIndRNN(M, 101, 2, Recurrent(norm=None), **options))
+    shares = shares_dropped(ResidualIndRNN(M, 101, 2, norm=None, **options))
     # 9999 numbers: 0.02 is four standard deviations
     assert shares == pytest.approx(expected, abs=0.02)
     assert all(share == p for share, p in zip(shares, expected, strict=True) if p in (0, 1))
@@ -114,7 +110,7 @@ def test_dropout(options: dict[str, Any], expected: list[float]) -> None:
 BAD_ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"input_size": 0}, ValueError, "input_size must be at least 1, got 0"),
     ({"hidden_size": 0}, ValueError, "hidden_size must be at least 1, got 0"),
-    ({"num_blocks": 2.0}, TypeError, "num_blocks must be an integer, got float"),
+    ({"blocks": 2.0}, TypeError, "blocks must be an integer, got float"),
     ({"operations": 0}, ValueError, "operations must be at least 1, got 0"),
     ({"dropout": -1}, ValueError, r"dropout must be a number in \[0, 1\], got -1"),
     ({"last_dropout": 2.0}, ValueError, r"last_dropout must be a number in \[0, 1\], got 2\.0"),
@@ -124,4 +120,4 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
 @pytest.mark.parametrize(("options", "error", "message"), BAD_ARGUMENTS, ids=[case[-1] for case in BAD_ARGUMENTS])
 def test_bad_arguments_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        ResidualIndRNN(**{"input_size": M, "hidden_size": 9, "num_blocks": 2, **options})
+        ResidualIndRNN(**{"input_size": M, "hidden_size": 9, "blocks": 2, **options})

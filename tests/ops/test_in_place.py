@@ -199,10 +199,10 @@ def test_hooks_of_modules_and_checkpoints_go_with_it() -> None:
     assert x.grad is not None
     expected, x.grad = x.grad, None
     seen = []
-    for module in network.recurrences:
+    for module in network.recurrent_layers:
         module.register_full_backward_hook(lambda module, *_: seen.append(module))
     torch.utils.checkpoint.checkpoint(lambda x: network(x)[0], x, use_reentrant=False).sum().backward()
-    assert seen == list(network.recurrences)[::-1]
+    assert seen == network.recurrent_layers[::-1]
     assert_close(x.grad, expected)
 
 

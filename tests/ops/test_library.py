@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.testing import assert_close
 
-from indrnn import DenseIndRNN, IndRNN, LastStepClassifier, PlainIndRNN, ResidualIndRNN, recurrence
+from indrnn import DenseIndRNN, IndRNN, PlainIndRNN, ResidualIndRNN, SequenceClassifier, recurrence
 from indrnn.ops import recurrence_, recurrence_norm
 
 from ..conftest import ACTIVATIONS
@@ -205,7 +205,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "plain": lambda: PlainIndRNN(4, 5, 2),
     "residual": lambda: ResidualIndRNN(4, 5, 2),
     "dense": lambda: DenseIndRNN(4, 2, (2, 2)),
-    "classifier": lambda: LastStepClassifier(PlainIndRNN(4, 5, 2), 3),
+    "classifier": lambda: SequenceClassifier(PlainIndRNN(4, 5, 2), 3),
 }
 
 
@@ -216,8 +216,9 @@ def test_an_exported_module_trains(name: str) -> None:
     expect_the_same_gradients(exported, module, x)
 
 
-def test_an_exported_module_trains_after_it_was_saved() -> None:
-    module, x, file = IndRNN(4, 5, 2), torch.randn(7, 3, 4), io.BytesIO()
+@pytest.mark.parametrize("name", ["layer", "dense", "classifier"])
+def test_an_exported_module_trains_after_it_was_saved(name: str) -> None:
+    module, x, file = MODULES[name](), torch.randn(7, 3, 4), io.BytesIO()
     torch.export.save(torch.export.export(module, (x,)), file)
     file.seek(0)
     expect_the_same_gradients(torch.export.load(file).module(), module, x)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from indrnn.models import Baseline, Dense, LastStep, Plain, Residual, from_plain
-from indrnn.networks import DenseIndRNN, LastStepClassifier, PlainIndRNN, ResidualIndRNN
+from indrnn.models import Baseline, Dense, Head, Plain, Residual, from_plain
+from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN, SequenceClassifier, SequenceRegressor
 from indrnn.recipes import ROWS, Row, find
 from indrnn.recipes.adding import AddingRecipe
 from indrnn.recipes.pixels import PixelsRecipe
@@ -30,10 +30,18 @@ LEARNING_RATES = {"": 2e-4, "-rnn": 2e-3, "-lstm": 2e-3, "-irnn": 2e-4}
 lengths = pytest.mark.parametrize("length", LENGTHS)
 models = pytest.mark.parametrize("model", MODELS, ids=["indrnn", "rnn", "lstm", "irnn"])
 DIGITS = {
-    "6": Plain(hidden_size=128, layers=6, dropout=0.1, gamma=1.0),
-    "12": Plain(hidden_size=128, layers=12, dropout=0.1, gamma=1.0),
-    "res12": Residual(hidden_size=128, blocks=5, dropout=0.1, gamma=1.0),
-    "dense": Dense(16, first_dropout=0.2, dense_dropout=0.2, bottleneck_dropout=0.1, transition_dropout=0.1, gamma=1.0),
+    "6": Plain(hidden_size=128, layers=6, dropout=0.1, gamma=1.0, long_memory=True),
+    "12": Plain(hidden_size=128, layers=12, dropout=0.1, gamma=1.0, long_memory=True),
+    "res12": Residual(hidden_size=128, blocks=5, dropout=0.1, gamma=1.0, long_memory=True),
+    "dense": Dense(
+        growth_rate=16,
+        first_dropout=0.2,
+        dense_dropout=0.2,
+        bottleneck_dropout=0.1,
+        transition_dropout=0.1,
+        gamma=1.0,
+        long_memory=True,
+    ),
 }
 """The networks of the paper's table of MNIST and permuted MNIST"""
 PARAMETERS = {"6": 86_410, "12": 187_786, "res12": 170_890, "dense": 256_514}
@@ -107,10 +115,10 @@ def test_recurrent_weights_start_where_the_paper_says(name: str) -> None:
 def test_input_weights_start_small_and_biases_at_zero(name: str) -> None:
     network = adding(name).model_config().build().network
     assert isinstance(network, PlainIndRNN)
-    weights = dict(network.weights.named_parameters())
-    assert weights["1.0.weight"].std().item() == pytest.approx(0.001, rel=0.05)
-    assert weights["0.0.weight"].abs().max().item() < 0.006
-    assert all(value.count_nonzero() == 0 for name, value in weights.items() if name.endswith("bias"))
+    weights = dict(network.named_parameters())
+    assert weights["blocks.1.unit.weight.weight"].std().item() == pytest.approx(0.001, rel=0.05)
+    assert weights["blocks.0.unit.weight.weight"].abs().max().item() < 0.006
+    assert all(weights[f"blocks.{i}.unit.bias"].count_nonzero() == 0 for i in range(2))
 
 
 @lengths
@@ -138,7 +146,8 @@ def test_the_papers_settings_for_digits(permuted: bool, network: str) -> None:
     assert training.evaluate_every == -(-57_000 // 32)  # once an epoch
     assert training.steps >= 100 * training.evaluate_every
     assert recipe.model == DIGITS[network]
-    assert recipe.model_config() == LastStep(recipe.model, input_size=1, outputs=10, steps=784)
+    assert isinstance(recipe.model, (Plain, Residual, Dense))
+    assert recipe.model_config() == Head(replace(recipe.model, input_size=1, sequence_length=784), 10)
 
 
 @digits
@@ -149,7 +158,7 @@ def test_the_papers_networks_for_digits(network: str) -> None:
     layers = built.recurrent_layers
     assert len(layers) == {"6": 6, "12": 12, "res12": 11, "dense": 40}[network]
     assert {layer.bound.upper for layer in layers} == {1.0}
-    assert {layer.settings.norm for layer in layers} == {"after"}
+    assert {(layer.config.norm, layer.config.norm_place) for layer in layers} == {("batch", "after")}
     least = layers[-1].weight_hh.min().item()
     assert 0.2 ** (1 / 784) <= least < 0.2 ** (1 / 784) + 0.0005
     if network != "dense":
@@ -162,7 +171,9 @@ def test_the_papers_networks_for_digits(network: str) -> None:
 def test_there_is_a_quicker_recipe_of_the_same_network_for_digits(network: str, permuted: bool) -> None:
     name = f"{'p' * permuted}mnist-{network}"
     quick, papers = pixels(f"{name}-fast"), pixels(name)
-    without: dict[str, Any] = {each.name: 0.0 for each in fields(papers.model) if each.name.endswith("dropout")}
+    without: dict[str, Any] = {
+        each.name: 0.0 for each in fields(papers.model) if each.name.endswith("dropout") and each.default is not None
+    }
     assert without
     assert quick.model == replace(papers.model, **without)
     assert (quick.permuted, quick.validation) == (permuted, 3000)
@@ -182,7 +193,7 @@ def test_baselines_for_digits(name: str, lr: float, permuted: bool) -> None:
 
 def test_smaller_images_are_shorter_sequences() -> None:
     recipe = replace(pixels("mnist-6"), shrink=2)
-    assert recipe.model_config().steps == 196
+    assert recipe.model_config().network.sequence_length == 196
     network = replace(recipe, model=Plain(gamma=2.0, layers=2)).model_config().build().network
     assert isinstance(network, PlainIndRNN)
     assert network.recurrent_layers[0].bound.upper == pytest.approx(2 ** (1 / 196))
@@ -203,15 +214,17 @@ def test_it_builds_and_runs(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("indrnn.recipes.pixels.read_mnist", made_up_digits)
     config = row.recipe.model_config()
     model = config.build()
-    assert isinstance(model, LastStepClassifier)
-    answers, _ = model(torch.rand(9, 3, config.input_size))
+    assert isinstance(model, SequenceRegressor if row.name.startswith("adding") else SequenceClassifier)
+    answers, _ = model(torch.rand(9, 3, config.network.input_size))
     assert answers.shape == (3, config.outputs)
     assert bool(answers.isfinite().all())
     task = row.recipe.task()
     batch = task.batch(0, Shard())
-    assert batch.inputs.shape[::2] == (config.steps, config.input_size)
+    steps, features = batch.inputs.shape[::2]
+    assert features == config.network.input_size
+    assert steps == getattr(config.network, "sequence_length", steps)
     if isinstance(task, Adding):
-        assert (task.length, task.batch_size, task.seed) == (config.steps, 50, row.recipe.seed)
+        assert (task.length, task.batch_size, task.seed) == (steps, 50, row.recipe.seed)
     else:
         assert isinstance(task, Pixels)
         assert isinstance(row.recipe, PixelsRecipe)
@@ -236,15 +249,15 @@ def test_what_is_written_of_it_is_read_back(row: Row) -> None:
 )
 def test_other_options_are_read_back_too(schedule: Any) -> None:
     training = Training(steps=77, lr=0.25, schedule=schedule, clip=None, threads=3, precision="bf16", compile=True)
-    network = Plain(11, 3, "tanh", None, 0.125, None, False, 0.75, None)
+    network = Plain(None, 11, 3, nonlinearity="tanh", norm=None, dropout=(0.125, 0, 0.5), gamma=None, epsilon=0.75)
     recipe = AddingRecipe(13, 7, 11, network, training, seed=-5)
     assert from_plain(json.loads(json.dumps(plain(recipe))), TYPES) == recipe
     baseline = replace(recipe, model=Baseline("gru", 9, 2, 0.5))
     assert from_plain(json.loads(json.dumps(plain(baseline))), TYPES) == baseline
     assert baseline != recipe
     for other in (
-        Residual(9, 2, "before", 0.5, None, False, 0.75),
-        Dense(3, "before", 0.1, 0.2, 0.3, 0.4, 2.0, False, 0.75),
+        Residual(None, 9, 2, norm_place="before", dropout=0.5, gamma=None, epsilon=0.75, last_transition=3),
+        Dense(None, 3, (3, 1), norm="step", norm_steps=9, first_dropout=0.1, gamma=2.0, lower_bound=True),
     ):
         digits = PixelsRecipe(
             permuted=True,
@@ -273,7 +286,9 @@ def test_it_says_what_it_is_in_the_paper_and_what_it_costs(row: Row) -> None:
 def test_the_model_of_a_recipe_is_for_its_length() -> None:
     """Where the length is changed, the bound follows."""
     recipe = replace(adding("adding-100"), length=37)
-    assert recipe.model_config() == LastStep(recipe.model, input_size=2, outputs=1, steps=37)
+    assert isinstance(recipe.model, Plain)
+    sized = replace(recipe.model, input_size=2, sequence_length=37)
+    assert recipe.model_config() == Head(sized, 1, "SequenceRegressor")
     network = recipe.model_config().build().network
     assert isinstance(network, PlainIndRNN)
     assert network.recurrent_layers[0].bound.upper == pytest.approx(2 ** (1 / 37))

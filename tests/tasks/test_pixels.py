@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from indrnn.models import LastStep, Plain
+from indrnn.models import Head, Plain
 from indrnn.networks import PlainIndRNN
 from indrnn.tasks import pixels as module
 from indrnn.tasks.files import DataFile, DataSet
@@ -322,7 +322,7 @@ def test_a_small_network_learns_what_it_saw_long_before(memory: bool, tmp_path: 
     """And nothing where u is held at 0: the last step alone, where the answer is given, is the same in all images."""
     torch.manual_seed(0)
     task = Pixels(bright(464), bright(100), validation=64, batch_size=40)
-    model = LastStep(Plain(hidden_size=32, layers=2), input_size=1, outputs=4, steps=36).build()
+    model = Head(Plain(1, 32, 2, sequence_length=36, long_memory=True), 4).build()
     network = model.network
     assert isinstance(network, PlainIndRNN)
     if not memory:

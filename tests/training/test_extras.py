@@ -28,7 +28,7 @@ def task() -> TensorTask:
 
 def model() -> torch.nn.Module:
     torch.manual_seed(0)
-    return indrnn.LastStepClassifier(indrnn.PlainIndRNN(3, 5, 2, batch_first=True), 2)
+    return indrnn.SequenceClassifier(indrnn.PlainIndRNN(3, 5, 2, batch_first=True), 2)
 
 
 class Writer:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import indrnn
-from indrnn.models import LastStep, Plain
+from indrnn.models import Head, Plain
 from indrnn.tasks.adding import Adding
 from indrnn.training import (
     Batch,
@@ -87,9 +87,9 @@ def task(dtype: torch.dtype = torch.float32) -> TensorTask:
 
 def classifier(norm: Any = None, dropout: float = 0.0, dtype: torch.dtype = torch.float32) -> nn.Module:
     torch.manual_seed(5)
-    settings = indrnn.Recurrent(norm=norm)
-    network = indrnn.PlainIndRNN(FEATURES, 7, 2, settings, dropout=dropout, batch_first=True, dtype=dtype)
-    return indrnn.LastStepClassifier(network, CLASSES)
+    options: dict[str, Any] = {"norm": None} if norm is None else {"norm_place": norm}
+    network = indrnn.PlainIndRNN(FEATURES, 7, 2, **options, dropout=dropout, batch_first=True, dtype=dtype)
+    return indrnn.SequenceClassifier(network, CLASSES)
 
 
 def go(model: nn.Module, what: Any, out: Path, options: Training = QUICK, **others: Any) -> Result:
@@ -149,9 +149,9 @@ def test_steps_are_those_of_the_formula(tmp_path: Path) -> None:
     assert clipped > 0
     assert bounded > 0
     assert {name for name in values if name.endswith(".weight")} == {
-        "network.weights.0.0.weight",
-        "network.weights.1.0.weight",
-        "classifier.weight",
+        "network.blocks.0.unit.weight.weight",
+        "network.blocks.1.unit.weight.weight",
+        "output.weight",
     }
     for name, value in model.named_parameters():
         assert_close(value, values[name], msg=f"{name}: {{}}".format, **EXACT)
@@ -310,7 +310,7 @@ def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_a_finished_run_is_loaded(tmp_path: Path) -> None:
     length = 12
-    options = LastStep(Plain(hidden_size=9, layers=2, dropout=0.3), input_size=2, outputs=1, steps=length)
+    options = Head(Plain(2, 9, 2, dropout=0.3, sequence_length=length, long_memory=True), 1, "SequenceRegressor")
     model = options.build()
     go(model, Adding(length, 13, 20), tmp_path / "run", model_config=plain(options))
     loaded = indrnn.load(tmp_path / "run")
@@ -401,7 +401,7 @@ FOREIGN = {
 
 def test_overwriting_leaves_other_files_alone(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    options = LastStep(Plain(hidden_size=5, layers=1), input_size=2, outputs=1, steps=T)
+    options = Head(Plain(2, 5, 1, sequence_length=T, long_memory=True), 1, "SequenceRegressor")
     earlier = replace(QUICK, steps=9, checkpoint_every=0)
     go(options.build(), Adding(T, 7, 7), out, earlier, model_config=plain(options))
     for name, content in FOREIGN.items():
@@ -866,8 +866,8 @@ def test_ten_lines_learn(tmp_path: Path) -> None:
         torch.manual_seed(0)
         x = torch.randn(2000, 12, 3)
         y = (x[:, :, 0].sum(1) > 0).long()
-        network = indrnn.PlainIndRNN(3, 32, num_layers=2, batch_first=True)
-        model = indrnn.LastStepClassifier(network, classes=2)
+        network = indrnn.PlainIndRNN(3, 32, layers=2, batch_first=True)
+        model = indrnn.SequenceClassifier(network, classes=2)
         data = TensorTask((x[:1500], y[:1500]), (x[1500:], y[1500:]), batch_size=50)
         options = Training(steps=300, lr=2e-3, schedule=OneCycle())
         result = train(model, data, options, out=tmp_path, resume=True, report=Silent())
@@ -896,7 +896,7 @@ def test_it_stops_at_the_first_evaluation_that_is_good_enough(until: float | Non
 
 
 def test_less_may_be_good_enough(tmp_path: Path) -> None:
-    model = LastStep(Plain(4, 1, norm=None), 2, 1, 5).build()
+    model = Head(Plain(2, 4, 1, norm=None, sequence_length=5, long_memory=True), 1, "SequenceRegressor").build()
     assert go(model, Adding(5, 4, 10), tmp_path / "run", replace(QUICK, until=1e6)).steps == 2
 
 

@@ -34,7 +34,7 @@ def program(out: str, steps: int, resume: bool, checkpoint_every: float) -> int:
     """Train a small model with all that must be taken up again: dropout, batch norm, a plateau and its best weights."""
     torch.manual_seed(3)
     network = indrnn.PlainIndRNN(FEATURES, 11, 2, dropout=0.2, batch_first=True)
-    model = indrnn.LastStepClassifier(network, CLASSES)
+    model = indrnn.SequenceClassifier(network, CLASSES)
     numbers = torch.Generator().manual_seed(1)
     x = torch.randn(90, T, FEATURES, generator=numbers)
     y = (x[:, 0, 0] > 0).long() + 2 * (x[:, -1, 1] > 0).long()

@@ -16,18 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..networks import DenseIndRNN, LastStepClassifier, Network, PlainIndRNN, Recurrent, ResidualIndRNN
+from ..networks import DenseIndRNN, Network, PlainIndRNN, ResidualIndRNN, SequenceClassifier
 from ..training.checkpoint import write_atomically
 from .curves import new_figure, save_figure
 from .runs import table
 
 STEPS, BATCH, INPUTS, HIDDEN, CLASSES = 100, 16, 4, 32, 10
-SETTINGS = Recurrent(norm="before", sequence_length=STEPS, long_memory=True)
+SETTINGS: dict[str, Any] = {"norm_place": "before", "sequence_length": STEPS, "long_memory": True}
 NETWORKS: dict[str, list[Callable[[], Network]]] = {
-    "plain": [partial(PlainIndRNN, INPUTS, HIDDEN, n, SETTINGS) for n in (6, 11, 21, 51, 99)],
-    "residual": [partial(ResidualIndRNN, INPUTS, HIDDEN, n, SETTINGS) for n in (3, 5, 10, 25, 49)],
+    "plain": [partial(PlainIndRNN, INPUTS, HIDDEN, n, **SETTINGS) for n in (6, 11, 21, 51, 99)],
+    "residual": [partial(ResidualIndRNN, INPUTS, HIDDEN, n, **SETTINGS) for n in (3, 5, 10, 25, 49)],
     "dense": [
-        partial(DenseIndRNN, INPUTS, 8, blocks, SETTINGS)
+        partial(DenseIndRNN, INPUTS, 8, blocks, **SETTINGS)
         for blocks in ((1, 1), (2, 1, 1), (3, 3, 2), (8, 6, 4), (18, 16, 14))
     ],
 }
@@ -50,7 +50,7 @@ def measure(seeds: int) -> list[dict[str, Any]]:
 
 def gradient_norms(network: Network) -> tuple[float, float]:
     """The norms of the gradients of the first Weight between recurrent layers and of the last."""
-    model = LastStepClassifier(network, CLASSES)
+    model = SequenceClassifier(network, CLASSES)
     x, target = torch.randn(STEPS, BATCH, INPUTS), torch.randint(CLASSES, (BATCH,))
     F.cross_entropy(model(x)[0], target).backward()
     weights = [m.weight for m in network.modules() if isinstance(m, nn.Linear)]

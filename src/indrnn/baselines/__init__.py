@@ -1,7 +1,7 @@
 """Baselines that the paper compares with, behind the interface of the networks."""
 
-from .recurrent import KINDS, BaselineRNN, Kind
+from .recurrent import KINDS, Baseline, BaselineRNN, Kind
 from .sru import SRU
-from .transformer import TransformerBaseline
+from .transformer import Transformer, TransformerBaseline
 
-__all__ = ["KINDS", "SRU", "BaselineRNN", "Kind", "TransformerBaseline"]
+__all__ = ["KINDS", "SRU", "Baseline", "BaselineRNN", "Kind", "Transformer", "TransformerBaseline"]

@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..layers.checks import check_probability, check_size, check_tensor
+from ..layers.checks import Lengths, as_lengths, check_choice, check_probability, check_size, check_tensor
 from ..networks.network import last_step
 
 Kind = Literal["rnn", "irnn", "lstm", "gru"]
 KINDS: tuple[str, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One of PyTorch's recurrent networks."""
+
+    kind: Kind = "lstm"
+    """rnn (tanh), irnn (ReLU, identity recurrent matrix), lstm or gru."""
+    hidden_size: int = 128
+    """Neurons of each layer."""
+    layers: int = 1
+    """How many."""
+    dropout: float = 0.0
+    """Probability between layers."""
+    input_size: int | None = None
+    """Features of the input at each step; a recipe's task says it."""
+    batch_first: bool = False
+    """The batch comes before time in input and output."""
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, KINDS)
+        check_size("hidden_size", self.hidden_size)
+        check_size("layers", self.layers)
+        check_probability("dropout", self.dropout)
+
+    def sized(self, input_size: int, steps: int) -> Baseline:
+        """The same for a task; its number of steps does not matter."""
+        return replace(self, input_size=input_size)
+
+    def build(self, **factory: Any) -> BaselineRNN:
+        """The network, with new weights."""
+        sizes: Any = (self.kind, self.input_size, self.hidden_size, self.layers)
+        return BaselineRNN(*sizes, dropout=self.dropout, batch_first=self.batch_first, **factory)
 
 
 class BaselineRNN(nn.Module):
@@ -45,11 +79,11 @@ class BaselineRNN(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        check_choice("kind", kind, KINDS)
         for name, value in {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}.items():
             check_size(name, value)
         check_probability("dropout", dropout)
+        self.config = Baseline(kind, hidden_size, num_layers, dropout, input_size, batch_first)
         self.kind, self.input_size, self.output_size, self.batch_first = kind, input_size, hidden_size, batch_first
         options: dict[str, Any] = {"device": device, "dtype": dtype, "batch_first": batch_first}
         if num_layers > 1:
@@ -82,7 +116,7 @@ class BaselineRNN(nn.Module):
         input: Tensor,
         state: Any = None,
         *,
-        lengths: Tensor | None = None,
+        lengths: Lengths = None,
         resets: Tensor | None = None,
         last: bool = False,
     ) -> tuple[Tensor, Any]:
@@ -93,6 +127,7 @@ class BaselineRNN(nn.Module):
         if resets is not None:
             raise ValueError(f"resets are not served by the {self.kind} baseline; split the sequence where it resets")
         given: Any = input
+        lengths = as_lengths(lengths, input.device) if isinstance(input, Tensor) else None
         if lengths is not None:
             batch, steps = (input.shape[0], input.shape[1]) if self.batch_first else (input.shape[1], input.shape[0])
             check_tensor("lengths", lengths, (batch,))

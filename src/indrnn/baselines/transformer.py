@@ -3,13 +3,55 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..layers.checks import check_probability, check_size, check_tensor
+from ..layers.checks import Lengths, as_lengths, check_probability, check_size, check_tensor
 from ..networks.network import last_step
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Attention over time; with a window, the R-Transformer."""
+
+    hidden_size: int = 128
+    """Features of each layer."""
+    layers: int = 4
+    """How many."""
+    heads: int = 4
+    """Of the attention."""
+    window: int | None = None
+    """Steps that the R-Transformer's GRUs read; None for the Transformer."""
+    dropout: float = 0.1
+    """Probability in each layer."""
+    input_size: int | None = None
+    """Features of the input at each step; a recipe's task says it."""
+    batch_first: bool = False
+    """The batch comes before time in input and output."""
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_size", "layers", "heads"):
+            check_size(name, getattr(self, name))
+        if self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size must be a multiple of heads = {self.heads}, got {self.hidden_size}")
+        if self.window is not None:
+            check_size("window", self.window)
+        check_probability("dropout", self.dropout)
+
+    def sized(self, input_size: int, steps: int) -> Transformer:
+        """The same for a task; its number of steps does not matter."""
+        return replace(self, input_size=input_size)
+
+    def build(self, **factory: Any) -> TransformerBaseline:
+        """The network, with new weights."""
+        sizes: Any = (self.input_size, self.hidden_size, self.layers, self.heads)
+        return TransformerBaseline(
+            *sizes, window=self.window, dropout=self.dropout, batch_first=self.batch_first, **factory
+        )
 
 
 class TransformerBaseline(nn.Module):
@@ -52,6 +94,7 @@ class TransformerBaseline(nn.Module):
         if window is not None:
             check_size("window", window)
         check_probability("dropout", dropout)
+        self.config = Transformer(hidden_size, num_layers, heads, window, dropout, input_size, batch_first)
         self.input_size, self.output_size, self.batch_first, self.window = input_size, hidden_size, batch_first, window
         self.first = nn.Linear(input_size, hidden_size, device=device, dtype=dtype)
         self.layers = nn.ModuleList(
@@ -71,13 +114,14 @@ class TransformerBaseline(nn.Module):
         input: Tensor,
         state: None = None,
         *,
-        lengths: Tensor | None = None,
+        lengths: Lengths = None,
         resets: Tensor | None = None,
         last: bool = False,
     ) -> tuple[Tensor, None]:
         """Run over a whole sequence; see `indrnn.networks.Network.forward`. There is no state, and no resets."""
         if state is not None or resets is not None:
             raise ValueError("state and resets are not served: attention takes a sequence whole")
+        lengths = as_lengths(lengths, input.device)
         x = input.transpose(0, 1) if self.batch_first else input
         check_tensor("lengths", lengths, (x.shape[1],))
         steps = x.shape[0]

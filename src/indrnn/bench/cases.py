@@ -2,7 +2,7 @@
 
 `worker.py` loads this file by its path into the process of either version, so it uses nothing of indrnn but names that
 both have. Where a version changes how something is made or called, this file is the place to adapt: `_options` (how a
-network is given its settings), `_dropout`, `_classifier`, `_first`, and `_role` (which parameters are recurrent
+network is given its settings), `_dense_dropout`, `_classifier`, `_first`, and `_role` (which parameters are recurrent
 weights) look at what the version has.
 """
 
@@ -156,7 +156,7 @@ def _residual(T: int, dropout: bool) -> Any:
 
 def _dense(T: int, dropout: bool) -> Any:
     kind = indrnn.DenseIndRNN
-    return kind(1, 16, **_options(kind, T), dropout=_dropout(0.2, 0.1, 0.2, 0.1) if dropout else _dropout())
+    return kind(1, 16, **_options(kind, T), **_dense_dropout(0.2, 0.1, 0.2, 0.1) if dropout else {})
 
 
 NETWORKS: dict[str, Callable[[int, bool], Any]] = {"plain": _plain, "residual": _residual, "dense": _dense}
@@ -164,20 +164,24 @@ NETWORKS: dict[str, Callable[[int, bool], Any]] = {"plain": _plain, "residual": 
 
 def _options(network: type[nn.Module], T: int) -> dict[str, Any]:
     """A norm after each recurrence and a long memory of T steps, as this version's networks take their settings."""
-    settings = {"norm": "after", "sequence_length": T, "long_memory": True}
+    settings = {"sequence_length": T, "long_memory": True}
     if "recurrent" in inspect.signature(network).parameters:
-        return {"recurrent": indrnn.Recurrent(**settings)}
-    return settings
+        return {"recurrent": indrnn.Recurrent(norm="after", **settings)}
+    return {"norm": "batch", "norm_place": "after", **settings}
 
 
-def _dropout(*probabilities: float) -> Any:
+def _dense_dropout(*probabilities: float) -> dict[str, Any]:
     """Of a dense network: first layer, bottlenecks, dense layers, transitions."""
-    return indrnn.DenseDropout(*probabilities)
+    if hasattr(indrnn, "DenseDropout"):
+        return {"dropout": indrnn.DenseDropout(*probabilities)}
+    names = ("first_dropout", "bottleneck_dropout", "dense_dropout", "transition_dropout")
+    return dict(zip(names, probabilities, strict=True))
 
 
 def _classifier(network: nn.Module) -> Any:
     """The head that classifies the last step."""
-    return indrnn.LastStepClassifier(network, CLASSES)
+    kind = indrnn.SequenceClassifier if hasattr(indrnn, "SequenceClassifier") else indrnn.LastStepClassifier
+    return kind(network, CLASSES)
 
 
 def _first(result: Any) -> Tensor:

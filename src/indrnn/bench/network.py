@@ -15,34 +15,38 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import constrain_, parameter_groups
-from ..networks import (
-    DenseDropout,
-    DenseIndRNN,
-    IndRec,
-    LastStepClassifier,
-    Network,
-    PlainIndRNN,
-    Recurrent,
-    ResidualIndRNN,
-)
+from ..networks import Dense, Network, NetworkConfig, Plain, RecurrentUnit, Residual, SequenceClassifier
 from .measure import Bench
 
 STEPS, BATCH, CLASSES = 784, 32, 10
-SETTINGS = Recurrent(sequence_length=STEPS, long_memory=True)
-NETWORKS: dict[str, Callable[[Recurrent], Network]] = {
-    "plain, 6 layers of 128": lambda r: PlainIndRNN(1, 128, 6, r, dropout=0.1),
-    "residual, 5 blocks of two, 128": lambda r: ResidualIndRNN(1, 128, 5, r, dropout=0.1),
-    "dense, k = 16": lambda r: DenseIndRNN(1, 16, recurrent=r, dropout=DenseDropout(0.2, 0.1, 0.2, 0.1)),
+NETWORKS: dict[str, NetworkConfig] = {
+    "plain, 6 layers of 128": Plain(1, 128, 6, dropout=0.1, sequence_length=STEPS, long_memory=True),
+    "residual, 5 blocks of two, 128": Residual(1, 128, 5, dropout=0.1, sequence_length=STEPS, long_memory=True),
+    "dense, k = 16": Dense(
+        *(1, 16),
+        first_dropout=0.2,
+        bottleneck_dropout=0.1,
+        dense_dropout=0.2,
+        transition_dropout=0.1,
+        sequence_length=STEPS,
+        long_memory=True,
+    ),
 }
 PRODUCTS = "the matrix products alone"
 
 
-class Nothing(nn.Module):
-    """In the place of a recurrent layer: what is left are the matrix products."""
+class ProductOnly(nn.Module):
+    """In the place of a recurrent layer: what is left of it is its matrix product."""
 
-    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Return x."""
-        return x
+    def __init__(self, unit: RecurrentUnit) -> None:
+        super().__init__()
+        self.weight, self.size = unit.weight, unit.size
+
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """The product, and a state of zeros."""
+        if self.weight is not None:
+            x = F.linear(x, self.weight.weight)  # type: ignore[arg-type]
+        return x, x.new_zeros(x.shape[1], self.size)
 
 
 class LSTMClassifier(nn.Module):
@@ -62,8 +66,8 @@ def products_only(network: Network) -> Network:
     """The network without its recurrent layers."""
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, IndRec):
-                setattr(module, name, Nothing())
+            if isinstance(child, RecurrentUnit):
+                setattr(module, name, ProductOnly(child))
     return network
 
 
@@ -85,16 +89,16 @@ def training_step(model: nn.Module, device: torch.device) -> Callable[[], None]:
 
 def check_agreement(device: torch.device) -> None:
     """The fused network and the one of separate modules, with the same weights, give the same loss."""
-    for build in NETWORKS.values():
+    for config in NETWORKS.values():
         fused, apart = (
-            LastStepClassifier(build(replace(SETTINGS, fused=fused)), CLASSES).to(device) for fused in (True, False)
+            SequenceClassifier(replace(config, fused=fused).build(), CLASSES).to(device) for fused in (True, False)
         )
         apart.load_state_dict(fused.state_dict())
         x = torch.rand(50, BATCH, 1, device=device)
         results = []
         for model in (fused, apart):
             for module in model.modules():
-                if isinstance(module, IndRec):
+                if isinstance(module, RecurrentUnit):
                     module.dropout = 0.0
             torch.manual_seed(0)
             results.append(model(x)[0])
@@ -104,11 +108,11 @@ def check_agreement(device: torch.device) -> None:
 def run(bench: Bench) -> None:
     """Measure everything."""
     check_agreement(bench.device)
-    for title, build in list(NETWORKS.items())[: 1 if bench.quick else None]:
+    for title, config in list(NETWORKS.items())[: 1 if bench.quick else None]:
         models: dict[str, nn.Module] = {
-            PRODUCTS: LastStepClassifier(products_only(build(SETTINGS)), CLASSES),
-            "fused": LastStepClassifier(build(SETTINGS), CLASSES),
-            "separate modules": LastStepClassifier(build(replace(SETTINGS, fused=False)), CLASSES),
+            PRODUCTS: SequenceClassifier(products_only(config.build()), CLASSES),
+            "fused": SequenceClassifier(config.build(), CLASSES),
+            "separate modules": SequenceClassifier(replace(config, fused=False).build(), CLASSES),
         }
         if title.startswith("plain") and not bench.quick:
             models["torch.nn.LSTM, 6 layers"] = LSTMClassifier()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 import tyro
 
-from .. import keep_memory
+from ..memory import keep_memory
 from ..training.folder import RunFolder
 from ..training.options import check_count
 from .main import UsageError
@@ -61,7 +61,7 @@ def bench(arguments: list[str]) -> int:
         threads: int | None = None
         """CPU threads; as many as torch takes if none is given."""
         keep_memory: bool = False
-        """Call indrnn.keep_memory() first, as `indrnn train` does: for all that is measured alike."""
+        """Call indrnn.memory.keep_memory() first, as `indrnn train` does: for all that is measured alike."""
         against: Path | None = None
         """For layer and network: measure this version beside the one installed in the .venv of this checkout, nothing
         else; files are named KIND-against."""

@@ -15,7 +15,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from .. import keep_memory, onednn
+from .. import onednn
+from ..memory import keep_memory
 from ..models import Baseline, Transformer, from_plain, load
 from ..recipes import ROWS, Recipe, Row, find
 from ..recipes.adding import AddingRecipe

@@ -6,6 +6,7 @@ from .dropout import SharedDropout, embedding_dropout, shared_dropout
 from .indrnn import IndRNN, IndRNNCell
 from .norm import SequenceBatchNorm, StepBatchNorm
 from .parameters import parameter_groups
+from .statistics import gather_statistics
 
 __all__ = [
     "EPSILON",
@@ -20,6 +21,7 @@ __all__ = [
     "attach_constraint",
     "constrain_",
     "embedding_dropout",
+    "gather_statistics",
     "parameter_groups",
     "shared_dropout",
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +19,36 @@ EPSILON = 0.2
 paper's authors used for pixel-by-pixel MNIST)."""
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_RECURRENT_WEIGHT = re.compile(r"weight_hh(_l\d+)?(_reverse)?")
+_PATIENCE = 32  # training passes since the last constraint: more than an optimiser makes within one step
+
+
+class BoundOptions(TypedDict, total=False):
+    """The options of a layer that are about its recurrent weights; see `RecurrentBound`."""
+
+    gamma: float | None
+    sequence_length: int | None
+    epsilon: float
+    lower_bound: bool
+    bound: float | None
+    long_memory: bool
 
 
 class RecurrentBound(nn.Module):
-    """The range a layer's recurrent weights start in and are held in; a child of the layer, and part of its state.
+    """The range that a layer's recurrent weights start in and are held in; a child of the layer.
 
-    `upper` is γ^(1/T), or inf for none. `lower` is 0, or the paper's relaxed condition against vanishing gradients: at
-    least one neuron of the layer has |u| >= lower. Both are plain floats that may be set at any time; `state_dict`
-    holds them in float64 whatever the type of the weights.
+    `upper` is γ^(1/T), or `bound`, or inf for none. `lower` is 0, or the paper's relaxed condition against vanishing
+    gradients: at least one neuron of the layer has |u| >= lower. Both are plain floats that may be set at any time.
+    `state_dict` records them, in float64 whatever the type of the weights. They belong to the layer and not to the
+    weights: `load_state_dict` keeps the layer's own, and warns where the record is of others.
 
     Args:
         gamma: the largest factor by which a gradient may grow over a sequence; None for no bound.
         sequence_length: T; needed unless gamma is 1 or None.
         epsilon: the least factor that a long memory must pass on over a sequence.
         lower_bound: hold the relaxed condition too, with lower = epsilon^(1/T); needs `sequence_length`.
+        bound: the bound itself, in place of gamma^(1/T).
+        long_memory: u starts in U(ε^(1/T), upper) instead of U(0, upper); needs `sequence_length`.
     """
 
     def __init__(
@@ -39,64 +57,146 @@ class RecurrentBound(nn.Module):
         sequence_length: int | None = None,
         epsilon: float = EPSILON,
         lower_bound: bool = False,
+        bound: float | None = None,
+        long_memory: bool = False,
     ) -> None:
         super().__init__()
-        if gamma is not None and not (isinstance(gamma, (int, float)) and 0 < gamma < math.inf):
+        if gamma is not None and not (_is_number(gamma) and 0 < gamma < math.inf):
             raise ValueError(f"gamma must be a positive number or None, got {gamma!r}")
+        if bound is not None and not (_is_number(bound) and 0 < bound < math.inf):
+            raise ValueError(f"bound must be a positive number or None, got {bound!r}")
+        if bound is not None and gamma not in (None, 1):
+            raise ValueError(f"bound and gamma cannot both be given, got bound = {bound} and gamma = {gamma}")
         if sequence_length is not None:
             check_size("sequence_length", sequence_length)
-        if not (isinstance(epsilon, (int, float)) and 0 < epsilon <= 1):
+        if not (_is_number(epsilon) and 0 < epsilon <= 1):
             raise ValueError(f"epsilon must be a number in (0, 1], got {epsilon!r}")
         if sequence_length is None:
             if gamma not in (None, 1):
                 raise ValueError(f"sequence_length is needed to turn gamma = {gamma} into a bound, gamma^(1/T)")
             if lower_bound:
                 raise ValueError("sequence_length is needed for lower_bound, epsilon^(1/T)")
-        T = sequence_length or 1
-        self.upper = math.inf if gamma is None else gamma ** (1 / T)
-        self.long_memory = None if sequence_length is None else epsilon ** (1 / T)
-        self.lower = epsilon ** (1 / T) if lower_bound else 0.0
-
-    def init_(self, u: Tensor, long_memory: bool = False) -> None:
-        """Draw u from U(0, upper), with `long_memory` from U(ε^(1/T), upper). Where there is no bound, upper is 1."""
-        upper = self.upper if math.isfinite(self.upper) else 1.0
-        lower = 0.0
-        if long_memory:
-            if self.long_memory is None:
-                raise ValueError("sequence_length is needed for long_memory, whose weights start above epsilon^(1/T)")
-            lower = self.long_memory
-            if lower > upper:
-                raise ValueError(f"epsilon^(1/T) = {lower} must not lie above the bound, {upper}")
-        with torch.no_grad():
-            u.uniform_(lower, upper)
             if long_memory:
+                raise ValueError("sequence_length is needed for long_memory, whose weights start above epsilon^(1/T)")
+        T = sequence_length or 1
+        self.options: BoundOptions = {
+            "gamma": gamma,
+            "sequence_length": sequence_length,
+            "epsilon": epsilon,
+            "lower_bound": lower_bound,
+            "bound": bound,
+            "long_memory": long_memory,
+        }
+        self.upper = float(bound) if bound is not None else math.inf if gamma is None else float(gamma ** (1 / T))
+        self.start = epsilon ** (1 / T) if long_memory else 0.0
+        self.lower = epsilon ** (1 / T) if lower_bound else 0.0
+        if long_memory and self.start > self._highest_start:
+            raise ValueError(f"epsilon^(1/T) = {self.start} must not lie above the bound, {self._highest_start}")
+        self._passes = 0  # in training since the last constraint
+        self._pending: tuple[Tensor, Any] | None = None
+
+    @property
+    def _highest_start(self) -> float:
+        return self.upper if math.isfinite(self.upper) else 1.0
+
+    def init_(self, u: Tensor, long_memory: bool = True) -> None:
+        """Draw u from U(start, upper); start is 0 without a `long_memory`, upper is 1 where there is no bound."""
+        lower = self.start if long_memory else 0.0
+        with torch.no_grad():
+            u.uniform_(lower, self._highest_start)
+            if lower:
                 u.clamp_(min=_away_from_zero(lower, u.dtype))
         self.constrain_(u)
 
     def constrain_(self, u: Tensor) -> None:
         """Clamp u in place to |u| <= upper, rounded toward zero to u's type, then hold `lower` if it is set."""
+        self._passes = 0
         with torch.no_grad():
+            if _is_sharded(u):
+                self._constrain_shards_(u)
+            else:
+                self._constrain_(u)
+
+    def _constrain_(self, u: Tensor) -> None:
+        if math.isfinite(self.upper):
+            upper = _toward_zero(self.upper, u.dtype)
+            u.clamp_(-upper, upper)
+        if self.lower > 0 and u.numel() > 0:
+            # Without asking for the value, so that a GPU does not wait: the largest is moved up if it is too small.
+            flat = u.view(-1)
+            largest = flat.abs().argmax(keepdim=True)
+            value = flat[largest]
+            least = _away_from_zero(self.lower, u.dtype)
             if math.isfinite(self.upper):
-                upper = _toward_zero(self.upper, u.dtype)
-                u.clamp_(-upper, upper)
-            if self.lower > 0 and u.numel() > 0:
-                # Without asking for the value, so that a GPU does not wait: the largest is moved up if it is too small.
-                flat = u.view(-1)
-                largest = flat.abs().argmax(keepdim=True)
-                value = flat[largest]
-                least = _away_from_zero(self.lower, u.dtype)
-                if math.isfinite(self.upper):
-                    least = min(least, _toward_zero(self.upper, u.dtype))
-                lower = torch.full_like(value, least).copysign(value)
-                flat[largest] = torch.where(value.abs() < lower.abs(), lower, value)
+                least = min(least, _toward_zero(self.upper, u.dtype))
+            lower = torch.full_like(value, least).copysign(value)
+            flat[largest] = torch.where(value.abs() < lower.abs(), lower, value)
+
+    def _constrain_shards_(self, u: Any) -> None:
+        """As of the whole: which neuron is the largest, no process can know from its own shard."""
+        if self.lower == 0:
+            self._constrain_(u.to_local())
+            return
+        from torch.distributed.tensor import DTensor, Replicate
+
+        whole = u.full_tensor()
+        self._constrain_(whole)
+        everywhere = DTensor.from_local(whole, u.device_mesh, [Replicate()] * u.device_mesh.ndim, run_check=False)
+        u.to_local().copy_(everywhere.redistribute(u.device_mesh, u.placements).to_local())
+
+    def watch(self, *weights: Tensor) -> None:
+        """Warn, once, where a layer trains and a |u| exceeds its bound: no constraint was applied for many passes.
+
+        What a GPU finds is looked at when it is there, passes later, so that the host never waits.
+        """
+        if torch.compiler.is_compiling() or self._passes < 0 or not torch.is_grad_enabled():
+            return
+        self._passes += 1
+        if self._passes % _PATIENCE or not math.isfinite(self.upper) or torch._C._are_functorch_transforms_active():
+            return
+        if any(type(u) not in (Tensor, nn.Parameter) or u.is_meta or not u.requires_grad for u in weights):
+            return
+        u = weights[0]
+        exceeds = torch.stack([u.detach().abs().max() for u in weights]).max() > _toward_zero(self.upper, u.dtype)
+        if u.device.type == "cpu":
+            self._warn_if(bool(exceeds))
+            return
+        if self._pending is not None and self._pending[1].query():
+            self._warn_if(bool(self._pending[0]))
+            self._pending = None
+        if self._pending is None:
+            flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(exceeds, non_blocking=True)
+            event = torch.Event(u.device)
+            event.record()
+            self._pending = (flag, event)
+
+    def _warn_if(self, exceeds: bool) -> None:
+        if exceeds:
+            self._passes = -1  # said; until the next constraint
+            warnings.warn(
+                "a recurrent weight exceeds its bound in training, and nothing holds it: gradients may explode. Call "
+                "indrnn.attach_constraint(optimizer, model) for the optimizer in use (a copied or rebuilt one has lost "
+                "it), or indrnn.constrain_(model) after each step; or build with gamma=None for no bound",
+                stacklevel=4,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_pending": None}  # an event of the device cannot be copied
 
     def get_extra_state(self) -> Tensor:
         """(upper, lower), for `state_dict`."""
-        return torch.tensor([self.upper, self.lower], dtype=torch.float64)
+        return torch.tensor([self.upper, self.lower], dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Any) -> None:
-        """What `load_state_dict` calls."""
-        self.upper, self.lower = (float(value) for value in state)
+        """What `load_state_dict` calls: compare, and keep what the layer has."""
+        recorded = tuple(float(value) for value in state)
+        if not all(math.isclose(a, b, rel_tol=1e-12) for a, b in zip(recorded, (self.upper, self.lower), strict=True)):
+            warnings.warn(
+                f"these weights were held in |u| <= {recorded[0]:.9g} (lower {recorded[1]:.9g}), and the layer that "
+                f"takes them has the bound {self.upper:.9g} (lower {self.lower:.9g}), which it keeps; "
+                "indrnn.constrain_ brings the weights into it",
+                stacklevel=2,
+            )
 
     def extra_repr(self) -> str:
         """Show the two numbers."""
@@ -104,15 +204,20 @@ class RecurrentBound(nn.Module):
 
 
 def constrain_(module: nn.Module) -> None:
-    """Clamp, in place, every recurrent weight in `module` to its layer's bound: |u| <= γ^(1/T) holds in every type."""
+    """Clamp, in place, every recurrent weight in `module` to its layer's bound: |u| <= γ^(1/T) holds in every type.
+
+    A pruned weight is held too. One that is computed from other parameters (`parametrize`, `weight_norm`) is refused,
+    unless its layer has no bound.
+    """
     for bound, u in _bounded(module):
         bound.constrain_(u)
 
 
 def attach_constraint(optimizer: torch.optim.Optimizer, module: nn.Module) -> RemovableHandle:
     """Call `constrain_(module)` after each step of `optimizer`, until the returned handle's `remove()` is called."""
-    if next(_bounded(module), None) is None:
+    if next(_layers(module), None) is None:
         raise ValueError(f"module must hold an IndRNN layer to constrain, got {type(module).__name__} without one")
+    list(_bounded(module))  # what cannot be held is refused here, and not after the first step
 
     def hook(*_: Any) -> None:
         constrain_(module)
@@ -121,17 +226,52 @@ def attach_constraint(optimizer: torch.optim.Optimizer, module: nn.Module) -> Re
 
 
 def recurrent_weights(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Every recurrent weight in `module`."""
-    return (u for _, u in _bounded(module))
+    """Every recurrent weight in `module` that is a parameter, or of which one is the pruned form."""
+    return (u for layer in _layers(module) for u in _recurrent_weights_of(layer))
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    return (layer for layer in module.modules() if isinstance(getattr(layer, "bound", None), RecurrentBound))
 
 
 def _bounded(module: nn.Module) -> Iterator[tuple[RecurrentBound, nn.Parameter]]:
-    for layer in module.modules():
-        bound = getattr(layer, "bound", None)
-        if isinstance(bound, RecurrentBound):
-            for name, parameter in layer.named_parameters(recurse=False):
-                if name.startswith("weight_hh"):
-                    yield bound, parameter
+    for layer in _layers(module):
+        bound = layer.bound
+        assert isinstance(bound, RecurrentBound)
+        if math.isfinite(bound.upper) or bound.lower:
+            _refuse_computed(layer)
+        for u in _recurrent_weights_of(layer):
+            yield bound, u
+
+
+def _recurrent_weights_of(layer: nn.Module) -> Iterator[nn.Parameter]:
+    for name, parameter in layer.named_parameters(recurse=False):
+        if _RECURRENT_WEIGHT.fullmatch(name.removesuffix("_orig")):
+            yield parameter
+
+
+def _refuse_computed(layer: nn.Module) -> None:
+    """Raise where a recurrent weight is computed from others, which a clamp of those would not bound."""
+    computed = [name for name in getattr(layer, "parametrizations", {}) if _RECURRENT_WEIGHT.fullmatch(name)]
+    for name, _ in layer.named_parameters(recurse=False):
+        stem = next((name.removesuffix(end) for end in ("_g", "_v", "_orig") if name.endswith(end)), "")
+        pruned = name.endswith("_orig") and f"{stem}_mask" in layer._buffers
+        if _RECURRENT_WEIGHT.fullmatch(stem) and not pruned:
+            computed.append(stem)
+    if computed:
+        raise ValueError(
+            f"{computed[0]} of {type(layer).__name__} is computed from other parameters (a parametrisation), so it "
+            "cannot be clamped to its bound; build the layer with gamma=None, and bound it in the parametrisation"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_sharded(u: Tensor) -> bool:
+    """Whether it is a DTensor, as under FSDP2; asked so that torch.distributed is not imported for nothing."""
+    return type(u) not in (Tensor, nn.Parameter) and hasattr(u, "to_local") and hasattr(u, "device_mesh")
 
 
 def _toward_zero(value: float, dtype: torch.dtype) -> float:

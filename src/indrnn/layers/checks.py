@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ..ops import reference
+
+Lengths = Tensor | Sequence[int] | None
+"""The steps of each sequence of a padded batch, as callers may give them."""
+
+
+def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
+    """A list of lengths as a tensor; anything else as it is, for the checks that follow."""
+    return torch.tensor(lengths, device=device) if isinstance(lengths, (list, tuple)) else lengths  # type: ignore[return-value]
 
 
 def check_size(name: str, value: int, least: int = 1) -> None:
@@ -14,6 +24,12 @@ def check_size(name: str, value: int, least: int = 1) -> None:
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raise unless `value` is one of them."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def check_probability(name: str, p: float) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import choice, recurrence, reference, timeline
-from .bound import EPSILON, RecurrentBound
-from .checks import check_like_weight, check_nonlinearity, check_resets, check_size, check_tensor
+from .bound import BoundOptions, RecurrentBound
+from .checks import Lengths, as_lengths, check_like_weight, check_nonlinearity, check_resets, check_size, check_tensor
 from .indrnn import _describe, _last_steps
 from .padding import without_padding
 
@@ -42,14 +42,10 @@ class _ConvIndRNN(nn.Module):
         *,
         reverse: bool = False,
         positions: int | tuple[int, ...] | None = None,
-        gamma: float | None = 1.0,
-        sequence_length: int | None = None,
-        long_memory: bool = False,
-        epsilon: float = EPSILON,
-        lower_bound: bool = False,
         backend: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **recurrent: Unpack[BoundOptions],
     ) -> None:
         super().__init__()
         for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
@@ -70,13 +66,12 @@ class _ConvIndRNN(nn.Module):
         self.batch_first = batch_first
         self.reverse = reverse
         self.positions = None if positions is None else self._sizes("positions", positions)
-        self.long_memory = long_memory
         self.backend = backend
         if isinstance(padding, str) and padding not in ("same", "valid"):
             raise ValueError(f"padding must be 'same', 'valid' or in numbers, got {padding!r}")
         if padding == "same" and max(self.stride) > 1:
             raise ValueError(f"padding must not be 'same' where stride is not 1, got a stride of {self.stride}")
-        self.bound = RecurrentBound(gamma, sequence_length, epsilon, lower_bound)
+        self.bound = RecurrentBound(**recurrent)
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
@@ -89,12 +84,12 @@ class _ConvIndRNN(nn.Module):
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
         nn.init.kaiming_uniform_(self.weight_ih, a=8)
-        self.bound.init_(self.weight_hh, self.long_memory)
+        self.bound.init_(self.weight_hh)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(
-        self, input: Tensor, hx: Tensor | None = None, *, lengths: Tensor | None = None, resets: Tensor | None = None
+        self, input: Tensor, hx: Tensor | None = None, *, lengths: Lengths = None, resets: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Run over a sequence.
 
@@ -109,7 +104,10 @@ class _ConvIndRNN(nn.Module):
         Returns:
             output, (T, B, out_channels, S_out) in the input's layout, and h_n, (B, out_channels, S_out).
         """
+        lengths = as_lengths(lengths, input.device) if isinstance(input, Tensor) else None
         size = self._check(input, hx, lengths, resets)
+        if self.training:
+            self.bound.watch(self.weight_hh)
         if self.batch_first:
             input = input.transpose(0, 1)
             resets = None if resets is None else resets.transpose(0, 1)
@@ -199,7 +197,7 @@ class _ConvIndRNN(nn.Module):
                 ("batch_first", self.batch_first, False),
                 ("reverse", self.reverse, False),
                 ("positions", self.positions, None),
-                ("long_memory", self.long_memory, False),
+                ("long_memory", self.bound.start > 0, False),
                 ("backend", self.backend, None),
             ),
         )
@@ -228,14 +226,10 @@ class ConvIndRNN1d(_ConvIndRNN):
         batch_first: whether input, output, and `resets` have the batch before time (not the states).
         reverse: go from the last step to the first.
         positions: L_out, to have a u for each channel and position; None to have one for each channel.
-        gamma: as for `IndRNN`.
-        sequence_length: as for `IndRNN`.
-        long_memory: u starts in U(ε^(1/T), γ^(1/T)).
-        epsilon: as for `IndRNN`.
-        lower_bound: as for `IndRNN`.
         backend: as for `indrnn.recurrence`.
         device: where the parameters are made.
         dtype: their type.
+        **recurrent: as for `IndRNN`; see `RecurrentBound`.
     """
 
     _dims = 1

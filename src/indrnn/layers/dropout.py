@@ -31,21 +31,25 @@ def embedding_dropout(weight: Tensor, p: float, training: bool) -> Tensor:
 
 
 class SharedDropout(nn.Module):
-    """Dropout with one mask for all time steps of (T, B, ..., N).
+    """Dropout with one mask for all time steps of (T, B, ..., N), or (B, T, ..., N) with `batch_first`.
 
     Args:
         p: the probability that a neuron is dropped.
+        batch_first: whether the batch comes before time.
     """
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, batch_first: bool = False) -> None:
         super().__init__()
         check_probability("p", p)
         self.p = float(p)
+        self.batch_first = batch_first
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop, in training."""
+        if self.batch_first:
+            return shared_dropout(x.transpose(0, 1), self.p, self.training).transpose(0, 1)
         return shared_dropout(x, self.p, self.training)
 
     def extra_repr(self) -> str:
-        """The probability."""
-        return f"p={self.p}"
+        """The probability and the layout."""
+        return f"p={self.p}" + (", batch_first=True" if self.batch_first else "")

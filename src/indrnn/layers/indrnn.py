@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +12,19 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..ops import choice, recurrence_, reference, timeline
-from .bound import EPSILON, RecurrentBound
-from .checks import check_like_weight, check_nonlinearity, check_probability, check_resets, check_size, check_tensor
+from .bound import BoundOptions, RecurrentBound
+from .checks import (
+    Lengths,
+    as_lengths,
+    check_like_weight,
+    check_nonlinearity,
+    check_probability,
+    check_resets,
+    check_size,
+    check_tensor,
+)
 from .dropout import dropout_mask
-from .padding import without_padding
+from .padding import unpack, without_padding
 from .projection import project
 from .recompute import in_pieces
 
@@ -40,18 +49,16 @@ class IndRNN(nn.Module):
         batch_first: whether input, output, and `resets` have the batch before time (not the states, as in torch).
         dropout: probability of dropout after each layer but the last, with one mask for all time steps.
         bidirectional: also run over the sequence from its end; features of both directions are concatenated.
-        gamma: the bound on u is γ^(1/T), so that no gradient grows by more than γ; None for no bound.
-        sequence_length: T; needed where γ is not 1, and for `long_memory` and `lower_bound`.
-        long_memory: for a network of which the last step's output alone is used: u of the last layer starts in
-            U(ε^(1/T), γ^(1/T)).
-        epsilon: ε, the least factor that a long memory passes on over T steps.
-        lower_bound: the constraint also keeps at least one neuron in each layer at |u| >= ε^(1/T).
         backend: as for `indrnn.recurrence`.
         recompute: for very long sequences: keep only the states between pieces of this many steps, and compute the
             rest again, piece by piece, in the backward pass; None to keep everything. Not with `bidirectional`, and
             for first derivatives only.
         device: where the parameters are made.
         dtype: their type.
+        **recurrent: `gamma` (the bound on u is γ^(1/T), so that no gradient grows by more than γ; 1 if not given, None
+            for no bound), `sequence_length` (T), `bound` (the bound itself), `long_memory` (for a network of which the
+            last step's output alone is used: u of the last layer starts in U(ε^(1/T), γ^(1/T))), `epsilon` and
+            `lower_bound`; see `RecurrentBound`.
     """
 
     weight_ih_l0: nn.Parameter
@@ -69,15 +76,11 @@ class IndRNN(nn.Module):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
-        gamma: float | None = 1.0,
-        sequence_length: int | None = None,
-        long_memory: bool = False,
-        epsilon: float = EPSILON,
-        lower_bound: bool = False,
         backend: str | None = None,
         recompute: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **recurrent: Unpack[BoundOptions],
     ) -> None:
         super().__init__()
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
@@ -101,11 +104,10 @@ class IndRNN(nn.Module):
         self.batch_first = batch_first
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
-        self.long_memory = long_memory
         self.backend = backend
         self.recompute = recompute
         choice.check_name(backend)
-        self.bound = RecurrentBound(gamma, sequence_length, epsilon, lower_bound)
+        self.bound = RecurrentBound(**recurrent)
         self._suffixes = [_suffix(layer, way) for layer in range(num_layers) for way in range(self._directions)]
         for i, suffix in enumerate(self._suffixes):
             inputs = input_size if i < self._directions else hidden_size * self._directions
@@ -120,14 +122,14 @@ class IndRNN(nn.Module):
         """Draw all parameters anew."""
         first_of_last = len(self._suffixes) - self._directions
         for i, suffix in enumerate(self._suffixes):
-            _init_parameters(self, suffix, self.long_memory and i >= first_of_last)
+            _init_parameters(self, suffix, i >= first_of_last)
 
     def flatten_parameters(self) -> None:
         """Do nothing: here so that code written for `torch.nn.RNN` runs."""
 
     @overload
     def forward(
-        self, input: Tensor, hx: Tensor | None = None, *, lengths: Tensor | None = None, resets: Tensor | None = None
+        self, input: Tensor, hx: Tensor | None = None, *, lengths: Lengths = None, resets: Tensor | None = None
     ) -> tuple[Tensor, Tensor]: ...
 
     @overload
@@ -136,7 +138,7 @@ class IndRNN(nn.Module):
         input: PackedSequence,
         hx: Tensor | None = None,
         *,
-        lengths: Tensor | None = None,
+        lengths: Lengths = None,
         resets: Tensor | None = None,
     ) -> tuple[PackedSequence, Tensor]: ...
 
@@ -145,7 +147,7 @@ class IndRNN(nn.Module):
         input: Tensor | PackedSequence,
         hx: Tensor | None = None,
         *,
-        lengths: Tensor | None = None,
+        lengths: Lengths = None,
         resets: Tensor | None = None,
     ) -> tuple[Tensor | PackedSequence, Tensor]:
         """Run over a sequence.
@@ -165,6 +167,7 @@ class IndRNN(nn.Module):
             return self._forward_packed(input, hx, lengths, resets)
         if not isinstance(input, Tensor):
             raise TypeError(f"input must be a tensor or a PackedSequence, got {type(input).__name__}")
+        lengths = as_lengths(lengths, input.device)
         if input.dim() not in (2, 3):
             raise ValueError(f"input must have two dimensions (unbatched) or three, got the shape {tuple(input.shape)}")
         batched = input.dim() == 3
@@ -188,6 +191,8 @@ class IndRNN(nn.Module):
         self, x: Tensor, h_0: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
+        if self.training:
+            self.bound.watch(*(getattr(self, f"weight_hh{suffix}") for suffix in self._suffixes))
         B, N, L = x.shape[1], self.hidden_size, self.num_layers
         masks: list[Tensor | None] = [None] * (L - 1)
         if self.training and self.dropout > 0:
@@ -268,29 +273,22 @@ class IndRNN(nn.Module):
         return x, torch.cat(h_n)
 
     def _forward_packed(
-        self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+        self, input: PackedSequence, hx: Tensor | None, lengths: Lengths, resets: Tensor | None
     ) -> tuple[PackedSequence, Tensor]:
         timeline().refuse("a PackedSequence")
-        data, batch_sizes, order, back = input
         if lengths is not None:
             raise ValueError("lengths must be None with a PackedSequence, which has its own")
-        if data.dim() != 2:
-            raise ValueError(f"input's data must have two dimensions in a PackedSequence, got {tuple(data.shape)}")
-        T, B = len(batch_sizes), int(batch_sizes[0])
-        self._check(data, T, B, hx, None, resets)
-        # Step t of the packed data is the first batch_sizes[t] sequences, longest first.
-        valid = torch.arange(B, device=batch_sizes.device) < batch_sizes.unsqueeze(1)
-        lengths, valid = valid.sum(0).to(data.device), valid.to(data.device)
+        padded, steps, pack = unpack(input)
+        self._check(input.data, padded.shape[0], padded.shape[1], hx, None, resets)
         if resets is not None and self.batch_first:
             resets = resets.transpose(0, 1)
-        if order is not None:
+        if (order := input.sorted_indices) is not None:
             hx = None if hx is None else hx.index_select(1, order)
             resets = None if resets is None else resets.index_select(1, order)
-        padded = data.new_zeros(T, B, data.shape[-1]).masked_scatter(valid.unsqueeze(-1), data)
-        output, h_n = self._run(padded, hx, lengths, resets)
-        if back is not None:
-            h_n = h_n.index_select(1, back)
-        return PackedSequence(output[valid], batch_sizes, order, back), h_n
+        output, h_n = self._run(padded, hx, steps, resets)
+        if input.unsorted_indices is not None:
+            h_n = h_n.index_select(1, input.unsorted_indices)
+        return pack(output), h_n
 
     def _check(
         self,
@@ -322,7 +320,7 @@ class IndRNN(nn.Module):
                 ("batch_first", self.batch_first, False),
                 ("dropout", self.dropout, 0.0),
                 ("bidirectional", self.bidirectional, False),
-                ("long_memory", self.long_memory, False),
+                ("long_memory", self.bound.start > 0, False),
                 ("backend", self.backend, None),
                 ("recompute", self.recompute, None),
             ),
@@ -339,13 +337,9 @@ class IndRNNCell(nn.Module):
         hidden_size: neurons.
         bias: whether there is a b.
         nonlinearity: "relu", "tanh", "sigmoid" or "identity".
-        gamma: as for `IndRNN`.
-        sequence_length: as for `IndRNN`.
-        long_memory: as for `IndRNN`.
-        epsilon: as for `IndRNN`.
-        lower_bound: as for `IndRNN`.
         device: where the parameters are made.
         dtype: their type.
+        **recurrent: as for `IndRNN`; see `RecurrentBound`.
     """
 
     weight_ih: nn.Parameter
@@ -359,13 +353,9 @@ class IndRNNCell(nn.Module):
         bias: bool = True,
         nonlinearity: str = "relu",
         *,
-        gamma: float | None = 1.0,
-        sequence_length: int | None = None,
-        long_memory: bool = False,
-        epsilon: float = EPSILON,
-        lower_bound: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **recurrent: Unpack[BoundOptions],
     ) -> None:
         super().__init__()
         check_size("input_size", input_size)
@@ -374,14 +364,13 @@ class IndRNNCell(nn.Module):
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.nonlinearity = nonlinearity
-        self.long_memory = long_memory
-        self.bound = RecurrentBound(gamma, sequence_length, epsilon, lower_bound)
+        self.bound = RecurrentBound(**recurrent)
         _add_parameters(self, "", input_size, hidden_size, bias, device, dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
-        _init_parameters(self, "", self.long_memory)
+        _init_parameters(self, "", True)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return h' (B, hidden_size) from the input (B, input_size) and h (B, hidden_size), each with or without B."""
@@ -391,6 +380,8 @@ class IndRNNCell(nn.Module):
             expected = f"(B, {self.input_size}) or ({self.input_size},)"
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
         weight = self.weight_ih
+        if self.training:
+            self.bound.watch(self.weight_hh)
         check_like_weight("input", input, weight)
         check_tensor("hx", hx, (*input.shape[:-1], self.hidden_size))
         check_like_weight("hx", hx, weight)
@@ -403,7 +394,7 @@ class IndRNNCell(nn.Module):
             (
                 ("bias", self.bias is not None, True),
                 ("nonlinearity", self.nonlinearity, "relu"),
-                ("long_memory", self.long_memory, False),
+                ("long_memory", self.bound.start > 0, False),
             ),
         )
 

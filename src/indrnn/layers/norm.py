@@ -1,4 +1,4 @@
-"""Batch norm over sequences: one set of statistics for all steps, or one for each step.
+"""Batch norm over sequences: `SequenceBatchNorm`, one set of statistics, and `StepBatchNorm`, one for each time step.
 
 Shapes: x (T, B, ..., N); lengths (B,); resets (T, B); position (B,). In training the statistics are the batch's, in
 evaluation the running ones, always. Steps past a sequence's end never enter a statistic, and come out as zeros.
@@ -6,16 +6,21 @@ evaluation the running ones, always. Steps past a sequence's end never enter a s
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import math
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
 from ..ops import timeline
 from ..ops.reference import accumulation_dtype
-from .checks import check_size
+from .checks import check_choice, check_size
 from .padding import per_step, valid_steps, without_padding
+
+Rows = Literal["window", "document"]
 
 
 class _SumOverProcesses(torch.autograd.Function):
@@ -36,58 +41,52 @@ class _SumOverProcesses(torch.autograd.Function):
         return _SumOverProcesses.apply(grad)  # type: ignore[no-any-return]
 
 
-class _BatchNorm(nn.Module):
-    """What the two forms share: parameters, running statistics of `rows`, and how values are normalised."""
+class _BatchNorm(TorchBatchNorm):
+    """What the two forms share: torch's parameters, buffers and methods, and how values are normalised."""
 
     running_mean: Tensor
     running_var: Tensor
+    num_batches_tracked: Tensor
 
     def __init__(
         self,
         num_features: int,
-        rows: tuple[int, ...],
         eps: float,
-        momentum: float,
+        momentum: float | None,
         affine: bool,
         synchronised: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        super().__init__()
         check_size("num_features", num_features)
         if not eps > 0:
             raise ValueError(f"eps must be positive, got {eps!r}")
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"momentum must lie in [0, 1], got {momentum!r}")
-        self.num_features = num_features
-        self.eps = eps
-        self.momentum = momentum
+        if momentum is not None and not 0 <= momentum <= 1:
+            raise ValueError(f"momentum must lie in [0, 1] or be None, got {momentum!r}")
+        super().__init__(num_features, eps, momentum, affine, device=device, dtype=dtype)
         self.synchronised = synchronised
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.weight = nn.Parameter(torch.ones(num_features, **factory)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(num_features, **factory)) if affine else None
-        self.register_buffer("running_mean", torch.zeros(*rows, num_features, **factory))
-        self.register_buffer("running_var", torch.ones(*rows, num_features, **factory))
 
-    def reset_parameters(self) -> None:
-        """Back to scale 1, shift 0, mean 0 and variance 1."""
-        with torch.no_grad():
-            self.running_mean.zero_()
-            self.running_var.fill_(1)
-            for parameter, value in ((self.weight, 1.0), (self.bias, 0.0)):
-                if parameter is not None:
-                    parameter.fill_(value)
-
-    def _check(self, x: Tensor) -> None:
+    def _check(self, x: Tensor, numbers: int) -> None:
+        """Raise for another shape, and in training where a statistic would be of one number alone."""
         if x.dim() < 3 or x.shape[-1] != self.num_features:
             raise ValueError(f"x must have the shape (T, B, ..., {self.num_features}), got {tuple(x.shape)}")
+        if not self.training or torch.compiler.is_compiling():
+            return
+        if self._over_several_processes or timeline().is_split:
+            return
+        if numbers == 1 and x.numel() > 0:
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.size()}")
+
+    @property
+    def _over_several_processes(self) -> bool:
+        return self.synchronised and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
     def _statistics(self, x: Tensor, valid: Tensor | None, dims: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and biased variance over `dims` of x, zeros in its padding, and of how many numbers each is."""
         if valid is None:
-            count = torch.full((), float(_product(x.shape[d] for d in dims)), device=x.device, dtype=x.dtype)
+            count = torch.full((), float(math.prod(x.shape[d] for d in dims)), device=x.device, dtype=x.dtype)
         else:
-            between = _product(x.shape[d] for d in dims if d > 1)
+            between = math.prod(x.shape[d] for d in dims if d > 1)
             count = between * valid.sum(dim=[d for d in dims if d < 2], dtype=x.dtype)
         count = self._over_processes(count)
         safe = count.clamp_min(1).unsqueeze(-1) if count.dim() else count.clamp_min(1)
@@ -123,10 +122,13 @@ class _BatchNorm(nn.Module):
 class SequenceBatchNorm(_BatchNorm):
     """Batch norm whose statistics are over batch and time together: for tasks that see the whole sequence.
 
+    A `torch.nn.BatchNorm1d` but for the shape, (T, B, ..., N), and for `lengths`; with its parameters, buffers and
+    methods, so that what works with torch's (`torch.optim.swa_utils.update_bn`) works with this.
+
     Args:
         num_features: N, the last dimension of the input.
         eps: added to the variance.
-        momentum: weight of a batch in the running statistics.
+        momentum: weight of a batch in the running statistics; None for the mean over all batches.
         affine: whether there is a scale and a shift.
         synchronised: take the statistics over all processes of the default process group.
         device: where parameters and statistics are made.
@@ -137,18 +139,18 @@ class SequenceBatchNorm(_BatchNorm):
         self,
         num_features: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         affine: bool = True,
         *,
         synchronised: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(num_features, (), eps, momentum, affine, synchronised, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, synchronised, device, dtype)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Normalise x (T, B, ..., N); steps past `lengths` give zeros."""
-        self._check(x)
+        self.check(x, lengths)
         dtype, values = x.dtype, without_padding(x, lengths).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths)
         if not self.training:
@@ -160,31 +162,49 @@ class SequenceBatchNorm(_BatchNorm):
         self.update(mean, var, count)
         return self._normalise(values, mean, var, valid, dtype)
 
+    def check(self, x: Tensor, lengths: Tensor | None) -> None:
+        """Raise where x cannot be normalised; in training one number has no deviation, as torch's norms say."""
+        numbers = math.prod(x.shape[:-1])
+        if lengths is not None and self.training and lengths.device.type == "cpu" and _can_be_read(lengths):
+            numbers = int(lengths.sum()) * math.prod(x.shape[2:-1])  # on a GPU the host would wait for it
+        self._check(x, numbers)
+
     def update(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         """Take a batch's mean and biased variance, of `count` numbers each, into the running statistics.
 
         Fewer than two numbers have no variance, and change nothing.
         """
         with torch.no_grad():
-            momentum = (count >= 2).to(self.running_mean.dtype) * self.momentum
+            counts = count >= 2
+            self.num_batches_tracked.add_(counts)
+            share = counts.to(self.running_mean.dtype)
+            share = (
+                share * self.momentum if self.momentum is not None else share / self.num_batches_tracked.clamp_min(1)
+            )
             unbiased = var * (count / (count - 1).clamp_min(1))
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
 
 
 class StepBatchNorm(_BatchNorm):
     """Batch norm with statistics of each time step's own, for tasks that may not see the future; one scale and shift.
 
     In training a step is normalised with the statistics of that step over the batch. The running statistics have a row
-    for each position in a document, up to `max_steps`; what lies beyond shares the last row. A document's position is
-    carried from call to call, and a reset makes it 0.
+    for each step, (steps, N), and `num_batches_tracked` a number for each row. Which row a step has:
+
+    - `rows="window"`: the step within the window that is trained on, as in the paper's code. In evaluation it is the
+      position in the stream modulo `steps`, so that a stream in pieces gives what it gives at once. Resets do not
+      matter. Windows longer than `steps` share the last row in training.
+    - `rows="document"`: the step within the document, which begins at a reset, in training as in evaluation. What lies
+      beyond `steps` shares the last row.
 
     Args:
         num_features: N, the last dimension of the input.
-        max_steps: rows of the running statistics.
+        steps: rows of the running statistics: the window's length, or the longest position told apart.
         eps: added to the variance.
-        momentum: weight of a batch in the running statistics.
+        momentum: weight of a batch in the running statistics; None for the mean over all batches.
         affine: whether there is a scale and a shift.
+        rows: "window" or "document".
         synchronised: take the statistics over all processes of the default process group.
         device: where parameters and statistics are made.
         dtype: their type.
@@ -193,17 +213,23 @@ class StepBatchNorm(_BatchNorm):
     def __init__(
         self,
         num_features: int,
-        max_steps: int,
+        steps: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         affine: bool = True,
         *,
+        rows: Rows = "window",
         synchronised: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_size("max_steps", max_steps)
-        super().__init__(num_features, (max_steps,), eps, momentum, affine, synchronised, device, dtype)
+        check_size("steps", steps)
+        check_choice("rows", rows, ("window", "document"))
+        super().__init__(num_features, eps, momentum, affine, synchronised, device, dtype)
+        self.steps, self.rows = steps, rows
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            buffer = getattr(self, name)
+            setattr(self, name, buffer.expand(steps, *buffer.shape).clone())
 
     def forward(
         self, x: Tensor, position: Tensor | None = None, lengths: Tensor | None = None, resets: Tensor | None = None
@@ -212,16 +238,16 @@ class StepBatchNorm(_BatchNorm):
 
         Args:
             x: the sequence.
-            position: (B,), how many steps of its document each row has seen before this call; 0 if None.
+            position: (B,), how many steps each row has seen before this call, of its stream or document; 0 if None.
             lengths: (B,), the valid steps of each row.
             resets: (T, B), bool, the first steps of documents.
         """
         timeline().refuse("batch norm with statistics of each step's own")
-        self._check(x)
+        self._check(x, math.prod(x.shape[1:-1]))
         dtype, values = x.dtype, without_padding(x, lengths).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths)
-        rows = positions(x, position, resets).clamp_max(self.running_mean.shape[0] - 1)  # (T, B)
         if not self.training:
+            rows = self._rows(x, position, resets)
             between = [1] * (x.dim() - 3)
             mean, var = (
                 buffer[rows].view(*rows.shape, *between, self.num_features).to(values.dtype)
@@ -229,26 +255,66 @@ class StepBatchNorm(_BatchNorm):
             )
             return self._normalise(values, mean, var, valid, dtype)
         mean, var, count = self._statistics(values, valid, tuple(range(1, x.dim() - 1)))  # (T, N), (T, N), () or (T,)
-        self._update(mean, var, count.expand(x.shape[0]), rows, valid)
+        # In half precision the products of an update would lose most digits; meta has no autocast.
+        full = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+        with torch.no_grad(), full:
+            self._update(mean, var, count.expand(x.shape[0]), self._rows(x, position, resets), valid)
         shape = (x.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
         return self._normalise(values, mean.view(shape), var.view(shape), valid, dtype)
 
+    def _rows(self, x: Tensor, position: Tensor | None, resets: Tensor | None) -> Tensor:
+        """The row of each step, (T, B), or (T, 1) where it is the same for the whole batch."""
+        if self.rows == "document":
+            return positions(x, position, resets).clamp_max(self.steps - 1)
+        step = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
+        if self.training:
+            return step.clamp_max(self.steps - 1)
+        return (step if position is None else step + position) % self.steps
+
     def _update(self, mean: Tensor, var: Tensor, count: Tensor, rows: Tensor, valid: Tensor | None) -> None:
         """Take each step's statistics into the rows that occur in it, in the order of time."""
-        with torch.no_grad(), torch.autocast(mean.device.type, enabled=False):
-            R = self.running_mean.shape[0]
-            occurs = rows.unsqueeze(-1) == torch.arange(R, device=rows.device)  # (T, B, R)
+        T, R = rows.shape[0], self.steps
+        if T == 0:
+            return
+        step = torch.arange(T, device=rows.device)
+        if self.rows == "window":
+            row, new = rows.squeeze(1), count >= 2
+        else:
+            # Each pair of row and step counts once, however many samples have it: sorted, others are repeats.
+            pairs = rows * T + step.unsqueeze(1)
             if valid is not None:
-                occurs = occurs & valid.unsqueeze(-1)
-            anywhere = self._over_processes(occurs.any(dim=1).to(mean.dtype)) > 0  # (T, R)
-            counts = (anywhere & (count >= 2).unsqueeze(-1)).to(mean.dtype)
-            # One after the other, a row's updates are a sum: each step's share is halved (say) by each later one.
-            later = counts.flip(0).cumsum(0).flip(0) - counts
-            shares = counts * self.momentum * (1 - self.momentum) ** later
-            kept = ((1 - self.momentum) ** counts.sum(0)).unsqueeze(-1)  # (R, 1)
-            unbiased = var * (count / (count - 1).clamp_min(1)).unsqueeze(-1)
-            for buffer, values in ((self.running_mean, mean), (self.running_var, unbiased)):
-                buffer.copy_(buffer * kept + shares.t() @ values)
+                pairs = torch.where(valid, pairs, R * T)
+            pairs = self._of_all_processes(pairs).sort().values
+            row, step = (pairs // T).clamp_max(R - 1), pairs % T
+            repeated = torch.cat([pairs.new_zeros(1, dtype=torch.bool), pairs[1:] == pairs[:-1]])
+            new = ~repeated & (pairs < R * T) & (count >= 2)[step]
+        # One after the other, a row's updates are a sum: each one's share is reduced by each later one.
+        counted = torch.zeros(R, dtype=torch.int64, device=row.device).index_add_(0, row, new.long())
+        rank = new.cumsum(0) - (counted.cumsum(0) - counted)[row]
+        seen, own, later = self.num_batches_tracked, new.to(mean.dtype), (counted[row] - rank).to(mean.dtype)
+        if self.momentum is None:
+            total = (seen + counted).clamp_min(1).to(mean.dtype)
+            share, kept = own / total[row], torch.where(counted > 0, seen / total, 1.0)
+        else:
+            share = own * self.momentum * (1 - self.momentum) ** later
+            kept = (1 - self.momentum) ** counted.to(mean.dtype)
+        kept, share = kept.unsqueeze(-1), share.unsqueeze(-1)
+        unbiased = var * (count / (count - 1).clamp_min(1)).unsqueeze(-1)
+        for buffer, values in ((self.running_mean, mean), (self.running_var, unbiased)):
+            buffer.copy_((buffer * kept).index_add_(0, row, share * values[step]))
+        seen.add_(counted)
+
+    def _of_all_processes(self, pairs: Tensor) -> Tensor:
+        """The pairs (T, B) of every process, flat; a process with fewer samples is filled up."""
+        if not self._over_several_processes:
+            return pairs.flatten()
+        batch = torch.tensor(pairs.shape[1], device=pairs.device)
+        dist.all_reduce(batch, dist.ReduceOp.MAX)
+        own = pairs.new_full((pairs.shape[0], int(batch)), self.steps * pairs.shape[0])
+        own[:, : pairs.shape[1]] = pairs
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, own)
+        return torch.cat(every, dim=1).flatten()
 
 
 def positions(x: Tensor, position: Tensor | None, resets: Tensor | None) -> Tensor:
@@ -278,8 +344,6 @@ def next_position(
     return torch.where(lengths > 0, last, before)
 
 
-def _product(sizes: Any) -> int:
-    result = 1
-    for size in sizes:
-        result = result * size
-    return result
+def _can_be_read(lengths: Tensor) -> bool:
+    """Whether its numbers may be asked for: not while a graph is made of what is done with them."""
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from ..ops import timeline
 
@@ -25,3 +28,16 @@ def without_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
     """Return x (T, B, ...) with zeros past each sequence's end: a NaN there must not reach a weight's gradient."""
     valid = valid_steps(x, lengths)
     return x if valid is None else x.masked_fill(~per_step(valid, x), 0.0)
+
+
+def unpack(packed: PackedSequence) -> tuple[Tensor, Tensor, Callable[[Tensor], PackedSequence]]:
+    """A packed batch as (T, B, ...), longest first and zeros in the padding; its lengths; and the way back."""
+    data, batch_sizes, order, back = packed
+    if data.dim() != 2:
+        raise ValueError(f"input's data must have two dimensions in a PackedSequence, got {tuple(data.shape)}")
+    T, B = len(batch_sizes), int(batch_sizes[0])
+    # Step t of the packed data is the first batch_sizes[t] sequences.
+    valid = torch.arange(B, device=batch_sizes.device) < batch_sizes.unsqueeze(1)
+    lengths, valid = valid.sum(0).to(data.device), valid.to(data.device)
+    padded = data.new_zeros(T, B, data.shape[-1]).masked_scatter(valid.unsqueeze(-1), data)
+    return padded, lengths, lambda output: PackedSequence(output[valid], batch_sizes, order, back)

@@ -1,21 +1,36 @@
-"""The paper's deep networks, behind one interface: plain, residual, dense; and heads for them."""
+"""The paper's deep networks behind one interface: plain, residual, dense; heads; a language model."""
 
-from .dense import DenseDropout, DenseIndRNN
-from .heads import LastStepClassifier, PerStepClassifier
+from .config import Dense, NetworkConfig, Plain, Residual
+from .dense import DenseBlock, DenseIndRNN, DenseLayer
+from .embedding import LanguageModel, TiedEmbedding
+from .heads import Head, SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
 from .network import Network
-from .plain import PlainIndRNN
-from .residual import ResidualIndRNN
-from .unit import IndRec, Recurrent, State
+from .plain import PlainBlock, PlainIndRNN
+from .residual import ResidualBlock, ResidualIndRNN
+from .state import State
+from .unit import RecurrentUnit, Weight
 
 __all__ = [
-    "DenseDropout",
+    "Dense",
+    "DenseBlock",
     "DenseIndRNN",
-    "IndRec",
-    "LastStepClassifier",
+    "DenseLayer",
+    "Head",
+    "LanguageModel",
     "Network",
-    "PerStepClassifier",
+    "NetworkConfig",
+    "Plain",
+    "PlainBlock",
     "PlainIndRNN",
-    "Recurrent",
+    "RecurrentUnit",
+    "Residual",
+    "ResidualBlock",
     "ResidualIndRNN",
+    "SequenceClassifier",
+    "SequenceRegressor",
     "State",
+    "StepClassifier",
+    "StepRegressor",
+    "TiedEmbedding",
+    "Weight",
 ]

@@ -1,68 +1,242 @@
-"""From features to answers."""
+"""Heads: from a network's features to classes or numbers, for a whole sequence or at every step."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from ..layers.checks import check_size
-from .network import Features
-from .unit import State
+from ..layers.checks import Lengths, as_lengths, check_choice, check_size, check_tensor
+from ..layers.config import config_of
+from ..layers.indrnn import IndRNN, IndRNNCell
+from ..layers.padding import per_step, valid_steps
+from ..ops import timeline
+from .network import last_step
+
+Pool = Literal["last", "mean"]
+Kind = Literal["SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"]
 
 
-class LastStepClassifier(nn.Module):
-    """A network whose last valid step's features are classified.
+@dataclass(frozen=True)
+class Head:
+    """The options of a head: what `head.config` is."""
 
-    Args:
-        network: any of the networks, or a baseline.
-        classes: how many there are.
-    """
+    network: Any
+    """The network's configuration."""
+    outputs: int
+    """Classes, or numbers."""
+    kind: Kind = "SequenceClassifier"
+    """Which head."""
+    pool: Pool = "last"
+    """What stands for a sequence: the features of its last step, or their mean over time."""
 
-    def __init__(self, network: Features, classes: int) -> None:
+    def __post_init__(self) -> None:
+        check_size("outputs", self.outputs)
+        check_choice("kind", self.kind, get_args(Kind))
+        check_choice("pool", self.pool, get_args(Pool))
+
+    def build(self, **factory: Any) -> _Head:
+        """The model, with new weights."""
+        network = self.network.build(**factory)
+        kinds = (SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor)
+        make = next(each for each in kinds if each.__name__ == self.kind)
+        options = {"pool": self.pool} if issubclass(make, _SequenceHead) else {}
+        return make(network, self.outputs, **options)
+
+
+class Output(nn.Linear):
+    """The last product: `torch.nn.Linear`, started from N(0, 2/inputs) with a bias of 0."""
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew; no bias."""
+        nn.init.kaiming_normal_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class _Head(nn.Module):
+    """What the heads share: the network, and how one of another kind is called."""
+
+    _outputs_are = "outputs"
+
+    def __init__(self, network: nn.Module, outputs: int) -> None:
         super().__init__()
-        check_size("classes", classes)
-        self.network: Features = network
-        weight = next(network.parameters())
-        self.classifier = nn.Linear(network.output_size, classes, device=weight.device, dtype=weight.dtype)
-        nn.init.kaiming_normal_(self.classifier.weight)
-        nn.init.zeros_(self.classifier.bias)
-
-    def forward(
-        self, input: Tensor, state: State | None = None, *, lengths: Tensor | None = None, resets: Tensor | None = None
-    ) -> tuple[Tensor, State]:
-        """Return the logits, (B, classes), and the state."""
-        features, state = self.network(input, state, lengths=lengths, resets=resets, last=True)
-        return self.classifier(features), state
-
-
-class PerStepClassifier(nn.Module):
-    """A network whose every step's features are classified, with the weights of an embedding or its own.
-
-    Args:
-        network: any of the networks, or a baseline.
-        classes: how many there are.
-        embedding: tie the weights to this one, (classes, output_size); its own if None.
-    """
-
-    def __init__(self, network: Features, classes: int, embedding: nn.Embedding | None = None) -> None:
-        super().__init__()
-        check_size("classes", classes)
-        shape = (classes, network.output_size)
-        if embedding is not None and tuple(embedding.weight.shape) != shape:
-            given = tuple(embedding.weight.shape)
-            raise ValueError(f"embedding must have the shape (classes, output_size) = {shape}, got {given}")
-        self.network: Features = network
+        check_size(self._outputs_are, outputs)
+        size = check_network(network)
+        self.network = network
         like = next(network.parameters())
-        own = nn.Embedding(*shape, device=like.device, dtype=like.dtype) if embedding is None else embedding
-        if embedding is None:
-            nn.init.kaiming_normal_(own.weight)
-        self.weight = own.weight
-        self.bias = nn.Parameter(torch.zeros(classes, device=like.device, dtype=like.dtype))
+        self.output = Output(size, outputs, device=like.device, dtype=like.dtype)
+
+    @property
+    def config(self) -> Head:
+        """What builds it again."""
+        kind: Any = type(self).__name__
+        return Head(config_of(self.network), self.output.out_features, kind, getattr(self, "pool", "last"))
+
+    def _features(
+        self, input: Tensor | PackedSequence, state: Any, lengths: Lengths, resets: Tensor | None, **options: bool
+    ) -> tuple[Any, Any]:
+        """The network's features, in its layout, and its state."""
+        network = self.network
+        if hasattr(network, "output_size"):
+            return network(input, state, lengths=lengths, resets=resets, **options)  # type: ignore[no-any-return]
+        if isinstance(network, IndRNN):
+            return network(input, state, lengths=lengths, resets=resets)  # type: ignore[no-any-return]
+        if resets is not None:
+            raise ValueError(
+                f"resets are not supported by {type(network).__name__}; split the sequence where it resets"
+            )
+        if lengths is None:
+            return network(input, state)  # type: ignore[no-any-return]
+        assert isinstance(input, Tensor)
+        if not isinstance(network, nn.RNNBase):
+            raise ValueError(f"lengths are not supported by {type(network).__name__}; give sequences of one length")
+        given = as_lengths(lengths, torch.device("cpu"))
+        assert given is not None
+        time = 1 if network.batch_first else 0
+        check_tensor("lengths", given, (input.shape[1 - time],))
+        packed = pack_padded_sequence(input, given.cpu(), network.batch_first, enforce_sorted=False)
+        features, state = network(packed, state)
+        return pad_packed_sequence(features, network.batch_first, total_length=input.shape[time])[0], state
+
+
+class _SequenceHead(_Head):
+    """One answer for a sequence."""
+
+    def __init__(self, network: nn.Module, outputs: int, pool: Pool) -> None:
+        check_choice("pool", pool, get_args(Pool))
+        super().__init__(network, outputs)
+        self.pool = pool
 
     def forward(
-        self, input: Tensor, state: State | None = None, *, lengths: Tensor | None = None, resets: Tensor | None = None
-    ) -> tuple[Tensor, State]:
-        """Return the logits, (T, B, classes) in the network's layout, and the state."""
-        features, state = self.network(input, state, lengths=lengths, resets=resets)
-        return F.linear(features, self.weight, self.bias), state
+        self,
+        input: Tensor | PackedSequence,
+        state: Any = None,
+        *,
+        lengths: Lengths = None,
+        resets: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
+        """Return the answers, (B, outputs), and the network's state; the arguments are the network's.
+
+        For an unbatched sequence, (outputs,).
+        """
+        if self.pool == "last" and hasattr(self.network, "output_size"):
+            features, state = self._features(input, state, lengths, resets, last=True)
+            return self.output(features), state
+        features, state = self._features(input, state, lengths, resets)
+        batched = True
+        if isinstance(features, PackedSequence):
+            features, lengths = pad_packed_sequence(features)
+        else:
+            batched = features.dim() == 3
+            features = features if batched else features.unsqueeze(1)
+            if batched and getattr(self.network, "batch_first", False):
+                features = features.transpose(0, 1)
+            if not batched and lengths is not None:
+                lengths = torch.as_tensor(lengths).reshape(1)
+        given = as_lengths(lengths, features.device)
+        given = None if given is None else given.to(features.device)
+        rows = self._pooled(features, given)
+        return self.output(rows if batched else rows.squeeze(0)), state
+
+    def _pooled(self, features: Tensor, lengths: Tensor | None) -> Tensor:
+        if self.pool == "last":
+            return last_step(features, lengths, bool(getattr(self.network, "bidirectional", False)))
+        timeline().refuse("the mean over time")
+        if lengths is None:
+            return features.mean(0) if features.shape[0] else features.new_zeros(features.shape[1:])
+        valid = valid_steps(features, lengths)
+        assert valid is not None
+        total = torch.where(per_step(valid, features), features, 0.0).sum(0)
+        return total / lengths.clamp_min(1).unsqueeze(-1).to(total.dtype)
+
+
+class _StepHead(_Head):
+    """One answer at every step."""
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        state: Any = None,
+        *,
+        lengths: Lengths = None,
+        resets: Tensor | None = None,
+    ) -> tuple[Any, Any]:
+        """Return the answers, (T, B, outputs) in the network's layout, and its state; the arguments are the network's.
+
+        Packed where the input is.
+        """
+        features, state = self._features(input, state, lengths, resets)
+        if isinstance(features, PackedSequence):
+            return features._replace(data=self.output(features.data)), state
+        return self.output(features), state
+
+
+class SequenceClassifier(_SequenceHead):
+    """Logits of a class for each sequence, from the features of its last step or their mean over time.
+
+    Args:
+        network: any of the networks or baselines, `IndRNN`, or `torch.nn.RNN`, `LSTM` or `GRU`.
+        classes: how many there are.
+        pool: "last", the last valid step (of each direction, where there are two), or "mean" over the valid steps.
+    """
+
+    _outputs_are = "classes"
+
+    def __init__(self, network: nn.Module, classes: int, pool: Pool = "last") -> None:
+        super().__init__(network, classes, pool)
+
+
+class SequenceRegressor(_SequenceHead):
+    """Numbers for each sequence, from the features of its last step or their mean over time.
+
+    Args:
+        network: as for `SequenceClassifier`.
+        outputs: how many numbers.
+        pool: as for `SequenceClassifier`.
+    """
+
+    def __init__(self, network: nn.Module, outputs: int = 1, pool: Pool = "last") -> None:
+        super().__init__(network, outputs, pool)
+
+
+class StepClassifier(_StepHead):
+    """Logits of a class at every step.
+
+    Args:
+        network: as for `SequenceClassifier`.
+        classes: how many there are.
+    """
+
+    _outputs_are = "classes"
+
+    def __init__(self, network: nn.Module, classes: int) -> None:
+        super().__init__(network, classes)
+
+
+class StepRegressor(_StepHead):
+    """Numbers at every step.
+
+    Args:
+        network: as for `SequenceClassifier`.
+        outputs: how many numbers.
+    """
+
+    def __init__(self, network: nn.Module, outputs: int = 1) -> None:
+        super().__init__(network, outputs)
+
+
+def check_network(network: Any) -> int:
+    """The features that a network gives at each step; raise for what is no network."""
+    size = getattr(network, "output_size", None)
+    if size is None and not isinstance(network, (IndRNNCell, nn.RNNCellBase)):
+        size = getattr(network, "proj_size", 0) or getattr(network, "hidden_size", None)
+        size = 2 * size if isinstance(size, int) and getattr(network, "bidirectional", False) else size
+    if not isinstance(network, nn.Module) or not isinstance(size, int):
+        raise TypeError(
+            "network must be one of the deep networks or baselines, indrnn.IndRNN, torch.nn.RNN, LSTM or GRU, or a "
+            f"module with `output_size` that is called like them, got {type(network).__name__}"
+        )
+    return size

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, Protocol, overload
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils.rnn import PackedSequence
 
-from ..layers.checks import check_like_weight, check_resets, check_tensor
-from ..layers.padding import without_padding
+from ..layers.checks import Lengths, as_lengths, check_like_weight, check_resets, check_size, check_tensor
+from ..layers.norm import next_position
+from ..layers.padding import unpack, without_padding
+from ..layers.recompute import in_pieces
 from ..ops import timeline
-from .unit import IndRec, Recurrent, Run, State, state_after
+from .config import NetworkConfig
+from .state import State
+from .unit import RecurrentUnit
+
+Steps = dict[str, Tensor | None]
+"""What every part of a network is given beside features and state: lengths, resets and position."""
 
 
 class Features(Protocol):
-    """What the heads need of a network; the baselines have it too."""
+    """What the networks and the baselines have in common."""
 
     output_size: int
 
@@ -27,7 +37,7 @@ class Features(Protocol):
         input: Tensor,
         state: Any = None,
         *,
-        lengths: Tensor | None = None,
+        lengths: Lengths = None,
         resets: Tensor | None = None,
         last: bool = False,
     ) -> tuple[Tensor, Any]:
@@ -37,72 +47,213 @@ class Features(Protocol):
 class Network(nn.Module):
     """A deep IndRNN: (T, B, input_size) to features (T, B, output_size), with an explicit state.
 
-    A subclass builds its layers and writes `_features`; every recurrent layer in it is an `IndRec`.
+    A subclass names its configuration, builds its parts and runs them in `_features`; every recurrent layer in it is a
+    `RecurrentUnit`.
+
+    Args:
+        *sizes: the first options of the configuration, by position.
+        device: where the parameters are made.
+        dtype: their type.
+        **options: the other options, by name; see the configuration.
     """
 
+    Config: ClassVar[type[NetworkConfig]]
+    config: NetworkConfig
     input_size: int
     """Features of the input at each step."""
     output_size: int
     """Features of the output at each step."""
 
-    def __init__(self, input_size: int, output_size: int, settings: Recurrent, batch_first: bool) -> None:
+    def __init__(
+        self,
+        *sizes: Any,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__()
+        by_position = [field.name for field in fields(self.Config) if not field.kw_only]
+        names = f"{', '.join(by_position[:-1])} and {by_position[-1]}"
+        name = type(self).__name__
+        if len(sizes) > len(by_position):
+            raise TypeError(
+                f"{name} takes {names} by position and every other option by name (dropout=0.1, norm=None), got "
+                f"{sizes[len(by_position)]!r} after them"
+            )
+        unknown = options.keys() - {field.name for field in fields(self.Config)}
+        if unknown:
+            known = ", ".join(sorted(field.name for field in fields(self.Config)))
+            raise TypeError(f"{name} has no option {', '.join(sorted(unknown))}; it has {known}")
+        self.config = self.Config(*sizes, **options)
+        input_size = self.config.input_size  # type: ignore[attr-defined]
+        check_size("input_size", input_size)
         self.input_size = input_size
-        self.output_size = output_size
-        self.settings = settings
-        self.batch_first = batch_first
+        self._ways = 2 if self.config.bidirectional else 1
+        self.output_size = self._build({"device": device, "dtype": dtype})
+        self._sizes = [unit.size for unit in self.recurrent_layers]
 
-    def _features(self, x: Tensor, run: Run) -> Tensor:
+    def _build(self, factory: dict[str, Any]) -> int:
+        """Make the parts, in the order in which they run; return the output's features."""
+        raise NotImplementedError
+
+    def _features(self, x: Tensor, states: Iterator[Tensor | None], steps: Any) -> tuple[Tensor, list[Tensor]]:
+        """Run the parts over x, each with as many of the states as it has units; return the states that they leave."""
         raise NotImplementedError
 
     @property
-    def recurrent_layers(self) -> list[IndRec]:
-        """Every recurrent layer, in the order in which they run."""
-        return [module for module in self.modules() if isinstance(module, IndRec)]
+    def batch_first(self) -> bool:
+        """Whether the batch comes before time in input and output."""
+        return self.config.batch_first
 
+    @property
+    def recurrent_layers(self) -> list[RecurrentUnit]:
+        """Every recurrent layer, in the order in which they run."""
+        return [module for module in self.modules() if isinstance(module, RecurrentUnit)]
+
+    @overload
     def forward(
         self,
         input: Tensor,
         state: State | None = None,
         *,
-        lengths: Tensor | None = None,
+        lengths: Lengths = None,
         resets: Tensor | None = None,
         last: bool = False,
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, State]: ...
+
+    @overload
+    def forward(
+        self,
+        input: PackedSequence,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        resets: Tensor | None = None,
+        last: bool = False,
+    ) -> tuple[PackedSequence | Tensor, State]: ...
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        resets: Tensor | None = None,
+        last: bool = False,
+    ) -> tuple[Tensor | PackedSequence, State]:
         """Run over a sequence, or over the next piece of one.
 
         Args:
-            input: (T, B, input_size), or (B, T, input_size) with `batch_first`.
-            state: what the call on the piece before returned; None at the start.
-            lengths: (B,), the steps of each sequence; what comes after them matters for nothing and gives zeros.
+            input: (T, B, input_size), or (B, T, input_size) with `batch_first`, or (T, input_size) unbatched, or a
+                `PackedSequence`.
+            state: what the call on the piece before returned; None at the start. Not with `bidirectional`.
+            lengths: (B,) or a list, the steps of each sequence; what comes after them matters for nothing and gives
+                zeros.
             resets: bool, (T, B) or (B, T) as the input: the first step of a document, before which the state is zeroed.
-            last: return only the last valid step's features.
+            last: return only the last valid step's features; with `bidirectional`, the last that each direction reads.
 
         Returns:
             The features, (T, B, output_size) in the input's layout, or (B, output_size) with `last` (zeros for a
             sequence of length 0); and the state after each sequence's last step.
         """
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, state, lengths, resets, last)
+        if isinstance(input, Tensor) and input.dim() == 2:
+            return self._forward_unbatched(input, state, lengths, resets, last)
+        if isinstance(input, Tensor):
+            lengths = as_lengths(lengths, input.device)
         self._check(input, state, lengths, resets)
         x = input
         if self.batch_first:
             x = x.transpose(0, 1).contiguous()
             resets = None if resets is None else resets.transpose(0, 1)
-        x = without_padding(x, lengths)
-        entering, position = (None, None) if state is None else (list(state.h), state.position)
-        run = Run(lengths, resets, position, entering, [])
-        features = self._features(x, run)
-        after = state_after(x, run)
+        features, after = self._run(without_padding(x, lengths), state, lengths, resets)
         if last:
-            return last_step(features, lengths), after
+            return last_step(features, lengths, self.config.bidirectional), after
         return (features.transpose(0, 1) if self.batch_first else features), after
+
+    def _forward_packed(
+        self, input: PackedSequence, state: State | None, lengths: Lengths, resets: Tensor | None, last: bool
+    ) -> tuple[Tensor | PackedSequence, State]:
+        timeline().refuse("a PackedSequence")
+        if lengths is not None:
+            raise ValueError("lengths must be None with a PackedSequence, which has its own")
+        padded, steps, pack = unpack(input)
+        self._check(padded.transpose(0, 1) if self.batch_first else padded, state, None, resets)
+        if resets is not None and self.batch_first:
+            resets = resets.transpose(0, 1)
+        if (order := input.sorted_indices) is not None:
+            state = None if state is None else state.index_select(order)
+            resets = None if resets is None else resets.index_select(1, order)
+        features, after = self._run(padded, state, steps, resets)
+        back = input.unsorted_indices
+        after = after if back is None else after.index_select(back)
+        if not last:
+            return pack(features), after
+        rows = last_step(features, steps, self.config.bidirectional)
+        return (rows if back is None else rows.index_select(0, back)), after
+
+    def _forward_unbatched(
+        self, input: Tensor, state: State | None, lengths: Lengths, resets: Tensor | None, last: bool
+    ) -> tuple[Tensor, State]:
+        batch = 0 if self.batch_first else 1
+        if isinstance(state, State):
+            state = state._map(lambda tensor: tensor.unsqueeze(0))
+        if isinstance(resets, Tensor):
+            resets = resets.unsqueeze(batch)
+        if lengths is not None:
+            lengths = torch.as_tensor(lengths, device=input.device).reshape(1)
+        features, after = self.forward(input.unsqueeze(batch), state, lengths=lengths, resets=resets, last=last)
+        return features.squeeze(0 if last else batch), after._map(lambda tensor: tensor.squeeze(0))
+
+    def _run(
+        self, x: Tensor, state: State | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[Tensor, State]:
+        """Time-major and batched."""
+        position = None if state is None else state.position
+        if self.config.recompute is not None and torch.is_grad_enabled():
+            features, h = self._in_pieces(x, state, lengths, resets)
+        else:
+            steps: Steps = {"lengths": lengths, "resets": resets, "position": position}
+            entering = iter([None] * len(self._sizes) if state is None else state.h)
+            features, h = self._features(x, entering, steps)
+        counted = None if self.config.norm == "step" and self.config.norm_rows == "window" else resets
+        return features, State(tuple(h), next_position(x, position, lengths, counted))
+
+    def _in_pieces(
+        self, x: Tensor, state: State | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """As `_features`, with the states of all units beside each other between pieces."""
+        assert self.config.recompute is not None
+        inner = _Inner(self)
+        names, given = zip(*inner.named_parameters(), strict=True)
+        devices = [x.device] if x.device.type == "cuda" else []
+        # One mask for all pieces, and the same in the backward pass
+        seed = int(torch.randint(2**62, ())) if self.training else 0
+
+        def run(
+            x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, given: Sequence[Tensor]
+        ) -> tuple[Tensor, Tensor]:
+            arguments = (x, h.split(self._sizes, dim=-1), {"lengths": lengths, "resets": resets, "position": None})
+            with torch.random.fork_rng(devices, enabled=self.training):
+                if self.training:
+                    torch.manual_seed(seed)
+                features, states = functional_call(inner, dict(zip(names, given, strict=True)), arguments)
+            return features, torch.cat(states, dim=-1)
+
+        h_0 = x.new_zeros(x.shape[1], sum(self._sizes)) if state is None else torch.cat(state.h, dim=-1)
+        features, h = in_pieces(run, self.config.recompute, x, h_0, lengths, resets, given)
+        return features, list(h.split(self._sizes, dim=-1))
 
     def _check(self, input: Tensor, state: State | None, lengths: Tensor | None, resets: Tensor | None) -> None:
         if not isinstance(input, Tensor):
-            raise TypeError(f"input must be a tensor, got {type(input).__name__}")
+            raise TypeError(f"input must be a tensor or a PackedSequence, got {type(input).__name__}")
         if input.dim() != 3 or input.shape[-1] != self.input_size:
-            layout = "(B, T, {})" if self.batch_first else "(T, B, {})"
-            raise ValueError(f"input must have the shape {layout.format(self.input_size)}, got {tuple(input.shape)}")
-        weight = next(self.parameters())
+            layout = "(B, T, {0})" if self.batch_first else "(T, B, {0})"
+            expected = f"{layout} or (T, {{0}})".format(self.input_size)
+            raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
+        # Not parameters(): replicas of torch.nn.DataParallel have none.
+        weight = next(module.weight_hh for module in self.modules() if isinstance(module, RecurrentUnit))
         check_like_weight("input", input, weight)
         batch, time = input.shape[:2] if self.batch_first else input.shape[1::-1]
         check_tensor("lengths", lengths, (batch,))
@@ -112,14 +263,15 @@ class Network(nn.Module):
             return
         if not isinstance(state, State):
             raise TypeError(f"state must be what an earlier call returned, or None, got {type(state).__name__}")
-        layers = self.recurrent_layers
-        if len(state.h) != len(layers):
-            raise ValueError(f"state must hold the states of {len(layers)} recurrent layers, got {len(state.h)}")
+        if self.config.bidirectional:
+            raise ValueError("state must be None with bidirectional: the reverse direction begins at a sequence's end")
+        if len(state.h) != len(self._sizes):
+            raise ValueError(f"state must hold the states of {len(self._sizes)} recurrent layers, got {len(state.h)}")
         check_tensor("state.position", state.position, (batch,))
         if state.position.dtype != torch.int64:
             raise TypeError(f"state.position must be int64, got {state.position.dtype}")
-        for i, (h, layer) in enumerate(zip(state.h, layers, strict=True)):
-            check_tensor(f"state.h[{i}]", h, (batch, layer.weight_hh.shape[0]))
+        for i, (h, size) in enumerate(zip(state.h, self._sizes, strict=True)):
+            check_tensor(f"state.h[{i}]", h, (batch, size))
             check_like_weight(f"state.h[{i}]", h, weight)
 
     def extra_repr(self) -> str:
@@ -127,9 +279,27 @@ class Network(nn.Module):
         return f"recurrent_layers={len(self.recurrent_layers)}"
 
 
-def last_step(features: Tensor, lengths: Tensor | None) -> Tensor:
-    """The last valid step of (T, B, F): (B, F), zeros for a sequence of length 0."""
+class _Inner(nn.Module):
+    """A network without the interface around it, to be called with other parameters."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        self.training = network.training
+
+    def forward(self, x: Tensor, states: Sequence[Tensor], steps: Steps) -> tuple[Tensor, list[Tensor]]:
+        return self.network._features(x, iter(states), steps)
+
+
+def last_step(features: Tensor, lengths: Tensor | None, bidirectional: bool = False) -> Tensor:
+    """The last valid step of (T, B, F): (B, F), zeros for a sequence of length 0.
+
+    With `bidirectional`, the last that each direction reads: the second half of the features is of the first step.
+    """
     T, B, F = features.shape
+    if bidirectional and T > 0:
+        timeline().refuse("the last step of both directions")
+        return torch.cat([last_step(features[..., : F // 2], lengths), features[0, :, F // 2 :]], dim=-1)
     if timeline().is_split:
         return _last_step_of_all(features, lengths)
     if T == 0:
@@ -147,11 +317,3 @@ def _last_step_of_all(features: Tensor, lengths: Tensor | None) -> Tensor:
     step = torch.arange(T, device=features.device).unsqueeze(1) + here.first_step
     at_end = (step == last - 1).unsqueeze(-1)  # (T, B, 1)
     return here.sum_over_ranks(torch.where(at_end, features, 0.0).sum(0))
-
-
-def weight_layer(inputs: int, outputs: int, device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Linear:
-    """A Weight of the paper's figures: started as the layer's input weights are."""
-    linear = nn.Linear(inputs, outputs, device=device, dtype=dtype)
-    nn.init.kaiming_uniform_(linear.weight, a=8)
-    nn.init.zeros_(linear.bias)
-    return linear

@@ -1,68 +1,83 @@
-"""Layers upon layers."""
+"""The plain stacked IndRNN."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..layers.checks import check_size
-from ..layers.projection import project
-from .network import Network, weight_layer
-from .unit import IndRec, Recurrent, Run
+from .config import Plain
+from .network import Network
+from .unit import RecurrentUnit, Weight
 
 
-class PlainIndRNN(Network):
-    """Blocks of Weight → [BN] → IndRec+activation → [BN] → dropout.
+class PlainBlock(nn.Module):
+    """[Weight → ReLU] · (weights_per_block − 1) → Weight → [norm] → recurrence → [norm] → dropout.
 
     Args:
-        input_size: features of the input at each step.
-        hidden_size: neurons of each layer.
-        num_layers: blocks.
-        recurrent: how the recurrent layers are made; see `Recurrent`.
-        dropout: probability after each block, with one mask for all time steps; one number, or one for each block.
-        weights_per_block: Weights (with ReLU between them) before each recurrence: deeper processing of each step.
-        batch_first: whether the batch comes before time in input and output.
+        inputs: features of the input.
+        size: neurons.
+        config: the other options.
+        dropout: probability after the recurrence.
+        last: whether it is the network's last.
         device: where the parameters are made.
         dtype: their type.
     """
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int,
-        recurrent: Recurrent | None = None,
+        inputs: int,
+        size: int,
+        config: Plain,
+        dropout: float = 0.0,
         *,
-        dropout: float | Sequence[float] = 0.0,
-        weights_per_block: int = 1,
-        batch_first: bool = False,
+        last: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
-        for name, value in (sizes | {"weights_per_block": weights_per_block}).items():
-            check_size(name, value)
-        settings = recurrent or Recurrent()
-        super().__init__(input_size, hidden_size, settings, batch_first)
-        each = [dropout] * num_layers if isinstance(dropout, (int, float)) else list(dropout)
-        if len(each) != num_layers:
-            raise ValueError(f"dropout must be one number or num_layers = {num_layers} of them, got {len(each)}")
-        self.weights = nn.ModuleList()
-        self.recurrences = nn.ModuleList()
-        for i, p in enumerate(each):
-            inputs = [input_size if i == 0 else hidden_size, *[hidden_size] * (weights_per_block - 1)]
-            self.weights.append(nn.ModuleList([weight_layer(n, hidden_size, device, dtype) for n in inputs]))
-            last = i == num_layers - 1
-            self.recurrences.append(IndRec(hidden_size, settings, p, last=last, device=device, dtype=dtype))
+        super().__init__()
+        sizes = [inputs, *[size] * (config.weights_per_block - 1)]
+        self.weights = nn.ModuleList(
+            Weight(n, size, std=config.weight_std, device=device, dtype=dtype) for n in sizes[:-1]
+        )
+        self.unit = RecurrentUnit(sizes[-1], size, config, dropout, last=last, device=device, dtype=dtype)
 
-    def _features(self, x: Tensor, run: Run) -> Tensor:
-        for weights, recurrence in zip(self.weights, self.recurrences, strict=True):
-            assert isinstance(weights, nn.ModuleList)
-            *first, final = weights
-            for weight in first:
-                x = torch.relu(weight(x))
-            assert isinstance(final, nn.Linear)
-            x = recurrence(project(x, final.weight), run, final.bias, overwrite=True)
-        return x
+    def forward(self, x: Tensor, state: Tensor | None = None, **steps: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(T, B, inputs) to (T, B, size), and the state; see `RecurrentUnit.forward`."""
+        for weight in self.weights:
+            x = torch.relu(weight(x))
+        return self.unit(x, state, **steps)  # type: ignore[no-any-return]
+
+
+class PlainIndRNN(Network):
+    """IndRNN layers upon each other: blocks of Weight → recurrence → norm → dropout.
+
+    Args:
+        input_size: features of the input at each step.
+        hidden_size: neurons of each layer; of each direction, with `bidirectional`.
+        layers: how many.
+        **options: see `Plain`, by name; `device` and `dtype` too.
+
+    Example:
+        network = indrnn.PlainIndRNN(1, 128, 6, sequence_length=784, long_memory=True, dropout=0.1)
+    """
+
+    Config = Plain
+    config: Plain
+
+    def _build(self, factory: dict[str, Any]) -> int:
+        config, size = self.config, self.config.hidden_size * self._ways
+        self.blocks = nn.ModuleList(
+            PlainBlock(size if i else self.input_size, size, config, p, last=i == config.layers - 1, **factory)
+            for i, p in enumerate(config.dropouts)
+        )
+        return size
+
+    def _features(self, x: Tensor, states: Iterator[Tensor | None], steps: Any) -> tuple[Tensor, list[Tensor]]:
+        leaving = []
+        for block in self.blocks:
+            x, h = block(x, next(states), **steps)
+            leaving.append(h)
+        return x, leaving

@@ -1,83 +1,104 @@
-"""Shortcuts around pairs of layers, so that a hundred of them train."""
+"""The residual IndRNN: shortcuts around pairs of recurrent layers, so that a hundred of them train."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..layers.checks import check_probability, check_size
-from .network import Network, weight_layer
-from .unit import IndRec, Recurrent, Run
+from .config import Residual
+from .network import Network
+from .unit import RecurrentUnit, Weight
 
 
-class ResidualIndRNN(Network):
-    """x_l = x_{l−1} + F(x_{l−1}), F of `operations` times BN → IndRec+activation → dropout → Weight (pre-activation).
+class ResidualBlock(nn.Module):
+    """x + F(x), F of `operations` times recurrence → norm → dropout → Weight (pre-activation).
 
-    A first Weight brings the input to `hidden_size`, and a last IndRec follows the last block, so there are
-    num_blocks · operations + 1 recurrent layers. The paper's networks of 12, 21 and 100 layers are 5, 10 and 49 blocks
-    of two here: 11, 21 and 99 recurrent layers (and 11, 21 and 99 Weights; with the classifier 12, 22 and 100).
+    The units are `unit1`, `unit2`, ...; each but the first has the Weight before it inside, and `weight` is the last.
 
     Args:
-        input_size: features of the input at each step.
-        hidden_size: neurons of each layer.
-        num_blocks: blocks, each with a shortcut around it.
-        recurrent: how the recurrent layers are made; the norm is "before" unless given.
-        operations: recurrent layers in each block.
-        dropout: probability after each recurrent layer, with one mask for all time steps.
-        last_dropout: the same after the last; `dropout` if None.
-        batch_first: whether the batch comes before time in input and output.
+        size: neurons.
+        config: the other options.
         device: where the parameters are made.
         dtype: their type.
     """
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_blocks: int,
-        recurrent: Recurrent | None = None,
+        size: int,
+        config: Residual,
         *,
-        operations: int = 2,
-        dropout: float = 0.0,
-        last_dropout: float | None = None,
-        batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_blocks": num_blocks}
-        for name, value in (sizes | {"operations": operations}).items():
-            check_size(name, value)
-        if last_dropout is not None:
-            check_probability("last_dropout", last_dropout)
-        settings = recurrent or Recurrent(norm="before")
-        super().__init__(input_size, hidden_size, settings, batch_first)
-        self.first = weight_layer(input_size, hidden_size, device, dtype)
-        self.blocks = nn.ModuleList(
-            nn.ModuleList(
-                nn.ModuleList(
-                    [
-                        IndRec(hidden_size, settings, dropout, device=device, dtype=dtype),
-                        weight_layer(hidden_size, hidden_size, device, dtype),
-                    ]
-                )
-                for _ in range(operations)
-            )
-            for _ in range(num_blocks)
-        )
-        final = dropout if last_dropout is None else last_dropout
-        self.last = IndRec(hidden_size, settings, final, last=True, device=device, dtype=dtype)
+        super().__init__()
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.operations = config.operations
+        for i in range(config.operations):
+            unit = RecurrentUnit(size if i else None, size, config, config.dropout, **factory)
+            self.add_module(f"unit{i + 1}", unit)
+        self.weight = Weight(size, size, std=config.weight_std, **factory)
 
-    def _features(self, x: Tensor, run: Run) -> Tensor:
-        x = self.first(x)
+    def forward(
+        self, x: Tensor, state: Sequence[Tensor | None] | None = None, **steps: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(T, B, size) to the same, and the states of its units; see `RecurrentUnit.forward`."""
+        y, leaving = x, []
+        for i in range(self.operations):
+            y, h = getattr(self, f"unit{i + 1}")(y, None if state is None else state[i], **steps)
+            leaving.append(h)
+        return x + self.weight(y), tuple(leaving)
+
+
+class ResidualIndRNN(Network):
+    """x_l = x_{l−1} + F(x_{l−1}), F of `operations` times recurrence → norm → dropout → Weight (pre-activation).
+
+    A first Weight brings the input to `hidden_size`, and a last recurrence follows the last block, so there are
+    blocks · operations + 1 recurrent layers; one more with `last_transition`, which brings the features to another
+    size. The paper's networks of 12, 21 and 100 layers are 5, 10 and 49 blocks of two here: 11, 21 and 99 recurrent
+    layers (and 11, 21 and 99 Weights; with the classifier 12, 22 and 100).
+
+    Args:
+        input_size: features of the input at each step.
+        hidden_size: neurons of each layer; of each direction, with `bidirectional`.
+        blocks: how many, each with a shortcut around it.
+        **options: see `Residual`, by name; `device` and `dtype` too.
+
+    Example:
+        network = indrnn.ResidualIndRNN(1, 128, 5, dropout=0.1)
+    """
+
+    Config = Residual
+    config: Residual
+
+    def _build(self, factory: dict[str, Any]) -> int:
+        config, size = self.config, self.config.hidden_size * self._ways
+        self.first = Weight(self.input_size, size, std=config.weight_std, **factory)
+        self.blocks = nn.ModuleList(ResidualBlock(size, config, **factory) for _ in range(config.blocks))
+        final = config.dropout if config.last_dropout is None else config.last_dropout
+        if config.last_transition is None:
+            self.last = RecurrentUnit(None, size, config, final, last=True, **factory)
+            self.transition = None
+            return size
+        smaller = config.last_transition * self._ways
+        self.last = RecurrentUnit(None, size, config, config.dropout, **factory)
+        self.transition = RecurrentUnit(size, smaller, config, final, last=True, **factory)
+        return smaller
+
+    def _features(self, x: Tensor, states: Iterator[Tensor | None], steps: Any) -> tuple[Tensor, list[Tensor]]:
+        x, leaving = self.first(x), []
         for block in self.blocks:
-            assert isinstance(block, nn.ModuleList)
-            y = x
-            for operation in block:
-                assert isinstance(operation, nn.ModuleList)
-                y = operation[1](operation[0](y, run))
-            x = x + y
-        return self.last(x, run)  # type: ignore[no-any-return]
+            x, h = block(x, tuple(islice(states, self.config.operations)), **steps)
+            leaving += h
+        for unit in (self.last, self.transition):
+            if unit is not None:
+                x, h = unit(x, next(states), **steps)
+                leaving.append(h)
+        return x, leaving
 
     def extra_repr(self) -> str:
         """How the depth is counted."""
-        return f"{super().extra_repr()}, blocks={len(self.blocks)} of {len(self.blocks[0])}"  # type: ignore[arg-type]
+        return f"{super().extra_repr()}, blocks={self.config.blocks} of {self.config.operations}"

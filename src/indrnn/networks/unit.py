@@ -1,94 +1,80 @@
-"""IndRec: the recurrence with activation, norm and dropout, of which every network is made; and what it is run with."""
+"""The recurrent unit of which every network is made, and its Weight.
+
+Shapes: x (T, B, inputs), h (B, N), lengths (B,), resets (T, B), position (B,).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules import module as _torch_module
 
-from ..layers.bound import EPSILON, RecurrentBound
-from ..layers.checks import check_nonlinearity, check_probability, check_size
+from ..layers.bound import RecurrentBound
+from ..layers.checks import check_probability, check_size
 from ..layers.dropout import dropout_mask, shared_dropout
-from ..layers.norm import SequenceBatchNorm, StepBatchNorm, next_position
-from ..ops import choice, recurrence, recurrence_, recurrence_norm, timeline
+from ..layers.indrnn import _last_steps
+from ..layers.norm import SequenceBatchNorm, StepBatchNorm
+from ..layers.padding import without_padding
+from ..layers.projection import project
+from ..ops import recurrence, recurrence_, recurrence_norm, timeline
+from .config import NetworkConfig
 
-Place = Literal["before", "after"]
 
-
-@dataclass(frozen=True)
-class Recurrent:
-    """How the recurrent layers of a network are made.
+class Weight(nn.Linear):
+    """A Weight of the paper's figures: `torch.nn.Linear`, started from U(±0.304/√inputs) with a bias of 0.
 
     Args:
-        nonlinearity: "relu", "tanh", "sigmoid" or "identity".
-        norm: batch norm "before" or "after" the recurrence, or None.
-        max_steps: None for statistics over batch and time together; else statistics for each step, with this many rows.
-        synchronised: take the statistics of the norm over all processes.
-        gamma: the bound on u is γ^(1/T); None for no bound.
-        sequence_length: T; needed where γ is not 1, and for `long_memory` and `lower_bound`.
-        long_memory: u of the network's last recurrent layer starts in U(ε^(1/T), γ^(1/T)): for a task that uses the
-            last step's output alone.
-        epsilon: ε, the least factor that a long memory passes on over T steps.
-        lower_bound: the constraint also keeps at least one neuron in each layer at |u| >= ε^(1/T).
-        backend: as for `indrnn.recurrence`.
-        fused: compute recurrence, norm and dropout as one op where that is possible: in training, with statistics over
-            the sequence that are not synchronised. False is for comparison.
+        in_features: inputs.
+        out_features: outputs.
+        bias: whether there is one; a unit adds its own.
+        std: start from N(0, std²) instead.
+        device: where the parameters are made.
+        dtype: their type.
     """
 
-    nonlinearity: str = "relu"
-    norm: Place | None = "after"
-    max_steps: int | None = None
-    synchronised: bool = False
-    gamma: float | None = 1.0
-    sequence_length: int | None = None
-    long_memory: bool = False
-    epsilon: float = EPSILON
-    lower_bound: bool = False
-    backend: str | None = None
-    fused: bool = True
+    bias: nn.Parameter | None  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        check_nonlinearity(self.nonlinearity)
-        if self.norm not in (None, "before", "after"):
-            raise ValueError(f"norm must be 'before', 'after' or None, got {self.norm!r}")
-        if self.max_steps is not None:
-            check_size("max_steps", self.max_steps)
-        choice.check_name(self.backend)
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        std: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.std = std
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
 
+    def reset_parameters(self) -> None:
+        """Draw the weight anew; no bias."""
+        if self.std is None:
+            nn.init.kaiming_uniform_(self.weight, a=8)
+        else:
+            nn.init.normal_(self.weight, std=self.std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
-class State(NamedTuple):
-    """What a network carries from one call to the next."""
-
-    h: tuple[Tensor, ...]
-    """The state (B, N) of each recurrent layer, in the order in which they run."""
-    position: Tensor
-    """(B,), int64: how many steps of its document each row has seen."""
-
-
-@dataclass
-class Run:
-    """One pass of a network over a sequence: what all its recurrent layers need, and the states they leave."""
-
-    lengths: Tensor | None
-    resets: Tensor | None
-    position: Tensor | None
-    entering: list[Tensor] | None
-    """The recurrent layers' states, taken from the front; None for zeros."""
-    leaving: list[Tensor]
-
-    def next_state(self) -> Tensor | None:
-        """The state of the recurrent layer that runs next."""
-        return None if self.entering is None else self.entering[len(self.leaving)]
+    def forward(self, input: Tensor) -> Tensor:
+        """W x_t + b for each step."""
+        if self.bias is None and input.dim() == 3:
+            return project(input, self.weight)
+        return F.linear(input, self.weight, self.bias)
 
 
-class IndRec(nn.Module):
-    """[BN →] h_t = σ(x_t + u ⊙ h_{t−1}) [→ BN] → dropout, with u as `weight_hh`.
+class RecurrentUnit(nn.Module):
+    """[Weight →] [norm →] h_t = σ(x_t + b + u ⊙ h_{t−1}) [→ norm] → dropout, with u as `weight_hh` and b as `bias`.
+
+    With `bidirectional` the second half of the neurons goes from the last step to the first.
 
     Args:
+        inputs: features of the input; None for a unit without a Weight and b, whose input has `size` features.
         size: neurons.
-        settings: how it is made; see `Recurrent`.
+        config: the other options.
         dropout: probability, with one mask for all time steps.
         last: whether it is the network's last, which `long_memory` is about.
         device: where the parameters are made.
@@ -96,11 +82,14 @@ class IndRec(nn.Module):
     """
 
     weight_hh: nn.Parameter
+    bias: nn.Parameter | None
+    norm: nn.Module | None
 
     def __init__(
         self,
+        inputs: int | None,
         size: int,
-        settings: Recurrent,
+        config: NetworkConfig,
         dropout: float = 0.0,
         *,
         last: bool = False,
@@ -110,99 +99,188 @@ class IndRec(nn.Module):
         super().__init__()
         check_size("size", size)
         check_probability("dropout", dropout)
-        self.settings = settings
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.size = size
+        self.config = config
         self.dropout = float(dropout)
-        self.last = last
-        self.bound = RecurrentBound(settings.gamma, settings.sequence_length, settings.epsilon, settings.lower_bound)
-        self.weight_hh = nn.Parameter(torch.empty(size, device=device, dtype=dtype))
-        self.norm: SequenceBatchNorm | StepBatchNorm | None = None
-        if settings.norm is not None:
-            synchronised = settings.synchronised
-            if settings.max_steps is None:
-                self.norm = SequenceBatchNorm(size, synchronised=synchronised, device=device, dtype=dtype)
-            else:
-                self.norm = StepBatchNorm(
-                    size, settings.max_steps, synchronised=synchronised, device=device, dtype=dtype
-                )
+        self.bound = RecurrentBound(**config.bound_of(last))
+        self.weight: nn.Module | None = None
+        bias = None
+        if inputs is not None:
+            self.weight = Weight(inputs, size, bias=False, std=config.weight_std, **factory)
+            bias = nn.Parameter(torch.empty(size, **factory))
+        self.weight_hh = nn.Parameter(torch.empty(size, **factory))
+        self.register_parameter("bias", bias)
+        self.norm = _make_norm(size, config, factory)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw u anew; put the norm back to its start."""
-        self.bound.init_(self.weight_hh, self.settings.long_memory and self.last)
-        if self.norm is not None:
-            self.norm.reset_parameters()
+        """Draw u anew; no bias. Weight and norm have a method of their own."""
+        self.bound.init_(self.weight_hh)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor, run: Run, bias: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
-        """Run over x (T, B, N), to each step of which the bias (N,) is added; states go by `run`.
+    def forward(
+        self,
+        x: Tensor,
+        state: Tensor | None = None,
+        *,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+        position: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run over a sequence.
 
-        With `overwrite`, x is the result of an operation and nothing else needs it, so that its memory may be used.
+        Args:
+            x: (T, B, inputs).
+            state: (B, size), the state before the first step; zeros if None.
+            lengths: (B,), the steps of each sequence; zeros come out past them.
+            resets: (T, B), bool, the first steps of documents.
+            position: (B,), how many steps each row has seen before, for a step norm.
+
+        Returns:
+            The features, (T, B, size), and the state after each sequence's last step, (B, size).
         """
+        if self.training:
+            self.bound.watch(self.weight_hh)
+        own = False  # whether x is ours alone, to compute over
+        if self.weight is not None:
+            own = not torch.compiler.is_compiling() and is_unwatched(self.weight, Weight) and not _are_calls_watched()
+            x = self.weight(x)
         if self._fuses():
-            return self._fused(x, run, bias, overwrite)
-        if self.settings.norm == "before":
-            x, bias = self._normalise(x if bias is None else (x + bias).to(x.dtype), run), None
-        h, h_last = (recurrence_ if overwrite else recurrence)(
-            x,
-            self.weight_hh,
-            run.next_state(),
-            bias=bias,
-            activation=self.settings.nonlinearity,
-            lengths=run.lengths,
-            resets=run.resets,
-            backend=self.settings.backend,
-        )
-        run.leaving.append(h_last)
-        if self.settings.norm == "after":
-            h = self._normalise(h, run)
-        return shared_dropout(h, self.dropout, self.training)
+            return self._fused(x, state, lengths, resets, own)
+        bias: Tensor | None = self.bias
+        if self.config.norm_place == "before" and self.norm is not None:
+            x = x if bias is None else (x + bias).to(x.dtype)
+            x, bias, own = self._normalise(x, lengths, resets, position), None, False
+        h, h_last = self._recurrence(x, bias, state, lengths, resets, own)
+        if self.config.norm_place == "after" and self.norm is not None:
+            h = self._normalise(h, lengths, resets, position)
+        return shared_dropout(h, self.dropout, self.training), h_last
+
+    def _recurrence(
+        self,
+        x: Tensor,
+        bias: Tensor | None,
+        h_0: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        own: bool,
+    ) -> tuple[Tensor, Tensor]:
+        options: dict[str, Any] = {
+            "activation": self.config.nonlinearity,
+            "lengths": lengths,
+            "backend": self.config.backend,
+        }
+        if not self.config.bidirectional:
+            run = recurrence_ if own else recurrence
+            return run(x, self.weight_hh, h_0, bias=bias, resets=resets, **options)
+        half = self.size // 2
+        ways = ((slice(0, half), False), (slice(half, None), True))
+        outputs = []
+        for part, reverse in ways:
+            outputs.append(
+                recurrence(
+                    x[..., part],
+                    self.weight_hh[part],
+                    None if h_0 is None else h_0[..., part],
+                    bias=None if bias is None else bias[part],
+                    reverse=reverse,
+                    resets=_last_steps(resets, lengths) if reverse and resets is not None else resets,
+                    **options,
+                )
+            )
+        (h, last), (h_reverse, last_reverse) = outputs
+        return torch.cat([h, h_reverse], dim=-1), torch.cat([last, last_reverse], dim=-1)
 
     def _fuses(self) -> bool:
+        """Whether recurrence, norm and dropout can be one op: the norm's numbers are read, so nothing may watch it."""
         norm = self.norm
-        if timeline().is_split:
+        if norm is None or not (self.config.fused and is_unwatched(norm, SequenceBatchNorm)):
             return False
-        return self.settings.fused and self.training and isinstance(norm, SequenceBatchNorm) and not norm.synchronised
-
-    def _fused(self, x: Tensor, run: Run, bias: Tensor | None, overwrite: bool) -> Tensor:
-        norm = self.norm
         assert isinstance(norm, SequenceBatchNorm)
-        assert norm.weight is not None
-        assert norm.bias is not None
-        assert self.settings.norm is not None
+        if not norm.training or norm.synchronised or not norm.affine:
+            return False
+        return not (self.config.bidirectional or timeline().is_split)
+
+    def _fused(
+        self, x: Tensor, h_0: Tensor | None, lengths: Tensor | None, resets: Tensor | None, own: bool
+    ) -> tuple[Tensor, Tensor]:
+        norm, place, bias = self.norm, self.config.norm_place, self.bias
+        assert isinstance(norm, SequenceBatchNorm)
+        norm.check(x, lengths)
         y, h_last, mean, var = recurrence_norm(
             x,
             self.weight_hh,
             norm.weight,
             norm.bias,
-            run.next_state(),
-            place=self.settings.norm,
+            h_0,
+            place=place,
             bias=bias,
             mask=dropout_mask(x, self.dropout, self.training),
             eps=norm.eps,
-            activation=self.settings.nonlinearity,
-            lengths=run.lengths,
-            resets=run.resets,
-            backend=self.settings.backend,
-            overwrite=overwrite,
+            activation=self.config.nonlinearity,
+            lengths=lengths,
+            resets=resets,
+            backend=self.config.backend,
+            overwrite=own,
         )
-        run.leaving.append(h_last)
-        if self.settings.norm == "before" and bias is not None:
+        if place == "before" and bias is not None:
             mean = mean + bias.detach()
-        steps = torch.full((), x.shape[0] * x.shape[1]) if run.lengths is None else run.lengths.sum()
+        steps = torch.full((), x.shape[0] * x.shape[1]) if lengths is None else lengths.sum()
         norm.update(mean, var, steps.to(mean))
-        return y
+        return y, h_last
 
-    def _normalise(self, x: Tensor, run: Run) -> Tensor:
-        if isinstance(self.norm, StepBatchNorm):
-            return self.norm(x, run.position, run.lengths, run.resets)  # type: ignore[no-any-return]
-        assert self.norm is not None
-        return self.norm(x, run.lengths)  # type: ignore[no-any-return]
+    def _normalise(self, x: Tensor, lengths: Tensor | None, resets: Tensor | None, position: Tensor | None) -> Tensor:
+        norm = self.norm
+        if isinstance(norm, StepBatchNorm):
+            return norm(x, position, lengths, resets)  # type: ignore[no-any-return]
+        if isinstance(norm, SequenceBatchNorm):
+            return norm(x, lengths)  # type: ignore[no-any-return]
+        if isinstance(norm, nn.SyncBatchNorm):
+            raise TypeError(
+                "torch.nn.SyncBatchNorm.convert_sync_batchnorm has replaced a unit's norm by one that does not know "
+                "time and padding; build the network with synchronised=True instead, which does the same"
+            )
+        assert norm is not None
+        # Of each step by itself: layer norm, RMS norm, or what a user has put there; under autocast in full precision
+        y = norm(x.to(self.weight_hh.dtype))
+        return without_padding(y, lengths).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """Size, activation, place of the norm, dropout."""
+        """Size, activation, the norm and its place, dropout."""
+        norm = None if self.norm is None else f"{self.config.norm} {self.config.norm_place}"
         dropout = f", dropout={self.dropout}" if self.dropout else ""
-        return f"{self.weight_hh.shape[0]}, {self.settings.nonlinearity}, norm={self.settings.norm}{dropout}"
+        return f"{self.size}, {self.config.nonlinearity}, norm={norm}{dropout}"
 
 
-def state_after(x: Tensor, run: Run) -> State:
-    """What the next call is given, after a pass over x (T, B, ...)."""
-    return State(tuple(run.leaving), next_position(x, run.position, run.lengths, run.resets))
+def is_unwatched(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether it is exactly of this type, without hooks, parametrisation or wrapper: what it does, nothing can see."""
+    if type(module) is not kind or "forward" in module.__dict__:
+        return False
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return False
+    return not (
+        _torch_module._global_forward_hooks
+        or _torch_module._global_forward_pre_hooks
+        or _torch_module._global_backward_hooks
+        or _torch_module._global_backward_pre_hooks
+    )
+
+
+def _are_calls_watched() -> bool:
+    """Whether a mode sees, and may keep, what torch's functions return."""
+    return torch._C._len_torch_function_stack() > 0
+
+
+def _make_norm(size: int, config: NetworkConfig, factory: dict[str, Any]) -> nn.Module | None:
+    if config.norm is None:
+        return None
+    if config.norm == "batch":
+        return SequenceBatchNorm(size, synchronised=config.synchronised, **factory)
+    if config.norm == "step":
+        assert config.norm_steps is not None
+        return StepBatchNorm(
+            size, config.norm_steps, rows=config.norm_rows, synchronised=config.synchronised, **factory
+        )
+    return (nn.LayerNorm if config.norm == "layer" else nn.RMSNorm)(size, eps=1e-5, **factory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..models import AnyNetwork, Baseline, LastStep, Plain
+from ..models import AnyNetwork, Baseline, Head, Plain
 from ..tasks.adding import Adding
 from ..training import Cosine, Steps, Training
 from ..training.options import check_seed
@@ -12,7 +12,7 @@ from .recipe import Loop, Row
 
 # The paper gives the bound |u| <= 2^(1/T). That the last layer starts above 2^(-1/T) and that input weights start in
 # N(0, 0.001) are the authors' published settings.
-_INDRNN = Plain(hidden_size=128, layers=2, norm=None, gamma=2.0, epsilon=0.5, weight_std=0.001)
+_INDRNN = Plain(hidden_size=128, layers=2, norm=None, gamma=2.0, long_memory=True, epsilon=0.5, weight_std=0.001)
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class AddingRecipe:
         self.task()
         check_seed(self.seed)
 
-    def model_config(self) -> LastStep:
+    def model_config(self) -> Head:
         """The model."""
-        return LastStep(self.model, input_size=2, outputs=1, steps=self.length)
+        return Head(self.model.sized(2, self.length), 1, "SequenceRegressor")
 
     def task(self) -> Adding:
         """The data."""

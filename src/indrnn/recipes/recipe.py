@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
-from ..models import LastStep
+from ..models import Head
 from ..training import Task, Training
 
 try:
@@ -27,7 +27,7 @@ class Recipe(Protocol):
     def seed(self) -> int:
         """Of the weights and all data."""
 
-    def model_config(self) -> LastStep:
+    def model_config(self) -> Head:
         """The model."""
 
     def task(self) -> Task:

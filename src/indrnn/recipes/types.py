@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..models import TYPES as MODELS
+from ..models import CONFIGS as MODELS
 from ..training import Constant, Cosine, OneCycle, Plateau, Steps, Training
 from .adding import AddingRecipe
 from .pixels import PixelsRecipe

@@ -26,13 +26,12 @@ from indrnn import (
     ConvIndRNN1d,
     DenseIndRNN,
     IndRNN,
-    LastStepClassifier,
     PlainIndRNN,
-    Recurrent,
     ResidualIndRNN,
+    SequenceClassifier,
     recurrence,
 )
-from indrnn.networks.unit import Place
+from indrnn.networks.config import Place
 from indrnn.ops import split_recurrence, split_time, sum_gradients, timeline
 from indrnn.ops.distributed.exchange import add_up
 from tests.ops.problems import NAMES, Problem, problem
@@ -266,25 +265,24 @@ def module_cases() -> dict[str, ModuleCase]:
     torch.manual_seed(0)
     f64: dict[str, Any] = {"dtype": torch.float64}
     lengths, resets = torch.tensor([37, 0, 30, 31, 8]), torch.rand(T, B) < 0.1
-    no_norm = Recurrent(norm=None)
     two_layers = IndRNN(5, 7, 2, **f64)
     cases = {
         f"IndRNN, loss of {loss}": ModuleCase(two_layers, xs(1, 5), {"lengths": lengths, "resets": resets}, loss)
         for loss in LOSSES
     }
     cases |= {
-        f"plain, loss of {loss}": ModuleCase(PlainIndRNN(5, 7, 2, no_norm, **f64), xs(1, 5), {}, loss)
+        f"plain, loss of {loss}": ModuleCase(PlainIndRNN(5, 7, 2, norm=None, **f64), xs(1, 5), {}, loss)
         for loss in LOSSES
     }
     places: tuple[Place, ...] = ("before", "after")
     for place in places:
-        module = PlainIndRNN(5, 7, 2, Recurrent(norm=place, synchronised=True), dropout=0.3, **f64)
+        module = PlainIndRNN(5, 7, 2, norm_place=place, synchronised=True, dropout=0.3, **f64)
         cases[f"plain, norm {place}"] = ModuleCase(module, xs(1, 5))
         cases[f"plain, norm {place}, lengths"] = ModuleCase(module, xs(2, 5), {"lengths": lengths}, "last rank")
-        own = PlainIndRNN(5, 7, 2, Recurrent(norm=place), **f64).eval()
+        own = PlainIndRNN(5, 7, 2, norm_place=place, **f64).eval()
         cases[f"plain, norm {place}, evaluation"] = ModuleCase(own, xs(1, 5), {"lengths": lengths})
     for options in ({}, {"lengths": lengths, "resets": resets}):
-        classifier = LastStepClassifier(PlainIndRNN(5, 7, 2, Recurrent(synchronised=True), **f64), 3)
+        classifier = SequenceClassifier(PlainIndRNN(5, 7, 2, synchronised=True, **f64), 3)
         name = "last step, lengths and resets" if options else "last step"
         cases[name] = ModuleCase(classifier, xs(2, 5), options)
     return cases | {
@@ -293,9 +291,11 @@ def module_cases() -> dict[str, ModuleCase]:
             IndRNN(5, 7, 2, dropout=0.4, bidirectional=True, **f64), xs(1, 5), {"lengths": lengths, "resets": resets}
         ),
         "IndRNN, float32": ModuleCase(IndRNN(5, 7, 2), [xs(1, 5)[0].float()], tolerance=1e-5),
-        "plain, one sequence after the other": ModuleCase(PlainIndRNN(5, 7, 2, no_norm, dropout=0.3, **f64), xs(2, 5)),
-        "residual": ModuleCase(ResidualIndRNN(5, 7, 1, Recurrent(norm="before", synchronised=True), **f64), xs(1, 5)),
-        "dense": ModuleCase(DenseIndRNN(5, 2, (1, 1), no_norm, **f64), xs(1, 5), {}, "last rank"),
+        "plain, one sequence after the other": ModuleCase(
+            PlainIndRNN(5, 7, 2, norm=None, dropout=0.3, **f64), xs(2, 5)
+        ),
+        "residual": ModuleCase(ResidualIndRNN(5, 7, 1, norm_place="before", synchronised=True, **f64), xs(1, 5)),
+        "dense": ModuleCase(DenseIndRNN(5, 2, (1, 1), norm=None, **f64), xs(1, 5), {}, "last rank"),
         "convolution": ModuleCase(
             ConvIndRNN1d(2, 3, 3, reverse=True, **f64), xs(1, 2, 6), {"lengths": lengths, "resets": resets}
         ),
@@ -364,7 +364,7 @@ def refusals(rank: int, groups: list[Any]) -> dict[str, str]:
         return enter
 
     packed = pack_padded_sequence(torch.rand(3, B, 5), torch.tensor([3] * B))
-    per_step = PlainIndRNN(5, 7, 1, Recurrent(max_steps=9, synchronised=True))
+    per_step = PlainIndRNN(5, 7, 1, norm="step", norm_steps=9, synchronised=True)
     calls = {
         "tanh": lambda: split_recurrence(x, u, activation="tanh"),
         "not alike": lambda: split_recurrence(x, u, reverse=rank == 0),

@@ -1,0 +1,60 @@
+"""What a module is built from, as data: its type's name and the arguments of its constructor."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, is_dataclass
+from typing import Any
+
+from torch import nn
+
+from .bound import RecurrentBound
+
+_OF_TORCH = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
+"""The arguments that torch.nn.RNN, LSTM and GRU share: their own signature does not say."""
+
+
+@dataclass(frozen=True)
+class ModuleConfig:
+    """A module's type and its constructor's arguments, those that are modules as configurations."""
+
+    kind: type[nn.Module]
+    arguments: dict[str, Any]
+
+    def build(self, **factory: Any) -> nn.Module:
+        """The module, with new weights; `device` and `dtype` where it takes them."""
+        arguments = {name: v.build(**factory) if hasattr(v, "build") else v for name, v in self.arguments.items()}
+        takes = inspect.signature(self.kind).parameters
+        of_torch = issubclass(self.kind, nn.RNNBase)
+        return self.kind(**arguments, **{k: v for k, v in factory.items() if of_torch or k in takes})
+
+
+def config_of(module: nn.Module) -> Any:
+    """What builds the module again, by `build()`: the configuration that it holds, or a `ModuleConfig`.
+
+    Device and type of the parameters are not part of it.
+    """
+    config = getattr(module, "config", None)
+    if is_dataclass(config):
+        return config
+    names = list(_OF_TORCH) if isinstance(module, nn.RNNBase) else _arguments(type(module))
+    if isinstance(module, nn.RNN):
+        names.append("nonlinearity")
+    if isinstance(module, nn.LSTM):
+        names.append("proj_size")
+    values = {name: _value(name, getattr(module, name)) for name in names}
+    bound = getattr(module, "bound", None)
+    options = bound.options if isinstance(bound, RecurrentBound) else {}
+    return ModuleConfig(type(module), {**values, **options})
+
+
+def _arguments(kind: type[nn.Module]) -> list[str]:
+    parameters = inspect.signature(kind).parameters.values()
+    named = (each.name for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL))
+    return [name for name in named if name not in ("device", "dtype")]
+
+
+def _value(name: str, value: Any) -> Any:
+    if name == "bias":  # an option, or the parameter that it made
+        return value if isinstance(value, bool) else value is not None
+    return config_of(value) if isinstance(value, nn.Module) else value

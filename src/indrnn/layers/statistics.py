@@ -1,0 +1,86 @@
+"""`gather_statistics`: the running statistics of batch norms, gathered anew for the weights of the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
+
+Call = Callable[[nn.Module, Any], Any]
+
+
+def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = None, call: Call | None = None) -> None:
+    """Gather the running statistics of every batch norm in `model` anew, as means over these batches.
+
+    While weights move, running statistics lag behind them: over hundreds of steps and several layers the difference
+    adds up, and an evaluation in mid-training fails where the weights are good. Twenty training batches before it
+    cure that. Nothing else changes: dropout is off for the pass, and the modes, momenta, counts of batches, other
+    buffers and the random generators are as before. Where something fails, the statistics too.
+
+    Args:
+        model: any module; one without batch norm is left alone.
+        batches: each a tensor, the model's input; a tuple or list, of which the first is; or a mapping of the model's
+            arguments by name. As they would be trained on.
+        state: for a model that carries a state, what it is given with the first batch as `state`, as a copy; each
+            batch's own goes to the next.
+        call: how a batch is given to the model, `call(model, batch)`, where that is done otherwise.
+
+    Example:
+        indrnn.gather_statistics(model, (x for x, _ in itertools.islice(loader, 20)))
+    """
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    if not norms:
+        return
+    modes = [(module, module.training) for module in model.modules()]
+    momenta = [norm.momentum for norm in norms]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    gathered = {id(buffer) for norm in norms for buffer in (norm.running_mean, norm.running_var)}
+    done = False
+    devices = sorted({buffer.device.index for buffer, _ in buffers if buffer.device.type == "cuda"})
+    state = tree_map(lambda value: value.detach().clone() if isinstance(value, Tensor) else value, state)
+    try:
+        model.eval()  # no dropout
+        for norm in norms:
+            norm.train()
+            norm.momentum = None
+            norm.reset_running_stats()
+        with torch.no_grad(), torch.random.fork_rng(devices):
+            for batch in batches:
+                state = _run(model, batch, state, call)
+                done = True
+        if not done:
+            raise ValueError("batches must hold at least one batch, got none")
+    except BaseException:
+        done = False
+        raise
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        for module, mode in modes:
+            module.training = mode
+        with torch.no_grad():
+            for buffer, before in buffers:
+                if not (done and id(buffer) in gathered):
+                    buffer.copy_(before)
+
+
+def _run(model: nn.Module, batch: Any, state: Any, call: Call | None) -> Any:
+    """One pass; returns the state for the next."""
+    if call is not None:
+        call(model, batch)
+        return state
+    arguments = dict(batch) if isinstance(batch, Mapping) else {}
+    first = () if arguments else (batch[0] if isinstance(batch, (tuple, list)) else batch,)
+    if state is None:
+        model(*first, **arguments)
+        return None
+    result = model(*first, **{"state": state, **arguments})
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise TypeError(
+            f"model must return its output and its state where a state is given, got {type(result).__name__}"
+        )
+    return result[1]

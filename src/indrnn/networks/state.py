@@ -1,0 +1,46 @@
+"""`State`: what a network carries from one call to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import _register_namedtuple
+
+
+class State(NamedTuple):
+    """What a network carries from one call to the next: returned by each call, and given to the next.
+
+    Example:
+        features, state = network(first_piece)
+        features, state = network(second_piece, state.detach())
+    """
+
+    h: tuple[Tensor, ...]
+    """The state (B, N) of each recurrent layer, in the order in which they run."""
+    position: Tensor
+    """(B,), int64: how many steps each row has seen, of its document (of the whole stream, where a step norm counts by
+    windows)."""
+
+    def detach(self) -> State:
+        """Without the graph that it came from: for truncated back-propagation through time."""
+        return self._map(lambda tensor: tensor.detach())
+
+    def to(self, *args: Any, **options: Any) -> State:
+        """On another device or of another type, as `torch.Tensor.to`; the position stays an integer."""
+        h = tuple(tensor.to(*args, **options) for tensor in self.h)
+        return State(h, self.position.to(h[0].device) if h else self.position)
+
+    def index_select(self, index: Tensor) -> State:
+        """The rows of the batch that `index` (K,) names, in its order, as for beams or a batch that changes."""
+        return self._map(lambda tensor: tensor.index_select(0, index))
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> State:
+        return State(tuple(function(tensor) for tensor in self.h), function(self.position))
+
+
+# So that torch.export.save can write a program that takes or returns one, and torch.load a checkpoint that holds one.
+_register_namedtuple(State, serialized_type_name="indrnn.State")
+torch.serialization.add_safe_globals([State])
