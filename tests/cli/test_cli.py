@@ -202,9 +202,9 @@ def test_every_command_has_a_help_with_its_name(command: str, call: Call) -> Non
 
 
 def options_of(call: Call, *command: str) -> set[str]:
-    """The options that a command's help lists."""
+    """The options that a command's help lists, in one column or two."""
     said = assert_done(call(*command, "--help"))
-    return set(re.findall(r"^\W*(?:-h, )?(--[a-z][\w.-]*)", said.out, re.MULTILINE))
+    return set(re.findall(r"(?:^|  )\W*(?:-h, )?(--[a-z][\w.-]*)", said.out, re.MULTILINE))
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,8 @@ class Network(nn.Module):
             expected = f"{layout} or (T, {{0}})".format(self.input_size)
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
         # Not parameters(): replicas of torch.nn.DataParallel have none.
-        weight = next(module.weight_hh for module in self.modules() if isinstance(module, RecurrentUnit))
+        units = (module for module in self.modules() if isinstance(module, RecurrentUnit))
+        weight = getattr(next(units, None), "weight_hh", input)  # none where a user has replaced them all
         check_like_weight("input", input, weight)
         batch, time = input.shape[:2] if self.batch_first else input.shape[1::-1]
         check_tensor("lengths", lengths, (batch,))
