@@ -174,16 +174,14 @@ class SequenceBatchNorm(_BatchNorm):
 
         Fewer than two numbers have no variance, and change nothing.
         """
-        with torch.no_grad():
-            counts = count >= 2
-            self.num_batches_tracked.add_(counts)
-            share = counts.to(self.running_mean.dtype)
-            share = (
-                share * self.momentum if self.momentum is not None else share / self.num_batches_tracked.clamp_min(1)
-            )
-            unbiased = var * (count / (count - 1).clamp_min(1))
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
+        mean, var = mean.detach(), var.detach()  # and not no_grad, a region that torch.export cannot load again
+        counts = count >= 2
+        self.num_batches_tracked.add_(counts)
+        share = counts.to(self.running_mean.dtype)
+        share = share * self.momentum if self.momentum is not None else share / self.num_batches_tracked.clamp_min(1)
+        unbiased = var * (count / (count - 1).clamp_min(1))
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
 
 
 class StepBatchNorm(_BatchNorm):
@@ -257,8 +255,8 @@ class StepBatchNorm(_BatchNorm):
         mean, var, count = self._statistics(values, valid, tuple(range(1, x.dim() - 1)))  # (T, N), (T, N), () or (T,)
         # In half precision the products of an update would lose most digits; meta has no autocast.
         full = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
-        with torch.no_grad(), full:
-            self._update(mean, var, count.expand(x.shape[0]), self._rows(x, position, resets), valid)
+        with full:
+            self._update(mean.detach(), var.detach(), count.expand(x.shape[0]), self._rows(x, position, resets), valid)
         shape = (x.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
         return self._normalise(values, mean.view(shape), var.view(shape), valid, dtype)
 
