@@ -209,10 +209,11 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
 @pytest.mark.parametrize("name", MODULES)
-def test_an_exported_module_trains(name: str) -> None:
+def test_an_exported_module_trains(name: str, strict: bool) -> None:
     module, x = MODULES[name]().train(), torch.randn(7, 3, 4)
-    exported = torch.export.export(module, (x,)).module()
+    exported = torch.export.export(module, (x,), strict=strict).module()
     expect_the_same_gradients(exported, module, x)
 
 

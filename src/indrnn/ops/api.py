@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import choice
-from .autograd import Direct, Recurrence
+from .autograd import OPS, Direct, Recurrence
 from .calls import Forward
 from .checks import check_forward
 from .cpu import kernel
@@ -106,6 +106,8 @@ def _run(call: Forward, backend: str | None, *, overwrite: bool) -> tuple[Tensor
 
 
 def _by_op(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
+    if torch.compiler.is_exporting():  # strict export would put a Function's forward under no_grad, in the graph itself
+        return OPS.recurrence(*call, backend)  # type: ignore[no-any-return]
     if torch.compiler.is_compiling():  # Dynamo does not trace an autograd function with a jvp of its own
         return Recurrence.apply(*call, backend)  # type: ignore[no-any-return]
     try:

@@ -70,7 +70,8 @@ def recurrence_norm(
     call = NormForward(x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place)
     if is_watched() or not are_plain(*call[:9]):
         check_norm_forward(call)
-        y, h_last, _, mean, var = RecurrenceNorm.apply(*call, backend)
+        run = OPS.recurrence_norm if torch.compiler.is_exporting() else RecurrenceNorm.apply  # as in api.py
+        y, h_last, _, mean, var = run(*call, backend)
     else:
         overwrite = overwrite and place == "after" and can_overwrite(call.recurrence, backend)
         y, h_last, _, mean, var = _Direct.apply(overwrite, *call, backend)  # which checks
