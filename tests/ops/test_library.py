@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.testing import assert_close
+from torch.testing._internal.two_tensor import TwoTensor
 
 from indrnn import DenseIndRNN, IndRNN, PlainIndRNN, ResidualIndRNN, SequenceClassifier, recurrence
 from indrnn.ops import recurrence_, recurrence_norm
@@ -274,6 +275,35 @@ def test_a_tensor_that_does_not_know_the_op_says_so_itself(tmp_path: Any) -> Non
             recurrence(x, u)
     finally:
         torch.distributed.destroy_process_group()
+
+
+NORMS = {"alone": None, "norm before": "before", "norm after": "after"}
+
+
+def states(x: Tensor, u: Tensor, place: str | None) -> Tensor:
+    return recurrence(x, u)[0] if place is None else recurrence_norm(x, u, u, u, place=place)[0]
+
+
+@pytest.mark.parametrize("place", NORMS.values(), ids=NORMS)
+def test_a_subclass_of_tensors_that_comes_back_as_gradient(place: str | None) -> None:
+    """It has no memory of its own, and what was read in place of it were zeros, or nothing that could be read."""
+    x, u, factors = torch.rand(4, 2, 3, requires_grad=True), torch.rand(3), torch.rand(4, 2, 3)
+    (expected,) = torch.autograd.grad((states(x, u, place) * factors).sum(), x)
+    (gradient,) = torch.autograd.grad((states(x, u, place) * TwoTensor(factors, factors.clone())).sum(), x)
+    assert isinstance(gradient, TwoTensor)
+    assert_close(gradient.a, expected)
+    assert_close(gradient.b, expected)
+
+
+@pytest.mark.parametrize("place", NORMS.values(), ids=NORMS)
+def test_a_subclass_of_tensors_that_a_hook_of_saved_tensors_returns(place: str | None) -> None:
+    x, u = torch.rand(4, 2, 3, requires_grad=True), torch.rand(3)
+    (expected,) = torch.autograd.grad(states(x, u, place).square().sum(), x)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: TwoTensor(t.detach(), t.detach())):
+        h = states(x, u, place)
+    (gradient,) = torch.autograd.grad(h.square().sum(), x)
+    assert isinstance(gradient, TwoTensor)
+    assert_close(gradient.a, expected)
 
 
 # ---- lazy tensors

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import library, reference
 from .calls import Backward, Forward
-from .watched import are_batched, is_watched
+from .watched import are_batched, are_plain, is_watched
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 OPS = torch.ops.indrnn
@@ -86,6 +86,8 @@ class Direct(torch.autograd.Function):
             return None, *Recurrence.backward(ctx, grad_h, grad_h_last)
 
         def function(*args: Any) -> Gradients:
+            if not are_plain(*args[:7]):  # a gradient, or what a saved tensor's hook returned
+                return OPS.recurrence_backward(*args)  # type: ignore[no-any-return]
             return library.backward(Backward(*args[:-1]), args[-1])
 
         return None, *_backward(ctx, grad_h, grad_h_last, function)

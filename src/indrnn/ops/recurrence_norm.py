@@ -149,8 +149,14 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        run = _by_op if is_watched() or are_batched(*gradients) else library.norm_backward
+        run = _by_op if is_watched() or are_batched(*gradients) else _by_backend
         return None, *_backward(ctx, run, RecurrenceBackward.apply, *gradients)
+
+
+def _by_backend(call: NormBackward, backend: str | None) -> NormGradients:
+    if not are_plain(*call[:12]):  # a gradient, or what a saved tensor's hook returned
+        return _by_op(call, backend)
+    return library.norm_backward(call, backend)
 
 
 def _by_op(call: NormBackward, backend: str | None) -> NormGradients:
