@@ -89,6 +89,9 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("recurrence", "bias", torch.zeros(N).double(), "bias must be of x's type"),
     ("recurrence", "x", torch.zeros(T, N), "x must have the shape"),
     ("recurrence", "x", torch.zeros(T, B, N).long(), "x must be float32"),
+    ("recurrence", "x", torch.ones(T, B, N).to_sparse(), "x must be a dense tensor, got one of the layout"),
+    ("recurrence", "h_0", torch.ones(B, N).to_sparse(), "h_0 must be a dense tensor"),
+    ("recurrence", "lengths", torch.ones(B).long().to_sparse(), "lengths must be a dense tensor"),
     ("recurrence", "lengths", torch.ones(B + 1).long(), r"lengths must have the shape \(B,\) = \(3,\)"),
     ("recurrence", "lengths", far, "lengths must lie between 0 and T = 4"),
     ("recurrence", "resets", torch.zeros(T, B + 1).bool(), r"resets must have the shape \(T, B\) = \(4, 3\)"),
@@ -104,6 +107,7 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("recurrence_backward", "backend", "bogus", "backend must be None or one of"),
     ("recurrence_norm", "weight", meta, "weight must be on x's device, cpu, got one on meta"),
     ("recurrence_norm", "shift", torch.zeros(N - 1), "shift must have the shape"),
+    ("recurrence_norm", "mask", torch.ones(1, B, N).to_mkldnn(), "mask must be a dense tensor"),
     ("recurrence_norm", "mask", torch.ones(1, 1, N), r"mask must have the shape \(1, 3, 5\)"),
     ("recurrence_norm", "mask", torch.ones(T, B, N), r"mask must have the shape \(1, 3, 5\)"),
     ("recurrence_norm", "h_0", torch.zeros(1, N), "h_0 must have x's shape without T"),
@@ -125,7 +129,7 @@ def test_each_op_checks_what_it_gets(op: str, name: str, value: Any, message: st
         getattr(OPS, op)(**GOOD[op] | {name: value})
 
 
-OF_SHAPES = [bad for bad in BAD if not any(word in bad[3] for word in ("lie between", "device", "backend"))]
+OF_SHAPES = [bad for bad in BAD if not any(word in bad[3] for word in ("lie between", "device", "backend", "dense"))]
 
 
 @pytest.mark.parametrize("op", GOOD)
@@ -304,6 +308,36 @@ def test_a_subclass_of_tensors_that_a_hook_of_saved_tensors_returns(place: str |
     (gradient,) = torch.autograd.grad(h.square().sum(), x)
     assert isinstance(gradient, TwoTensor)
     assert_close(gradient.a, expected)
+
+
+# ---- sparse tensors
+
+
+@pytest.mark.parametrize("place", NORMS.values(), ids=NORMS)
+def test_a_sparse_gradient(place: str | None) -> None:
+    x, u, index = torch.rand(4, 2, 3, requires_grad=True), torch.rand(3), torch.tensor([[[0, 2, 1], [3, 3, 0]]])
+    expected, gradient = (
+        torch.autograd.grad(states(x, u, place).gather(0, index, sparse_grad=sparse).square().sum(), x)[0]
+        for sparse in (False, True)
+    )
+    assert_close(gradient, expected)
+
+
+def test_a_sparse_gradient_of_the_last_state(backend: str) -> None:
+    x, u, index = torch.rand(4, 2, 3, requires_grad=True), torch.rand(3), torch.tensor([1, 1])
+    expected, gradient = (
+        torch.autograd.grad(
+            nn.functional.embedding(index, recurrence(x, u, backend=backend)[1], sparse=sparse).sum(), x
+        )[0]
+        for sparse in (False, True)
+    )
+    assert_close(gradient, expected)
+
+
+def test_a_nested_tensor_is_refused_with_what_to_do() -> None:
+    x = torch.nested.nested_tensor([torch.rand(2, 5, 3), torch.rand(4, 5, 3)], layout=torch.jagged)
+    with pytest.raises(TypeError, match="x must be a dense tensor, got a nested one; pad it, and give the lengths"):
+        recurrence(x, torch.rand(3))
 
 
 # ---- lazy tensors

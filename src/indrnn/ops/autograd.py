@@ -17,6 +17,7 @@ from torch import Tensor
 
 from . import library, reference
 from .calls import Backward, Forward
+from .layout import dense
 from .watched import are_batched, are_plain, is_watched
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -166,8 +167,9 @@ def _backward(
     ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None, function: Callable[..., Gradients]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the nine inputs of a forward pass, by this backward pass."""
+    gradients = (dense(grad_h), dense(grad_h_last))
     h, u, h_0, lengths, resets = ctx.saved_tensors
-    grad_x, grad_u, grad_bias, grad_h_0 = function(grad_h, grad_h_last, h, u, h_0, lengths, resets, *ctx.options)
+    grad_x, grad_u, grad_bias, grad_h_0 = function(*gradients, h, u, h_0, lengths, resets, *ctx.options)
     of_bias = None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype)
     return grad_x, grad_u, of_bias, None if h_0 is None else grad_h_0, *[None] * 5
 

@@ -73,14 +73,23 @@ def check_lengths(lengths: Tensor | None, T: int) -> None:
 def _check_tensors(of: str, like: Tensor, /, **given: Tensor | None) -> None:
     if not isinstance(like, Tensor):
         raise TypeError(f"{of} must be a tensor, got {type(like).__name__}")
+    _check_dense(of, like)
     for name, value in given.items():
         if value is None and name in _OPTIONAL:
             continue
         if not isinstance(value, Tensor):
             or_none = " or None" if name in _OPTIONAL else ""
             raise TypeError(f"{name} must be a tensor{or_none}, got {type(value).__name__}")
+        _check_dense(name, value)
         if value.device != like.device:
             raise ValueError(f"{name} must be on {of}'s device, {like.device}, got one on {value.device}")
+
+
+def _check_dense(name: str, value: Tensor) -> None:
+    if value.is_nested:
+        raise TypeError(f"{name} must be a dense tensor, got a nested one; pad it, and give the lengths")
+    if value.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got one of the layout {value.layout}")
 
 
 def _check_series(name: str, x: Tensor, activation: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 Call = TypeVar("Call", bound=NamedTuple)
@@ -23,6 +24,11 @@ def _is_lazy(tensor: Tensor) -> bool:
 def written_out(tensor: Tensor) -> Tensor:
     """The tensor with its numbers in memory: not their negatives (torch's negative bit), nor nothing (its zeros)."""
     return tensor.clone() if _is_lazy(tensor) else tensor
+
+
+def dense(gradient: Tensor | None) -> Tensor | None:
+    """The gradient with all its numbers: those of gather(sparse_grad=True) and embedding(sparse=True) have few."""
+    return gradient if gradient is None or gradient.layout is torch.strided else gradient.to_dense()
 
 
 def with_contiguous_rows(x: Tensor) -> Tensor:

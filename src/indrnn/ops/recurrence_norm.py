@@ -20,6 +20,7 @@ from .api import can_overwrite
 from .autograd import OPS, RecurrenceBackward, one_by_one
 from .calls import NormBackward, NormForward, NormResult
 from .checks import check_norm_forward
+from .layout import dense
 from .timeline import timeline
 from .watched import are_batched, are_plain, is_watched
 
@@ -172,6 +173,7 @@ def _backward(
     grad_h: Tensor | None,
     *_: Any,
 ) -> tuple[Tensor | None, ...]:
+    grad_y, grad_h_last, grad_h = dense(grad_y), dense(grad_h_last), dense(grad_h)
     h, *others = ctx.saved_tensors
     grad_y = torch.zeros_like(h) if grad_y is None else grad_y
     call = NormBackward(grad_y, grad_h_last, h, *others, *ctx.options)
