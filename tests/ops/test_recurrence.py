@@ -150,6 +150,19 @@ def test_expanded_input_and_gradients(backend: str) -> None:
     assert_same(p.solve(backend), same.solve(backend), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("order", [(0, 2, 1), (1, 0, 2), (0, 1, 3, 2), (0, 2, 3, 1), (0, 1, 3, 4, 2)], ids=str)
+def test_results_are_contiguous_whatever_the_strides_of_x(backend: str, order: tuple[int, ...]) -> None:
+    """As the op's shapes say to a compiler, which would read other strides wrongly."""
+    shape = (6, 3, 2, 5, 4)[-len(order) :]
+    back = [order.index(i) for i in range(len(order))]
+    x = torch.randn([shape[i] for i in order]).permute(back).requires_grad_()
+    h_0 = torch.randn(shape[:0:-1]).permute(*reversed(range(len(shape) - 1))).requires_grad_()
+    h, h_last = recurrence(x, torch.rand(4), h_0, backend=backend)
+    op = (h, h_last, h.detach(), torch.rand(4), h_0.detach(), None, None, "relu", False, backend)
+    gradients = torch.ops.indrnn.recurrence_backward(*op)
+    assert all(result.is_contiguous() for result in (h, h_last, *gradients))
+
+
 @pytest.mark.parametrize("used", ["h", "h_last"])
 def test_a_loss_on_one_of_the_two_results(backend: str, used: str) -> None:
     p = problem()

@@ -60,7 +60,7 @@ def forward(call: Forward) -> tuple[Tensor, Tensor]:
             new = step(torch.where(valid, x_t, 0.0), u, entering, activation)
             state = torch.where(valid, new, state)
             rows[t] = torch.where(valid, new, 0.0)
-    return _stack(rows, x).to(x.dtype), state.to(x.dtype).clone()
+    return _stack(rows, x).to(x.dtype), state.to(x.dtype).clone(memory_format=torch.contiguous_format)
 
 
 def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -96,7 +96,8 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         carry, sum_u, sum_bias, rows[t] = to_previous, sum_u + to_u, sum_bias + delta, delta
     grad_u, grad_bias = (sum_to_neurons(chains).to(u.dtype) for chains in (sum_u, sum_bias))
     start_dtype = h.dtype if h_0 is None else h_0.dtype
-    return _stack(rows, h).to(h.dtype), grad_u, grad_bias, carry.to(start_dtype).clone()
+    grad_h_0 = carry.to(start_dtype).clone(memory_format=torch.contiguous_format)
+    return _stack(rows, h).to(h.dtype), grad_u, grad_bias, grad_h_0
 
 
 def sum_to_neurons(values: Tensor) -> Tensor:
@@ -121,4 +122,5 @@ def _per_row(flags: Tensor, like: Tensor) -> Tensor:
 
 
 def _stack(rows: dict[int, Tensor], like: Tensor) -> Tensor:
-    return torch.stack([rows[t] for t in range(len(rows))]) if rows else torch.zeros_like(like)
+    """Contiguous, which torch.stack's result is not where the rows' channels come last in memory."""
+    return torch.stack([rows[t] for t in range(len(rows))]).contiguous() if rows else torch.zeros_like(like)

@@ -60,7 +60,7 @@ def forward(call: Forward) -> tuple[Tensor, Tensor]:
         return reference.forward(call)
     if valid is not None:
         h = torch.where(valid, h, 0.0)
-    return h.to(x.dtype).contiguous(), h_last.to(x.dtype).clone()
+    return h.to(x.dtype).contiguous(), h_last.to(x.dtype).clone(memory_format=torch.contiguous_format)
 
 
 def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -105,7 +105,8 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         carry = A[i] + B[i] * carry
     grad_u, grad_bias = (reference.sum_to_neurons(sums).to(u.dtype) for sums in (sum_u, sum_bias))
     start_dtype = h.dtype if h_0 is None else h_0.dtype
-    return steps.join(torch.stack(rows)).to(h.dtype).contiguous(), grad_u, grad_bias, carry[-1].to(start_dtype).clone()
+    grad_h_0 = carry[-1].to(start_dtype).clone(memory_format=torch.contiguous_format)
+    return steps.join(torch.stack(rows)).to(h.dtype).contiguous(), grad_u, grad_bias, grad_h_0
 
 
 def _finite(*tensors: Tensor) -> bool:
