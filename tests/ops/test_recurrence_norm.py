@@ -192,6 +192,20 @@ def test_what_stands_in_the_padding_changes_nothing(backend: str, place: str) ->
 
 
 @both_places
+def test_what_stands_in_the_padding_changes_no_second_derivative(backend: str, place: str) -> None:
+    lengths, results = torch.tensor([6, 2, 0, 4]), []
+    for value in (0.0, torch.nan):
+        x, u, weight, shift = (torch.linspace(0.1, 1.3, n).double().cos() for n in (6 * 4 * 3, 3, 3, 3))
+        x = x.view(6, 4, 3).masked_fill((torch.arange(6).unsqueeze(1) >= lengths).unsqueeze(-1), value)
+        leaves = [leaf.requires_grad_() for leaf in (x, u, weight, shift)]
+        y, *_ = recurrence_norm(*leaves, place=place, lengths=lengths, activation=smooth(backend), backend=backend)
+        first = torch.autograd.grad(y.pow(3).sum(), leaves, create_graph=True)
+        results.append(torch.autograd.grad(sum(g.square().sum() for g in first), leaves))
+    for clean, ours in zip(*results, strict=True):
+        assert torch.equal(ours, clean)
+
+
+@both_places
 @pytest.mark.parametrize("shape", [(0, 3, 5), (4, 0, 5)], ids=str)
 def test_empty(backend: str, place: str, shape: tuple[int, int, int]) -> None:
     case = Case(place, True, problem(*shape))

@@ -52,7 +52,7 @@ def backward(
     """
     h, x, weight, mask = call.h, call.x, call.weight, call.mask
     dtype, valid = reference.accumulation_dtype(h.dtype), _valid(h, call.lengths)
-    normed = (h if x is None else x).to(dtype)
+    normed = torch.where(valid, (h if x is None else x).to(dtype), 0.0)  # 0 · NaN would be the padding's derivative
     mean, var = _moments(normed, valid)
     rstd = (var + call.eps).rsqrt()
     unit = torch.where(valid, (normed - mean) * rstd, 0.0)
