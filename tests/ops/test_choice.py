@@ -35,6 +35,12 @@ def test_native_is_the_choice_on_a_cpu_and_the_reference_elsewhere() -> None:
     assert indrnn.backends() == on_cpu
 
 
+def test_asked_about_nothing_it_tells_of_a_cpu_tensor_whatever_the_default_device() -> None:
+    expected = indrnn.backends()
+    with torch.device("meta"):
+        assert indrnn.backends() == expected
+
+
 def test_the_variable_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDRNN_BACKEND", "reference")
     assert indrnn.backends()["reference"].chosen

@@ -51,7 +51,7 @@ def backends(x: Tensor | None = None, activation: str = "relu") -> dict[str, Bac
         One `Backend` for each name that `recurrence(backend=...)` and the environment variable INDRNN_BACKEND take.
         They also take "auto-scan": the automatic choice, or the scan where `scan.pays` estimates that to be faster.
     """
-    x = torch.empty(0) if x is None else x
+    x = torch.empty(0, dtype=torch.float32, device="cpu") if x is None else x
     reasons = {name: module.why_not(x, activation) for name, module in _BACKENDS.items()}
     fast = _FAST.get(x.device.type, "reference")
     chosen = _asked(None, x, activation) or (fast if reasons[fast] is None else "reference")
