@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
 
-from indrnn import PlainIndRNN, recurrence
+from indrnn import IndRNN, PlainIndRNN, recurrence
 from indrnn.ops import recurrence_, recurrence_norm
 from indrnn.ops.cpu import kernel
 
@@ -90,6 +92,60 @@ def test_a_leaf_that_asks_for_a_gradient_is_left_alone(grad_mode: bool) -> None:
     assert torch.equal(a, before)
     assert torch.equal(h, recurrence(before, u)[0])
     assert torch.equal(y, recurrence_norm(before, u, one, one, place="after")[0])
+
+
+@pytest.mark.parametrize("shared", ["u", "h_0", "bias"])
+def test_an_x_that_another_argument_shares_memory_with_is_left_alone(shared: str) -> None:
+    """What is kept for the backward pass would be h in its place, and autograd would not know."""
+    results = []
+    for function in (recurrence_, recurrence):
+        a, u, *_ = inputs()
+        x = a * 1.0
+        options = {"u": u} | {shared: x[0] if shared == "h_0" else x[0, 0]}
+        h, _ = function(x, **options)
+        results.append(torch.autograd.grad(h.square().sum(), (a, u), allow_unused=True))
+    for ours, expected in zip(*results, strict=True):
+        assert ours is expected is None or torch.equal(ours, expected)
+
+
+def test_an_x_that_keeps_its_gradient_is_left_alone() -> None:
+    """Written over, it would be given h's gradient in place of its own."""
+    gradients = []
+    for function in (recurrence_, recurrence):
+        a, u, *_ = inputs()
+        x = a * 1.0
+        x.retain_grad()
+        function(x, u)[0].square().sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+
+
+class Keep(TorchFunctionMode):
+    """Keeps the results of all products, and copies of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is F.linear:
+            self.kept.append((result, result.clone()))
+        return result
+
+
+def test_what_a_mode_of_torch_functions_keeps_is_left_alone() -> None:
+    with Keep() as mode:
+        IndRNN(9, 4)(torch.randn(5, 2, 9))
+    ((result, copy),) = mode.kept
+    assert torch.equal(result, copy)
+
+
+def test_a_default_device_changes_nothing() -> None:
+    a, u, *_ = inputs()
+    with torch.device("cpu"):
+        x = a * 1.0
+        assert recurrence_(x, u)[0] is x
 
 
 def test_what_cannot_be_computed_leaves_x_as_it_was() -> None:

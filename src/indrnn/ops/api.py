@@ -11,7 +11,7 @@ from .calls import Forward
 from .checks import check_forward
 from .cpu import kernel
 from .timeline import timeline
-from .watched import are_plain, is_watched
+from .watched import are_plain, is_watched, keeps_results
 
 
 def recurrence(
@@ -129,6 +129,10 @@ def can_overwrite(call: Forward, backend: str | None) -> bool:
     if x.device.type != "cpu" or not x.is_contiguous() or x._is_view() or x.is_neg():
         return False
     if x.is_leaf and x.requires_grad:
+        return False
+    if x.retains_grad or keeps_results():
+        return False
+    if any(other is not None and torch._C._is_alias_of(x, other) for other in call[1:6]):  # also kept for backward
         return False
     choice.check_name(backend)
     return choice.choose(x, call.activation, backend) is kernel

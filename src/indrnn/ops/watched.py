@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils._device import DeviceContext
 
 
 def is_watched() -> bool:
@@ -15,6 +16,13 @@ def is_watched() -> bool:
     if torch.autograd.forward_ad._current_level >= 0 or torch._C._autograd._profiler_enabled():
         return True
     return torch._C._get_tracing_state() is not None
+
+
+def keeps_results() -> bool:
+    """Whether there is a mode of torch functions, which may keep what F.linear returned; a default device does not."""
+    if not torch._C._len_torch_function_stack():
+        return False
+    return any(not isinstance(mode, DeviceContext) for mode in torch.overrides._get_current_function_mode_stack())
 
 
 def are_plain(*tensors: Tensor | None) -> bool:
