@@ -604,6 +604,31 @@ def test_second_derivatives_through_func(backend: str) -> None:
     torch.testing.assert_close(jacrev(jacrev(of_u))(p.u), by_autograd)
 
 
+def test_second_derivatives_within_hooks_of_saved_tensors(backend: str) -> None:
+    """torch.func, which they went by, refuses to work there."""
+
+    def second(x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
+        h, _ = recurrence(x, u, activation=smooth(backend), backend=backend)
+        (gradient,) = torch.autograd.grad(h.pow(3).sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), (x, u))
+
+    p = problem(5, 3, 4).with_gradients()
+    expected = second(p.x, p.u)
+    with torch.autograd.graph.save_on_cpu():
+        actual = second(p.x, p.u)
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_second_derivatives_of_nothing(backend: str) -> None:
+    x, u = torch.zeros(0, 3, 4, requires_grad=True), torch.rand(4, requires_grad=True)
+    h_0 = torch.rand(3, 4, requires_grad=True)
+    results = recurrence(x, u, h_0, backend=backend)
+    first = torch.autograd.grad(sum(r.pow(3).sum() for r in results), (x, u, h_0), create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), (u, h_0))
+    torch.testing.assert_close(second, (torch.zeros(4), 36 * h_0.detach() ** 3))
+
+
 def test_a_third_derivative_raises(backend: str) -> None:
     p = problem(4, 2, 3, activation=smooth(backend)).with_gradients()
     first = torch.autograd.grad(p.run(backend)[0].square().sum(), p.u, create_graph=True)[0].sum()

@@ -151,8 +151,18 @@ class _DoubleBackward(torch.autograd.Function):
             full: list[Any] = [by_place.get(i) for i in range(5)]
             return reference.backward(Backward(*full, *options))
 
-        pull_back = torch.func.vjp(backward, *(inputs[i] for i in present))[1]
-        return pull_back(grads)  # type: ignore[no-any-return]
+        if torch._C._are_functorch_transforms_active():
+            pull_back = torch.func.vjp(backward, *(inputs[i] for i in present))[1]
+            return pull_back(grads)  # type: ignore[no-any-return]
+        # torch.func refuses to work within saved_tensors_hooks; these of our own keep others' out of what is done here.
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+            leaves = [inputs[i].detach().requires_grad_() for i in present]
+            results = backward(*leaves)
+            used = [i for i, result in enumerate(results) if result.requires_grad]  # none of them where T is 0
+            if not used:
+                return tuple(torch.zeros_like(leaf) for leaf in leaves)
+            outputs, cotangents = [results[i] for i in used], [grads[i] for i in used]
+            return torch.autograd.grad(outputs, leaves, cotangents, materialize_grads=True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -161,6 +171,10 @@ class _DoubleBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         raise RuntimeError("indrnn.recurrence can be differentiated twice, and a third derivative was asked for")
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _backward(
