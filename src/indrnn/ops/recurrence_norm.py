@@ -54,7 +54,7 @@ def recurrence_norm(
         h_0: (B, ..., N), the state before the first step; zeros if None.
         place: the norm's: "before" or "after" the recurrence.
         bias: (N,), added to each step of x; a norm before the recurrence takes it away again.
-        mask: (1, B, ..., N), what the result is multiplied with at each step; None for nothing.
+        mask: (1, B, ..., N), what the result is multiplied with at each step; None for nothing. It gets no gradient.
         eps: added to the variance.
         activation: as for `recurrence`.
         lengths: as for `recurrence`; padding enters no statistic.
