@@ -565,6 +565,16 @@ def test_vmap_and_vmap_of_grad(backend: str, in_dims: tuple[int | None, ...]) ->
     assert_same(list(vmap(gradient, in_dims)(*arguments)), expected)
 
 
+def test_vmap_over_none_at_all(backend: str) -> None:
+    x, us = torch.rand(5, 3, 4), torch.rand(0, 4)
+
+    def f(u: Tensor) -> Tensor:
+        return recurrence(x, u, backend=backend)[0]
+
+    assert torch.vmap(f)(us).shape == (0, 5, 3, 4)
+    assert torch.vmap(torch.func.grad(lambda u: f(u).sum()))(us).shape == (0, 4)
+
+
 def test_vmap_over_lengths_and_resets(backend: str) -> None:
     p = problem(5, 3, 2)
     lengths, resets = torch.randint(0, 6, (4, 3)), torch.rand(4, 5, 3) < 0.3

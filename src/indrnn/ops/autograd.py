@@ -206,7 +206,7 @@ def _vmap_forward(function: Any, info: Any, in_dims: tuple[int | None, ...], *ar
         h_0 = _batch_at(h_0, h_0_dim, size, 1)
         return function(x, u, bias, h_0, lengths, resets, *options), (2, 1)
     wide = [_into_neurons(t, dim, size) for t, dim in zip((x, u, bias, h_0), in_dims[:4], strict=True)]
-    return _out_of_neurons(function(*wide, lengths, resets, *options), size)
+    return _out_of_neurons(function(*wide, lengths, resets, *options), size, _neurons(u, u_dim))
 
 
 def _vmap_backward(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
@@ -215,7 +215,8 @@ def _vmap_backward(function: Any, info: Any, in_dims: tuple[int | None, ...], *a
         return one_by_one(function, info.batch_size, in_dims, args)
     # u's gradient is wanted for each batch element apart, so u always gets the dimension.
     wide = [_into_neurons(t, dim, info.batch_size) for t, dim in zip(tensors, in_dims[: len(tensors)], strict=True)]
-    return _out_of_neurons(function(*wide, lengths, resets, activation, reverse, backend), info.batch_size)
+    results = function(*wide, lengths, resets, activation, reverse, backend)
+    return _out_of_neurons(results, info.batch_size, _neurons(tensors[3], in_dims[3]))
 
 
 def _batch_at(tensor: Tensor | None, dim: int | None, size: int, at: int) -> Tensor | None:
@@ -237,8 +238,13 @@ def _into_neurons(tensor: Tensor | None, dim: int | None, size: int) -> Tensor |
     return moved.flatten(-2)
 
 
-def _out_of_neurons(tensors: tuple[Tensor, ...], size: int) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    split = tuple(tensor.unflatten(-1, (size, tensor.shape[-1] // size)) for tensor in tensors)
+def _neurons(u: Tensor, dim: int | None) -> int:
+    """N of one call: not to be had from size * N where the size is 0."""
+    return u.shape[-1 if dim is None else 1 - dim]
+
+
+def _out_of_neurons(tensors: tuple[Tensor, ...], size: int, N: int) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    split = tuple(tensor.unflatten(-1, (size, N)) for tensor in tensors)
     return split, tuple(tensor.dim() - 2 for tensor in split)
 
 
