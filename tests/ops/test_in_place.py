@@ -101,7 +101,7 @@ def test_an_x_that_another_argument_shares_memory_with_is_left_alone(shared: str
     for function in (recurrence_, recurrence):
         a, u, *_ = inputs()
         x = a * 1.0
-        options = {"u": u} | {shared: x[0] if shared == "h_0" else x[0, 0]}
+        options: dict[str, Any] = {"u": u} | {shared: x[0] if shared == "h_0" else x[0, 0]}
         h, _ = function(x, **options)
         results.append(torch.autograd.grad(h.square().sum(), (a, u), allow_unused=True))
     for ours, expected in zip(*results, strict=True):
@@ -117,7 +117,9 @@ def test_an_x_that_keeps_its_gradient_is_left_alone() -> None:
         x.retain_grad()
         function(x, u)[0].square().sum().backward()
         gradients.append(x.grad)
-    assert torch.equal(*gradients)
+    assert gradients[0] is not None
+    assert gradients[1] is not None
+    assert torch.equal(gradients[0], gradients[1])
 
 
 class Keep(TorchFunctionMode):

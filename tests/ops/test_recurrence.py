@@ -634,8 +634,8 @@ def test_second_derivatives_of_nothing(backend: str) -> None:
     x, u = torch.zeros(0, 3, 4, requires_grad=True), torch.rand(4, requires_grad=True)
     h_0 = torch.rand(3, 4, requires_grad=True)
     results = recurrence(x, u, h_0, backend=backend)
-    first = torch.autograd.grad(sum(r.pow(3).sum() for r in results), (x, u, h_0), create_graph=True)
-    second = torch.autograd.grad(sum(g.square().sum() for g in first), (u, h_0))
+    first = torch.autograd.grad([r.pow(3).sum() for r in results], (x, u, h_0), create_graph=True)
+    second = torch.autograd.grad([g.square().sum() for g in first], (u, h_0))
     torch.testing.assert_close(second, (torch.zeros(4), 36 * h_0.detach() ** 3))
 
 

@@ -132,7 +132,10 @@ def can_overwrite(call: Forward, backend: str | None) -> bool:
         return False
     if x.retains_grad or keeps_results():
         return False
-    if any(other is not None and torch._C._is_alias_of(x, other) for other in call[1:6]):  # also kept for backward
+    if any(
+        other is not None and torch._C._is_alias_of(x, other)  # type: ignore[attr-defined]
+        for other in call[1:6]
+    ):  # also kept for backward
         return False
     choice.check_name(backend)
     return choice.choose(x, call.activation, backend) is kernel

@@ -28,7 +28,9 @@ def written_out(tensor: Tensor) -> Tensor:
 
 def dense(gradient: Tensor | None) -> Tensor | None:
     """The gradient with all its numbers: those of gather(sparse_grad=True) and embedding(sparse=True) have few."""
-    return gradient if gradient is None or gradient.layout is torch.strided else gradient.to_dense()
+    if gradient is None or torch.compiler.is_compiling():  # Dynamo does not let a backward pass ask for the layout
+        return gradient
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
 def with_contiguous_rows(x: Tensor) -> Tensor:

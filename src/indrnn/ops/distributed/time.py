@@ -55,9 +55,10 @@ def split_time(steps: int, group: Group = None) -> Iterator[Slice]:
 
     Every rank of the group enters it, and makes the same calls, in the thread that entered it; other threads are not
     affected. Inputs and outputs of a call are this rank's slice; `lengths`, `resets`, states and a network's `last`
-    features are those of the whole sequence, on every rank. The backward pass may run outside of it, on every rank; with
-    `torch.utils.checkpoint`, which calls the layers again, it must run inside. A rank's gradients of parameters are its
-    part of them: `sum_gradients` makes them whole. `recurrence` is `split_recurrence`, with parts of gradients, too.
+    features are those of the whole sequence, on every rank. The backward pass may run outside of it, on every rank;
+    with `torch.utils.checkpoint`, which calls the layers again, it must run inside. A rank's gradients of parameters
+    are its part of them: `sum_gradients` makes them whole. `recurrence` is `split_recurrence`, with parts of gradients,
+    too.
 
     Args:
         steps: T_r, the time steps on this rank.
