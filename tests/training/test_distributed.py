@@ -26,7 +26,6 @@ from indrnn.recipes.adding import AddingRecipe
 from indrnn.tasks.adding import Adding
 from indrnn.training import Batch, Result, RunError, Shard, Task, TensorTask, Training, train
 from indrnn.training.checkpoint import load
-from indrnn.training.report import Silent
 
 # ---- starting processes
 
@@ -150,10 +149,12 @@ def gradients(case: str, folder: Path) -> list[list[Tensor]]:
         caught.append([p.grad.clone() for group in optimizer.param_groups for p in group["params"]])
 
     # Such steps leave the weights as they are, so that all gradients are taken at the same point.
-    options = Training(steps=3, lr=1e-30, clip=None, accumulate=accumulate, device="cpu", tensorboard=False)
+    options = Training(
+        steps=3, lr=1e-30, clip=None, accumulate=accumulate, device="cpu", tensorboard=False, curve=False
+    )
     handle = register_optimizer_step_pre_hook(catch)
     try:
-        train(model, task, options, out=folder / case, report=Silent())
+        train(model, task, options, out=folder / case, quiet=True)
     finally:
         handle.remove()
     return caught
@@ -175,8 +176,8 @@ def weights(out: Path, *, until: int | None = None, resume: bool = False) -> Res
     task = Stopped(tensors(11).data["train"], batch_size=5, loss=nn.functional.mse_loss)
     last = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
     task.at = until if last else None
-    options = Training(steps=12, lr=1e-2, evaluate_every=4, device="cpu", tensorboard=False)
-    return train(reader(dropout=0.5, neurons=101), task, options, out=out, resume=resume, report=Silent())
+    options = Training(steps=12, lr=1e-2, evaluate_every=4, device="cpu", tensorboard=False, curve=False)
+    return train(reader(dropout=0.5, neurons=101), task, options, out=out, resume=resume, quiet=True)
 
 
 def masks(out: Path) -> list[Tensor]:
@@ -188,7 +189,7 @@ def masks(out: Path) -> list[Tensor]:
             seen.append((output != 0) | (inputs[0] == 0))
 
     model.dropout.register_forward_hook(keep)
-    train(model, tensors(10), Training(steps=4, device="cpu", tensorboard=False), out=out, report=Silent())
+    train(model, tensors(10), Training(steps=4, device="cpu", tensorboard=False, curve=False), out=out, quiet=True)
     return seen
 
 
@@ -218,7 +219,7 @@ def main(scenario: str, folder: Path) -> None:
     """One process."""
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
-    options = Training(steps=12, evaluate_every=2, checkpoint_every=0, device="cpu", tensorboard=False)
+    options = Training(steps=12, evaluate_every=2, checkpoint_every=0, device="cpu", tensorboard=False, curve=False)
     data = tensors(11).data["train"]
     if scenario == "small":
         dist.init_process_group("gloo")  # so that all runs of this program share one
@@ -245,7 +246,7 @@ def main(scenario: str, folder: Path) -> None:
         task = {"not finite": BadItem, "full disk": FullDisk}[scenario](data, batch_size=5, loss=nn.functional.mse_loss)
         task.folder = folder  # type: ignore[attr-defined]
         try:
-            train(reader(), task, options, out=folder, report=Silent())
+            train(reader(), task, options, out=folder, quiet=True)
         except RunError as error:
             sys.exit(f"indrnn: {error}")
 
@@ -370,10 +371,10 @@ def test_a_run_of_two_is_a_run_of_one(tmp_path: Path) -> None:
     assert_clean(ended)
     recipe = find("adding-100-fast").recipe
     assert isinstance(recipe, AddingRecipe)
-    options = replace(recipe.training, steps=40, evaluate_every=10, device="cpu", tensorboard=False)
+    options = replace(recipe.training, steps=40, evaluate_every=10, device="cpu", tensorboard=False, curve=False)
     recipe = replace(recipe, length=12, training=options)
     torch.manual_seed(recipe.seed)
-    result = train(recipe.model_config().build(), recipe.task(), options, out=tmp_path / "one", report=Silent())
+    result = train(recipe.model_config().build(), recipe.task(), options, out=tmp_path / "one", quiet=True)
 
     assert [line["step"] for line in lines(out)] == [10, 20, 30, 40]
     for two, one in zip(lines(out), lines(tmp_path / "one"), strict=True):

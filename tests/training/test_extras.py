@@ -15,9 +15,8 @@ from safetensors.torch import load_file
 
 import indrnn
 from indrnn.training import TensorTask, Training, train
-from indrnn.training.report import Silent
 
-OPTIONS = Training(steps=6, lr=1e-2, evaluate_every=2, device="cpu", threads=1)
+OPTIONS = Training(steps=6, lr=1e-2, evaluate_every=2, device="cpu", threads=1, curve=False)
 
 
 def task() -> TensorTask:
@@ -54,8 +53,8 @@ def test_scalars_go_to_tensorboard_where_it_is_installed(monkeypatch: pytest.Mon
     module.SummaryWriter = Writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     monkeypatch.setattr(Writer, "made", [])
-    train(model(), task(), OPTIONS, out=tmp_path / "run", report=Silent())
-    train(model(), task(), replace(OPTIONS, steps=8), out=tmp_path / "run", resume=True, report=Silent())
+    train(model(), task(), OPTIONS, out=tmp_path / "run", quiet=True)
+    train(model(), task(), replace(OPTIONS, steps=8), out=tmp_path / "run", resume=True, quiet=True)
     first, second = Writer.made
     assert Path(first.folder) == tmp_path / "run" / "tensorboard"
     assert (first.purge_step, second.purge_step) == (0, 6)
@@ -68,13 +67,13 @@ def test_scalars_go_to_tensorboard_where_it_is_installed(monkeypatch: pytest.Mon
 
 def test_without_tensorboard_a_run_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # as if it could not be imported
-    assert train(model(), task(), OPTIONS, out=tmp_path / "run", report=Silent()).finished
+    assert train(model(), task(), OPTIONS, out=tmp_path / "run", quiet=True).finished
     assert not (tmp_path / "run/tensorboard").exists()
 
 
 @pytest.mark.slow
 def test_compiled_it_learns_the_same(tmp_path: Path) -> None:
-    plain = train(model(), task(), OPTIONS, out=tmp_path / "plain", report=Silent())
-    compiled = train(model(), task(), replace(OPTIONS, compile=True), out=tmp_path / "compiled", report=Silent())
+    plain = train(model(), task(), OPTIONS, out=tmp_path / "plain", quiet=True)
+    compiled = train(model(), task(), replace(OPTIONS, compile=True), out=tmp_path / "compiled", quiet=True)
     assert compiled.best["loss"] == pytest.approx(plain.best["loss"], rel=1e-4)
     model().load_state_dict(load_file(tmp_path / "compiled/weights.safetensors"))  # names as of the module itself

@@ -123,9 +123,9 @@ class Pixels(TensorTask):
         return images.flatten(1)
 
     def _take(self, split: str, items: Tensor, count: int, total: int) -> Batch:
-        pixels, labels = self.data[split]
-        x = pixels[items].t().unsqueeze(-1).to(torch.float32, memory_format=torch.contiguous_format)
-        return Batch(x.mul_(1 / 128).sub_(1), labels[items], count, total)
+        pixels, labels = self._of(split, items)
+        x = pixels.t().unsqueeze(-1).to(torch.float32, memory_format=torch.contiguous_format)
+        return Batch(x.mul_(1 / 128).sub_(1), labels, count, total)
 
 
 def check_pixels(

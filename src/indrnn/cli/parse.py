@@ -1,0 +1,60 @@
+"""Options from words: tyro, with whole numbers that may be written as 1e4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+Options = TypeVar("Options")
+_REGISTRY = ConstructorRegistry()
+
+
+def whole(text: str) -> int:
+    """A whole number, also as 1e4 or 2.5e3."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise
+        return int(number)
+
+
+@_REGISTRY.primitive_rule
+def _whole_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+    if info.type is not int:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: whole(words[0]),
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+@dataclass(frozen=True)
+class Parser:
+    """The options of one command: what it is called, what they are made into, and their help."""
+
+    name: str
+    kind: Any
+    about: str | None = None
+    avoid_subcommands: bool = False
+
+    def _more(self) -> dict[str, Any]:
+        config = (tyro.conf.FlagCreatePairsOff, *([tyro.conf.AvoidSubcommands] if self.avoid_subcommands else []))
+        return {"prog": f"indrnn {self.name}", "description": self.about, "config": config, "registry": _REGISTRY}
+
+    def __call__(self, arguments: list[str]) -> Any:
+        """Parse; ends the program with a box that says what is wrong, or with the help."""
+        return tyro.cli(self.kind, args=arguments, **self._more())
+
+    def words(self) -> list[str]:
+        """Every option that there is, in the order of the help."""
+        parser = tyro.extras.get_parser(self.kind, **self._more())
+        actions: list[Any] = parser._actions
+        return [word for action in actions for word in action.option_strings if word.startswith("--")]
