@@ -45,7 +45,6 @@ from indrnn.training.evaluation import measure
 from indrnn.training.folder import plain
 from indrnn.training.listeners import Listener, Step
 from indrnn.training.processes import Processes
-from indrnn.training.step import Later
 
 T, FEATURES, CLASSES, ITEMS, BATCH = 9, 3, 4, 25, 11
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}

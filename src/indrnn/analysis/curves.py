@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..training import generator
-from ..training.curve import draw_curve, new_figure, save_figure
+from ..training.curve import draw_curve, draw_run, new_figure, save_figure
 from ..training.folder import RunFolder
 
 
@@ -67,3 +67,6 @@ def draw_panels(
         handles |= {label: handle for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
     save_figure(figure, path)
+
+
+__all__ = ["draw_adding", "draw_panels", "draw_run", "new_figure", "save_figure", "smooth"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
 
 from .main import COMMANDS, UsageError, say
+from .parse import words_of
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -42,8 +42,7 @@ def completion(arguments: list[str]) -> int:
     if arguments == ["zsh"]:
         print("autoload -U +X bashcompinit && bashcompinit")
     # The more words a case has, the earlier it comes: "train adding-100" before "train"
-    cases = [(patterns, words) for patterns, words in _offers() if " " in patterns[0]]
-    cases += [(patterns, words) for patterns, words in _offers() if " " not in patterns[0]]
+    cases = sorted(_offers(), key=lambda offer: " " not in offer[0][0])
     lines = []
     for patterns, words in cases:
         match = "|".join(f'"{pattern}"' if " " in pattern else f'"{pattern} "*' for pattern in patterns)
@@ -54,14 +53,20 @@ def completion(arguments: list[str]) -> int:
 
 def _offers() -> list[tuple[list[str], list[str]]]:
     """What is offered after words: ["train adding-100", ...]: --steps, --lr, ..."""
-    from ..recipes import ROWS
+    from ..recipes import ROWS, Row
+    from ..training.folder import flat, plain
     from .runs import DEPTH, EVALUATE, GRADIENTS, REPORT
     from .train import DEMO, RECIPES, train_parser
 
-    by_options: dict[tuple[str, ...], list[str]] = {}
+    alike: dict[str, list[Row]] = {}  # recipes that have the same options; what is on is turned off by another word
     for row in ROWS.values():
-        by_options.setdefault(tuple(train_parser(row).words()), []).append(f"train {row.name}")
-    offers = [(patterns, list(words)) for words, patterns in by_options.items()]
+        fields = flat(plain(row.recipe))
+        same = (
+            [name for name in fields if not name.endswith(".type")],
+            [v for v in fields.values() if v in (True, False)],
+        )
+        alike.setdefault(repr(same), []).append(row)
+    offers = [([f"train {row.name}" for row in rows], train_parser(rows[0]).words()) for rows in alike.values()]
     kinds, options = _bench()
     offers += [([f"bench {kind}" for kind in kinds], options), (["bench"], kinds)]
     offers += [(["analyse gradients"], GRADIENTS.words()), (["analyse depth"], DEPTH.words())]
@@ -78,7 +83,7 @@ def _bench() -> tuple[list[str], list[str]]:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         bench([next(iter(KINDS)), "--help"])
-    return list(KINDS), list(dict.fromkeys(re.findall(r"(?<!\S)--[a-z][\w.-]*", printed.getvalue())))
+    return list(KINDS), words_of(printed.getvalue())
 
 
 def _fish() -> str:

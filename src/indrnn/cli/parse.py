@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-Options = TypeVar("Options")
 _REGISTRY = ConstructorRegistry()
 
 
@@ -55,6 +57,12 @@ class Parser:
 
     def words(self) -> list[str]:
         """Every option that there is, in the order of the help."""
-        parser = tyro.extras.get_parser(self.kind, **self._more())
-        actions: list[Any] = parser._actions
-        return [word for action in actions for word in action.option_strings if word.startswith("--")]
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            self(["--help"])
+        return words_of(printed.getvalue())
+
+
+def words_of(help_text: str) -> list[str]:
+    """The options that a help lists."""
+    return list(dict.fromkeys(re.findall(r"^\W*(?:-h, )?(--[a-z][\w.-]*)", help_text, re.MULTILINE)))

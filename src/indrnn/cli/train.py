@@ -57,8 +57,9 @@ def recipes(arguments: list[str]) -> int:
         if row is not None and row.name.partition("-")[0] != group:
             group = row.name.partition("-")[0]
             say(f"\n{type(row.recipe).__doc__} ({group})")
-        sides = (str.ljust, str.ljust, str.ljust, str.rjust, str.ljust)
-        say("  ".join(side(*cell) for side, *cell in zip(sides, line, widths, strict=True)).rstrip())
+        aligned = [f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)]
+        aligned[3] = line[3].rjust(widths[3])
+        say("  ".join(aligned).rstrip())
     return 0
 
 

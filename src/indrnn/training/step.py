@@ -183,6 +183,7 @@ class Stepper:
             "loss_sum": float(self.loss_sum),
             "norm_sum": float(self.norm_sum),
             "since_line": self.since,
+            "lr": self.lr,
         }
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
@@ -203,6 +204,7 @@ class Stepper:
         elif self.pace.state_dict():  # of the first format
             self.pace.load_state_dict({"divisions": state["divisions"], "waited": state["since_best"]})
         self.loss_sum, self.norm_sum, self.since = state["loss_sum"], state["norm_sum"], state["since_line"]
+        self.lr = state.get("lr", self.lr)
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
