@@ -27,6 +27,11 @@ from indrnn.tasks.adding import Adding
 from indrnn.training import Batch, Result, RunError, Shard, Task, TensorTask, Training, train
 from indrnn.training.checkpoint import load
 
+if __name__ == "__main__":  # a program of its own
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.training.streams import Streams  # noqa: E402
+from tests.training.streams import reader as stream_reader  # noqa: E402
+
 # ---- starting processes
 
 SECONDS = 150.0
@@ -215,6 +220,49 @@ class FullDisk(TensorTask):
         return super().batch(step, shard)
 
 
+def carried(out: Path, *, steps: int = 12, resume: bool = False) -> list[float]:
+    """What was carried into each step of this process."""
+    task = Streams()
+    options = Training(steps=steps, lr=1e-2, evaluate_every=4, checkpoint_every=0, device="cpu", curve=False)
+    train(stream_reader(), task, replace(options, tensorboard=False), out=out, resume=resume, quiet=True)
+    return task.used
+
+
+class Mixed(nn.Module):
+    """Weights of two types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(27, 6), nn.Linear(6, 2).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.first(x.flatten(1)).double()).float()  # type: ignore[no-any-return]
+
+
+def mixed(out: Path) -> Result:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        model = Mixed()
+    options = Training(steps=4, lr=1e-2, evaluate_every=4, device="cpu", tensorboard=False, curve=False)
+    return train(model, tensors(11), options, out=out, quiet=True)
+
+
+def ways(folder: Path, way: Any, accumulate: int, *, steps: int = 6, resume: bool = False) -> Result:
+    """The same run with another way to share it."""
+    options = Training(
+        steps=steps,
+        lr=1e-2,
+        evaluate_every=3,
+        accumulate=accumulate,
+        distributed=way,
+        clip_norm=1.0,
+        device="cpu",
+        tensorboard=False,
+        curve=False,
+    )
+    return train(reader(), tensors(11), options, out=folder / f"{way}-{accumulate}", resume=resume, quiet=True)
+
+
 def main(scenario: str, folder: Path) -> None:
     """One process."""
     rank = int(os.environ["RANK"])
@@ -232,6 +280,14 @@ def main(scenario: str, folder: Path) -> None:
         if rank == 0:
             torch.save(load(folder / "stopped" / "checkpoints" / "last.ckpt"), folder / "checkpoint.pt")
         found["resumed"] = weights(folder / "stopped", resume=True)
+        found["carried"] = carried(folder / "carried")
+        carried(folder / "carried again", steps=7)
+        found["carried again"] = carried(folder / "carried again", resume=True)
+        mixed(folder / "mixed")
+        for way in ("exact", "ddp", "fsdp"):
+            ways(folder, way, 1, steps=3)
+            ways(folder, way, 1, resume=True)
+            ways(folder, way, 2)
         torch.save(found, folder / f"found{rank}.pt")
         dist.barrier()
         dist.destroy_process_group()
@@ -324,6 +380,47 @@ def test_a_resumed_run_ends_with_the_same_bits(found: list[dict[str, Any]], fold
     assert lines(straight) == lines(resumed)
     states = [load(run / "checkpoints" / "last.ckpt") for run in (straight, resumed)]
     assert_same(*({name: state[name] for name in state if name != "seconds"} for state in states))
+
+
+def test_what_is_carried_is_gathered_from_all_processes_and_restored(found: list[dict[str, Any]], folder: Path) -> None:
+    first, second = (each["carried"] for each in found)
+    assert len(first) == 12
+    assert first != second  # each has its own streams
+    for each in found:
+        assert each["carried again"] == each["carried"][7:]
+        assert each["carried again"][0] != 0
+    states = [load(folder / name / "checkpoints" / "last.ckpt") for name in ("carried", "carried again")]
+    assert [state["h"].shape[1] for state in states[0]["task"]] == [2, 3]
+    assert_same(*({name: state[name] for name in state if name not in ("seconds", "config")} for state in states))
+    one, other = (folder / name / "weights.safetensors" for name in ("carried", "carried again"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_weights_of_two_types(found: list[dict[str, Any]], folder: Path, tmp_path: Path) -> None:
+    mixed(tmp_path / "one")
+    assert lines(folder / "mixed")[0] == pytest.approx(lines(tmp_path / "one")[0], rel=1e-5)
+    state = load(folder / "mixed" / "checkpoints" / "last.ckpt")["model"]
+    assert (state["first.weight"].dtype, state["out.weight"].dtype) == (torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("way", ["exact", "ddp", "fsdp"])
+def test_every_way_to_share_a_step_learns_the_same(
+    way: str, accumulate: int, found: list[dict[str, Any]], folder: Path, tmp_path: Path
+) -> None:
+    """As one process does, to rounding; also resumed, from the same kind of checkpoint."""
+    ways(tmp_path, "exact", accumulate)
+    for two, one in zip(lines(folder / f"{way}-{accumulate}"), lines(tmp_path / f"exact-{accumulate}"), strict=True):
+        assert two == pytest.approx(one, rel=1e-4)
+    theirs, ours = (
+        load(out / "checkpoints" / "last.ckpt")
+        for out in (folder / f"{way}-{accumulate}", tmp_path / f"exact-{accumulate}")
+    )
+    assert theirs["model"].keys() == ours["model"].keys()
+    for name, value in ours["model"].items():
+        torch.testing.assert_close(theirs["model"][name], value, rtol=1e-3, atol=1e-4, msg=f"{name}: {{}}".format)
+    model = reader()
+    model.load_state_dict(theirs["model"])
 
 
 def test_another_number_of_processes_cannot_resume(folder: Path, found: list[dict[str, Any]]) -> None:
@@ -448,7 +545,7 @@ def test_a_number_that_is_not_finite_is_traced_in_whichever_process(tmp_path: Pa
     assert ended.code != 0
     assert said
     for line in said:  # the item lies with the second process; both are to know
-        assert re.search(r"step 4: the loss became nan, first in the output of layers\b", line), said
+        assert re.search(r"step 4: the loss became nan, first in the inputs of the batch", line), said
         assert "checkpoint of step 3 is kept" in line, said
     assert load(tmp_path / "run" / "checkpoints" / "last.ckpt")["step"] == 3
 

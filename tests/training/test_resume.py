@@ -22,6 +22,10 @@ import torch
 import indrnn
 from indrnn.training import Plateau, TensorTask, Training, train
 
+if __name__ == "__main__":  # a program of its own
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.training.streams import Streams, reader  # noqa: E402
+
 T, FEATURES, CLASSES = 7, 3, 4
 LONG, SHORT = 150, 60  # steps
 SECONDS = 120  # after which a program that does not end is ended
@@ -31,8 +35,11 @@ RESUME = "python program.py --resume"
 # ---- the program, in processes of their own
 
 
-def program(out: str, steps: int, resume: bool, checkpoint_every: float) -> int:
-    """Train a small model with all that must be taken up again: dropout, batch norm, a plateau and its best weights."""
+def program(out: str, steps: int, resume: bool, checkpoint_every: float, carried: bool = False) -> int:
+    """Train a small model with all that must be taken up again: dropout, batch norm, a plateau and its best weights.
+
+    Or one whose state is carried from step to step.
+    """
     torch.manual_seed(3)
     network = indrnn.PlainIndRNN(FEATURES, 11, 2, dropout=0.2, batch_first=True)
     model = indrnn.LastStepClassifier(network, CLASSES)
@@ -53,7 +60,8 @@ def program(out: str, steps: int, resume: bool, checkpoint_every: float) -> int:
         tensorboard=False,
         curve=False,
     )
-    result = train(model, task, options, out=out, seed=4, resume=resume, resume_command=RESUME)
+    what: tuple[torch.nn.Module, Any] = (reader(), Streams()) if carried else (model, task)
+    result = train(*what, options, out=out, seed=4, resume=resume, resume_command=RESUME)
     return 0 if result.finished else 128 + (result.stopped_by or 0)
 
 
@@ -154,8 +162,10 @@ class Server:
         checkpoint_every: float = 0.02,
         at: dict[str, Any] | None = None,
         kill_after: float | None = None,
+        carried: bool = False,
     ) -> Ended:
         options = {"out": str(out), "steps": steps, "resume": resume, "checkpoint_every": checkpoint_every}
+        options["carried"] = carried
         request = {"log": str(self.log), "at": at, "options": options, "kill_after": kill_after}
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -246,9 +256,36 @@ def test_killed_at_random_moments(run: Server, tmp_path: Path, long: Reference, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 8))
+@pytest.mark.parametrize("seed", range(2, 6))
 def test_killed_at_many_random_moments(run: Server, tmp_path: Path, long: Reference, seed: int) -> None:
-    killed_at_random(run, tmp_path / "run", long, seed, 25)
+    killed_at_random(run, tmp_path / "run", long, seed, 10)
+
+
+@pytest.fixture(scope="module")
+def streamed(run: Server, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    out = tmp_path_factory.mktemp("streamed") / "run"
+    ended = run(out, SHORT, resume=False, carried=True)
+    assert ended.code == 0, ended.said
+    return Reference(files(out), ended)
+
+
+def killed_with_a_carried_state(run: Server, out: Path, expected: Reference, seed: int, kills: int) -> None:
+    random_ = random.Random(seed)
+    for _ in range(kills):
+        ended = run(out, kill_after=random_.uniform(0.0, 0.5) * expected.ended.seconds, carried=True)
+        assert ended.code in (0, -signal.SIGKILL), ended.said
+    assert run(out, carried=True).code == 0
+    assert files(out) == expected.files
+
+
+def test_killed_with_a_carried_state(run: Server, tmp_path: Path, streamed: Reference) -> None:
+    killed_with_a_carried_state(run, tmp_path / "run", streamed, 0, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_killed_often_with_a_carried_state(run: Server, tmp_path: Path, streamed: Reference, seed: int) -> None:
+    killed_with_a_carried_state(run, tmp_path / "run", streamed, seed, 10)
 
 
 SITES = [

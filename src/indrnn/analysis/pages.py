@@ -1,8 +1,8 @@
 """Tables on pages beside the files they come from: `indrnn report --check`.
 
-A table under a line `<!-- from SOURCE -->` is compared with SOURCE: a Markdown file of tables, or a folder of kept runs.
-A row is found there by its command where both have one, else by its first cell. Cells of columns that both have must be
-the same; of other columns each number must be somewhere in the source's row.
+A table under a line `<!-- from SOURCE -->` is compared with SOURCE: a Markdown file of tables, or a folder of kept
+runs. A row is found there by its command where both have one, else by its first cell. Cells of columns that both have
+must be the same; in a column "ours" each number must be somewhere in the source's row.
 """
 
 from __future__ import annotations

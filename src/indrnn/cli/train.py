@@ -64,7 +64,7 @@ def recipes(arguments: list[str]) -> int:
 
 
 def _has(name: str, word: str) -> bool:
-    """mnist is in mnist-6, and pmnist- is another task."""
+    """Whether a name has a word from the start of one of its parts: mnist is not in pmnist-6."""
     return f"-{word}" in f"-{name}" or word == name
 
 

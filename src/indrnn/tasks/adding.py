@@ -7,6 +7,7 @@ numbers. Always answering 1 has a mean squared error of 1/6 = 0.167.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +42,7 @@ class Adding:
 
     metric = "validation_mse"
     higher_is_better = False
-    renamed = {"test_mse": "validation_mse"}  # in the checkpoints of earlier versions
+    renamed: ClassVar = {"test_mse": "validation_mse"}  # in the checkpoints of earlier versions
 
     def __init__(self, length: int, batch_size: int = 50, test_sequences: int = 1000, seed: int = 0) -> None:
         check_count("length", length, 2)

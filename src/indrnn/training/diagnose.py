@@ -25,8 +25,9 @@ def _finite(value: Any) -> bool:
 def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str | None:
     """Run a batch again and name the first module that gave a number that is not finite.
 
-    The batch itself comes first. Then in the order of the forward pass, by the modules' outputs; where those are all finite, in the order of the backward
-    pass, by the gradients that reach them and their parameters. None where all is finite this time.
+    The batch itself comes first. Then in the order of the forward pass, by the modules' outputs; where those are all
+    finite, in the order of the backward pass, by the gradients that reach them and their parameters. None where all is
+    finite this time.
     """
     for part in ("inputs", "target"):
         tensor = getattr(batch, part)

@@ -102,6 +102,7 @@ class Listeners:
         self.each = each
 
     def __call__(self, name: str, event: Any) -> None:
+        """Call this method of each."""
         for listener in list(self.each):
             try:
                 getattr(listener, name)(event)

@@ -145,29 +145,46 @@ class Divided(Overlapped):
         return norm.full_tensor().double()  # type: ignore[no-any-return]
 
     def model_state(self) -> dict[str, Any]:
-        """See `Alone.model_state`; empty in all processes but the main one."""
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-        return get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        """See `Alone.model_state`; all processes take part."""
+        return {name: _whole(value) for name, value in self.model.state_dict().items()}
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """See `Alone.optimizer_state`; empty in all processes but the main one."""
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
-
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        return get_optimizer_state_dict(self.model, optimizer, options=options)
+        """See `Alone.optimizer_state`; all processes take part."""
+        state = optimizer.state_dict()
+        moments = {
+            number: {name: _whole(value) for name, value in each.items()} for number, each in state["state"].items()
+        }
+        return {**state, "state": moments}
 
     def load_model(self, state: dict[str, Any]) -> None:
         """See `Alone.load_model`."""
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-
-        set_model_state_dict(self.model, state, options=StateDictOptions(full_state_dict=True))
+        mine = self.model.state_dict()
+        self.model.load_state_dict({name: _divided(value, mine[name]) for name, value in state.items()})
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """See `Alone.load_optimizer`."""
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        moments = {
+            number: {name: _divided(value, parameters[number]) for name, value in each.items()}
+            for number, each in state["state"].items()
+        }
+        optimizer.load_state_dict({**state, "state": moments})
 
-        set_optimizer_state_dict(self.model, optimizer, state, options=StateDictOptions(full_state_dict=True))
+
+def _whole(value: Any) -> Any:
+    """A tensor that lies in pieces with the processes, as a whole."""
+    from torch.distributed.tensor import DTensor
+
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+
+
+def _divided(value: Any, like: Any) -> Any:
+    """A whole tensor in pieces, as another of its shape is."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
+        return value
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
 def share(kind: str, model: nn.Module, group: Processes) -> Alone:

@@ -69,7 +69,7 @@ class Stepper:
         self.loss: Tensor | float = 0.0  # of the last step
         self.carried: dict[str, Any] | None = None  # what the task carried into the last step
         self._later = Later(device, waits=fused and device.type != "cpu")
-        self._bad = torch.zeros(1, device=device)
+        self._bad = torch.zeros((), device=device)
         self._wide = torch.float32 if device.type == "mps" else torch.float64
 
     def take(self, step: int, stop: bool) -> bool:
@@ -134,7 +134,7 @@ class Stepper:
         if self.scaler is None:
             self.optimizer.found_inf = self._bad  # type: ignore[attr-defined]
         wish = stops.to(loss) if isinstance(stops, Tensor) else torch.full_like(loss, float(stops))
-        return self._look(self._later.put(step, torch.stack([self._bad[0].to(loss), loss, wish])))
+        return self._look(self._later.put(step, torch.stack([self._bad.to(loss), loss, wish])))
 
     def settle(self) -> None:
         """Look at the last step's numbers, waiting for them: before they are evaluated or saved."""

@@ -171,7 +171,7 @@ class TensorTask:
             batch_size = (train.batch_size if isinstance(train, DataLoader) else None) or 32
         check_count("batch_size", batch_size)
         given = {"train": train, "validation": validation, "test": test}
-        self.data = {name: _checked(name, data) for name, data in given.items() if data is not None}
+        self.data: dict[str, Any] = {name: _checked(name, data) for name, data in given.items() if data is not None}
         self.judged = "validation" if validation is not None else "train"
         self.prefetch = isinstance(self.data["train"], _Items)
         self.batch_size, self._loss, self.seed = batch_size, loss, seed
