@@ -103,3 +103,10 @@ def test_completion_takes_no_folder_name_apart_and_runs_none(command: str, scrip
         offered = completed(script, "indrnn", command, typed)
         assert {word for word in offered if not word.startswith("--")} <= set(names)
         assert sorted(path.name for path in Path().iterdir()) == sorted(names)
+
+
+def test_fish_knows_commands_recipes_and_options(call: Call) -> None:
+    said = assert_done(call("completion", "fish")).out
+    assert all(line.startswith("complete -c indrnn ") for line in said.splitlines())
+    for part in (*COMMANDS, *ROWS, "-l model.hidden-size", "-l overwrite", "-l schedule.warm-up"):
+        assert part in said

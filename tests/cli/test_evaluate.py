@@ -86,3 +86,24 @@ def test_evaluate_of_a_run_whose_config_is_torn(finished: Path, call: Call) -> N
     config = finished / "config.json"
     config.write_text(config.read_text()[:50])
     assert_refused(call("evaluate", finished), "config.json")
+
+
+def test_evaluate_of_a_run_that_was_resumed_and_stopped_again(
+    interrupt: Callable[[int], None], finished: Path, call: Call
+) -> None:
+    """Its weights.safetensors is of an earlier time; the best weights so far are others."""
+    interrupt(38)
+    assert call("train", "--resume", finished, "--steps", "60").code == 130
+    best = min(lines(finished), key=lambda line: float(line["validation_mse"]))["step"]
+    assert best > 20
+    said = assert_done(call("evaluate", finished))
+    assert f"the best weights so far, of step {best} (the run is not finished)" in said.out
+
+
+def test_evaluate_computes_in_the_precision_of_the_run(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert call(*TRAIN, "--steps", "2", "--precision", "bf16", "--out", out).code == 0
+    said = call("evaluate", out).out
+    measured = re.search(r"test_mse ([\d.e-]+) with", said)
+    assert measured is not None
+    assert float(measured[1]) == pytest.approx(read(out, "result.json")["test"]["test_mse"], rel=1e-5)

@@ -313,3 +313,91 @@ def test_digits_are_learnt_measured_and_gone_on_with(
 
 def test_evaluate_of_a_run_that_makes_its_own_data(finished: Path, call: Call, tmp_path: Path) -> None:
     assert_refused(call("evaluate", finished, "--data-dir", tmp_path), "data_dir", "makes its own data")
+
+
+# ---- options from runs and files
+
+
+def test_a_run_goes_on_without_its_options(finished: Path, call: Call) -> None:
+    """They are in its checkpoint; config.json may say what it likes."""
+    (finished / "config.json").write_text("{}")
+    said = assert_done(call("train", "--resume", finished, "--steps", "3e1"))
+    assert "resuming at step 20" in said.out
+    assert [line["step"] for line in lines(finished)] == [8, 16, 20, 24, 30]
+    assert_refused(call("train", "--resume", finished, "--lr", "0.5"), "lr was 0.001 and is now 0.5")
+
+
+def test_a_torn_config_is_named_and_written_anew(finished: Path, call: Call) -> None:
+    config = finished / "config.json"
+    config.write_text(config.read_text()[:70])
+    assert "config.json is torn" in assert_done(call("train", "--resume", finished, "--steps", "30")).out
+    assert read(finished, "config.json")["options"]["length"] == 5
+
+
+def test_a_runs_config_is_a_config(finished: Path, call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "same"
+    assert_done(call("train", "--config", finished / "config.json", "--out", out))
+    assert (out / "weights.safetensors").read_bytes() == (finished / "weights.safetensors").read_bytes()
+    part = tmp_path / "part.json"
+    part.write_text(json.dumps({"recipe": "adding-100-fast", "options": read(finished, "config.json")["options"]}))
+    assert_done(call("train", "--config", part, "--steps", "2", "--threads", "1", "--out", tmp_path / "part"))
+    assert read(tmp_path / "part", "config.json")["training"]["evaluate_every"] == 100  # the recipe's own
+    part.write_text("[]")
+    assert_refused(call("train", "--config", part), "part.json must hold a JSON object")
+
+
+def test_a_run_starts_from_anothers_weights(finished: Path, call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    start = [*TRAIN, "--lr", "1e-12", "--steps", "2", "--init-from", finished, "--out", out]
+    assert_done(call(*start))
+    ours, theirs = (load_file(run / "weights.safetensors") for run in (out, finished))
+    assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert read(out, "config.json")["init_from"] == str(finished)
+    assert_done(call("train", "--resume", out, "--steps", "3"))
+    wide = [*TRAIN, "--model.hidden-size", "8", "--init-from", finished, "--out", tmp_path / "wide"]
+    assert_refused(call(*wide), "init_from", "cannot be started from")
+
+
+def test_several_seeds_are_several_runs_and_one_row(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "seeds"
+    assert_done(call(*TRAIN, "--steps", "8", "--seeds", "0", "1", "--out", out))
+    runs = [out / "seed-0", out / "seed-1"]
+    assert [read(run, "config.json")["seed"] for run in runs] == [0, 1]
+    errors = [read(run, "result.json")["test"]["test_mse"] for run in runs]
+    kept = tmp_path / "results"
+    row = assert_done(call("report", *runs, "--out", kept)).out.splitlines()[2]
+    assert f"{sum(errors) / 2:.2g} ± {abs(errors[0] - errors[1]) / 2**0.5:.2g} (n = 2)" in row
+    assert {path.name for path in kept.iterdir()} == {"seeds-seed-0.json", "seeds-seed-1.json", "adding.png"}
+    before = contents(kept)
+    assert_refused(call("report", *runs, "--out", kept), "seeds-seed-0.json", "adding.png", "--overwrite")
+    assert contents(kept) == before
+
+
+def test_runs_of_the_same_name_are_both_kept(finished: Path, call: Call, tmp_path: Path) -> None:
+    other = tmp_path / "y" / "run"
+    assert_done(call(*TRAIN, "--steps", "8", "--seed", "3", "--length", "6", "--out", other))
+    said = assert_done(call("report", finished, other, "--out", tmp_path / "results")).out
+    assert len(said.splitlines()) == 4
+    assert {path.name for path in (tmp_path / "results").glob("*.json")} == {"run.json", "y-run.json"}
+
+
+def test_another_kind_of_schedule(call: Call, tmp_path: Path) -> None:
+    words = ["--schedule", "plateau", "--schedule.patience", "1"]
+    assert_done(call(*TRAIN, "--steps", "2", "--no-keep-memory", *words, "--out", tmp_path / "run"))
+    schedule = read(tmp_path / "run", "config.json")["training"]["schedule"]
+    assert schedule == {"type": "Plateau", "divide_by": 5.0, "patience": 1}
+
+
+def test_what_goes_wrong_after_the_start_is_another_exit_code(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Adding.batch
+
+    def batch(self: Adding, step: int, shard: Any) -> Any:
+        if step == 3:
+            raise ValueError("no such batch")
+        return make(self, step, shard)
+
+    monkeypatch.setattr(Adding, "batch", batch)
+    said = call(*TRAIN, "--steps", "8", "--out", tmp_path / "run")
+    assert_refused(said, "step 3: no such batch; the checkpoint of step 0 is kept", code=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -345,9 +345,10 @@ def test_a_number_that_is_not_finite_is_named_with_its_place(split: str, value: 
     with pytest.raises(
         ValueError, match=rf"^{split} must be finite, got {value} in the inputs of item 13, at \[4, 1\]"
     ):
-        TensorTask(**{"train": data(), split: (x, y)})
+        TensorTask(**cast("Any", {"train": data(), split: (x, y)}))
     with pytest.raises(ValueError, match=rf"^{split} must be finite, got {value} in the targets of item 2$"):
-        TensorTask(**{"train": data(), split: (torch.zeros(4, 2), torch.tensor([0, 1, value, 2.0]))}, loss=F.mse_loss)
+        bad = (torch.zeros(4, 2), torch.tensor([0, 1, value, 2.0]))
+        TensorTask(**cast("Any", {"train": data(), split: bad}), loss=F.mse_loss)
 
 
 def test_large_numbers_are_finite() -> None:

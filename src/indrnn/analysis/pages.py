@@ -1,8 +1,9 @@
 """Tables on pages beside the files they come from: `indrnn report --check`.
 
-A table under a line `<!-- from SOURCE -->` is compared with SOURCE: a Markdown file of tables, or a folder of kept
-runs. A row is found there by its command where both have one, else by its first cell. Cells of columns that both have
-must be the same; in a column "ours" each number must be somewhere in the source's row.
+A table under a line `<!-- from SOURCE -->` is compared with SOURCE: a folder of kept runs, a folder of such folders, or
+the tables of a benchmark, whose headings are the page's columns. A row is found there by its command, else by its first
+cell. Numbers on the page may be rounded; in a column "ours" each must be somewhere in the source's row, and columns
+that the source does not have are the page's own.
 """
 
 from __future__ import annotations
@@ -40,9 +41,21 @@ def check(pages: list[Path], kinds: dict[str, Page]) -> tuple[list[str], int]:
 
 
 def _source(source: Path, kinds: dict[str, Page]) -> Table:
-    if source.is_dir():
+    if source.name in kinds:
         return [row for table in tables(table_of(kinds[source.name], kept(source))) for row in table]
-    return [row for table in tables(source.read_text(encoding="utf-8")) for row in table]
+    if source.is_dir():
+        return [row for name in sorted(kinds) if (source / name).is_dir() for row in _source(source / name, kinds)]
+    text = source.read_text(encoding="utf-8")
+    headed = re.findall(r"^([^|\n]+?):[^|\n]*\n+((?:\|.*\n?)+)", text, re.MULTILINE)
+    if not headed:
+        return [row for table in tables(text) for row in table]
+    rows: dict[str, dict[str, str]] = {}
+    for heading, block in headed:
+        for table in tables(block):
+            for row in table:
+                name, *cells = row.values()
+                rows.setdefault(name, {"": name})[heading] = " ".join(cells)
+    return list(rows.values())
 
 
 def tables(text: str) -> list[Table]:
@@ -70,15 +83,28 @@ def _differs(row: dict[str, str], rows: Table) -> str | None:
 
 
 def _cells(row: dict[str, str], source: dict[str, str], key: str) -> str | None:
-    everything = " ".join(source.values())
+    everything = _numbers(" ".join(source.values()))
     for column, cell in row.items():
         if column == key:
             continue
+        mine = _numbers(cell)
         if column in source:
-            if _plain(cell) != _plain(source[column]):
+            theirs = _numbers(source[column])
+            same = all(map(_rounds, mine, theirs)) and len(mine) <= len(theirs) and bool(mine or cell == source[column])
+            if not same and _plain(cell) != _plain(source[column]) and cell:
                 return f"{column} is {cell!r}, and {source[column]!r} in the source"
         elif column == "ours":
-            for number in re.findall(r"\d[\d,.]*(?:e-?\d+)?", cell):
-                if not re.search(rf"(?<![\d.]){re.escape(number)}", everything):
+            for number in mine:
+                if not any(_rounds(number, each) for each in everything):
                     return f"{number} of {cell!r} is not in the source's row"
     return None
+
+
+def _numbers(cell: str) -> list[str]:
+    return [number.replace(",", "") for number in re.findall(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?=\D|$)", cell)]
+
+
+def _rounds(mine: str, theirs: str) -> bool:
+    """Whether a number may be another, rounded to fewer digits."""
+    decimals = len(mine.partition(".")[2]) if "e" not in mine else 12
+    return abs(float(mine) - float(theirs)) <= 0.5 * 10.0**-decimals * (1 + 1e-9) if mine != theirs else True

@@ -50,7 +50,7 @@ def _own_row(runs: list[Run]) -> list[object]:
     tests = [run["test"] for run in runs]
     names = tests[0] if all(tests) else []
     test = ", ".join(f"{name} {mean([each[name] for each in tests], '{:.4g}')}" for name in names)
-    return [first["name"], steps_of(first), time_of(first), f"{first['metric']} {best}", test, f"`{first['command']}`"]
+    return [first["name"], steps_of(first), time_of(first), f"{first['metric']} {best}", test, command_of(first)]
 
 
 def own_page(lines: list[Run]) -> Page:
@@ -198,6 +198,16 @@ def table(head: str, rows: Iterable[Iterable[object]]) -> str:
     names = head.split(", ")
     lines = [names, ["---"] * len(names), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+def command_of(run: Run) -> str:
+    """The command that gave a run, and those that went on with it for more steps or with other options."""
+
+    def asked(command: str) -> str:
+        return re.sub(r" --resume( (?!-)\S+)?| --out \S+", "", command)
+
+    later = [command for command in run.get("resumed", []) if asked(command) != asked(run["command"])]
+    return ", then ".join(f"`{command}`" for command in (run["command"], *later))
 
 
 def time_of(run: Run) -> str:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from ..analysis.runs import Page, mean, steps_of, time_of
+from ..analysis.runs import Page, command_of, mean, steps_of, time_of
 from ..models import AnyNetwork, Baseline, LastStep, Plain
 from ..tasks.adding import BASELINE, Adding
 from ..training import Cosine, RunFolder, Steps, Training
@@ -33,7 +33,7 @@ def _row(runs: list[dict[str, Any]]) -> list[object]:
     else:
         error = mean([run["best"][1] for run in runs], "{:.2g}") + " (best evaluation)"
     columns = [first["length"], first["model"], f"{first['lr']:g}", steps_of(first), time_of(first), error]
-    return [*columns, f"`{first['command']}`"]
+    return [*columns, command_of(first)]
 
 
 _PAGE = Page(

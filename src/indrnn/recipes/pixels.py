@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from ..analysis.runs import Page, mean, time_of
+from ..analysis.runs import Page, command_of, mean, time_of
 from ..models import AnyNetwork, Baseline, Dense, LastStep, Plain, Residual, Transformer
 from ..tasks.pixels import CLASSES, SIDE, TRAINING_IMAGES, Pixels, check_pixels, read_mnist
 from ..training import OneCycle, Plateau, RunFolder, Training
@@ -34,7 +34,7 @@ def _row(runs: list[dict[str, Any]]) -> list[object]:
     best = mean([100 * run["best"][1] for run in runs], "{:.2f}", " %")
     paper = next((row.value for row in ROWS if row.name == first["recipe"]), "")
     columns = [first["task"], first["name"], f"{first['epochs']:.1f}", time_of(first), best, test]
-    return [*columns, paper, f"`{first['command']}`"]
+    return [*columns, paper, command_of(first)]
 
 
 _PAGE = Page(

@@ -227,7 +227,7 @@ class Training:
     clip_norm: float | None = None
     """The gradient is scaled down to this norm; None for no such clipping. Before the clipping by element."""
     ema: float | None = None
-    """Decay of a running mean of the weights, such as 0.999, which is evaluated and saved in their place; None: none."""
+    """Decay of a running mean of the weights, such as 0.999, evaluated and saved in their place; None for none."""
     accumulate: int = 1
     """Pieces that a batch is computed in, one after the other, to save memory."""
     evaluate_every: int = 100

@@ -1,4 +1,4 @@
-"""How processes share the work of a step: in a fixed order (exact), overlapped (DDP), or with divided weights (FSDP)."""
+"""How processes share a step: in a fixed order (exact), overlapped (DDP), or with divided weights (FSDP)."""
 
 from __future__ import annotations
 
