@@ -29,8 +29,8 @@ from indrnn.training.checkpoint import load
 
 if __name__ == "__main__":  # a program of its own
     sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.training.streams import Streams  # noqa: E402
-from tests.training.streams import reader as stream_reader  # noqa: E402
+from tests.training.streams import Streams
+from tests.training.streams import reader as stream_reader
 
 # ---- starting processes
 

@@ -24,7 +24,7 @@ from indrnn.training import Plateau, TensorTask, Training, train
 
 if __name__ == "__main__":  # a program of its own
     sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.training.streams import Streams, reader  # noqa: E402
+from tests.training.streams import Streams, reader
 
 T, FEATURES, CLASSES = 7, 3, 4
 LONG, SHORT = 150, 60  # steps
