@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch.testing import assert_close
 
 import indrnn
 from indrnn.tasks import pixels
+from indrnn.tasks.adding import Adding
 
 from .calls import (
     DIGITS,

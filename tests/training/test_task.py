@@ -346,8 +346,8 @@ def test_a_number_that_is_not_finite_is_named_with_its_place(split: str, value: 
         ValueError, match=rf"^{split} must be finite, got {value} in the inputs of item 13, at \[4, 1\]"
     ):
         TensorTask(**cast("Any", {"train": data(), split: (x, y)}))
+    bad = (torch.zeros(4, 2), torch.tensor([0, 1, value, 2.0]))
     with pytest.raises(ValueError, match=rf"^{split} must be finite, got {value} in the targets of item 2$"):
-        bad = (torch.zeros(4, 2), torch.tensor([0, 1, value, 2.0]))
         TensorTask(**cast("Any", {"train": data(), split: bad}), loss=F.mse_loss)
 
 
