@@ -92,8 +92,8 @@ def test_evaluate_of_a_run_that_was_resumed_and_stopped_again(
     interrupt: Callable[[int], None], finished: Path, call: Call
 ) -> None:
     """Its weights.safetensors is of an earlier time; the best weights so far are others."""
-    interrupt(38)
-    assert call("train", "--resume", finished, "--steps", "60").code == 130
+    interrupt(150)
+    assert call("train", "--resume", finished, "--steps", "200").code == 130
     best = min(lines(finished), key=lambda line: float(line["validation_mse"]))["step"]
     assert best > 20
     said = assert_done(call("evaluate", finished))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -48,7 +49,7 @@ class Ended:
     err: str
 
 
-def start(*command: str | Path, count: int = 2) -> subprocess.Popen[str]:
+def start(*command: str | Path, count: int = 2, session: bool = False) -> subprocess.Popen[str]:
     """`torchrun ...`, or `python ...` for a single process, with pipes."""
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     environment["OMP_NUM_THREADS"] = "1"
@@ -59,6 +60,7 @@ def start(*command: str | Path, count: int = 2) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        start_new_session=session,
     )
 
 
@@ -296,6 +298,12 @@ def main(scenario: str, folder: Path) -> None:
             weights(folder / str(number))
     elif scenario in ("straight", "stopped"):
         weights(folder, until=5 if scenario == "stopped" else None)
+    elif scenario in ("killed", "killed carried"):
+        options = replace(options, steps=300, evaluate_every=60, curve=False)
+        what: tuple[nn.Module, Any] = (reader(0.5), tensors(11))
+        if scenario == "killed carried":
+            what = stream_reader(), Streams()
+        train(*what, options, out=folder, resume=True, quiet=True)
     elif scenario == "resumed":
         weights(folder, resume=True)
     else:
@@ -573,6 +581,34 @@ def test_three_processes_resume_to_the_same_bits(tmp_path: Path) -> None:
     assert_clean(program("resumed", tmp_path / "stopped", count=3))
     bits = {(tmp_path / name / "weights.safetensors").read_bytes() for name in ("straight", "stopped")}
     assert len(bits) == 1
+
+
+def killed(scenario: str, folder: Path, random_: random.Random) -> None:
+    """Two processes, and torchrun itself, killed a moment after a checkpoint."""
+    process = start(__file__, scenario, folder, session=True)
+    last, begun = folder / "checkpoints" / "last.ckpt", time.time()
+    until = time.monotonic() + SECONDS
+    while process.poll() is None and time.monotonic() < until:
+        if last.exists() and last.stat().st_mtime > begun:
+            time.sleep(random_.uniform(0.0, 0.4))
+            break
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)  # a session of its own: these processes and no others
+    process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["killed", "killed carried"])
+def test_two_processes_killed_at_random_moments(scenario: str, tmp_path: Path) -> None:
+    random_ = random.Random(scenario)
+    assert_clean(program(scenario, tmp_path / "straight"))
+    for _ in range(5):
+        killed(scenario, tmp_path / "run", random_)
+    ended = program(scenario, tmp_path / "run")
+    assert ended.code == 0, ended.err
+    assert lines(tmp_path / "run") == lines(tmp_path / "straight")
+    weights_ = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("run", "straight")]
+    assert weights_[0] == weights_[1]
 
 
 if __name__ == "__main__":

@@ -258,7 +258,7 @@ def test_killed_at_random_moments(run: Server, tmp_path: Path, long: Reference, 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_killed_at_many_random_moments(run: Server, tmp_path: Path, long: Reference, seed: int) -> None:
-    killed_at_random(run, tmp_path / "run", long, seed, 10)
+    killed_at_random(run, tmp_path / "run", long, seed, 12)
 
 
 @pytest.fixture(scope="module")

@@ -49,8 +49,9 @@ def draw_panels(
     smoothed: int = 1,
 ) -> None:
     """Draw curves, by panel and name, side by side; `across` and `up` say what the axes are."""
-    figure, axes = new_figure(len(panels), width=3.6)
     names = sorted({name for curves in panels.values() for name in curves})
+    legend = 0.08 * max(map(len, [*names, reference[1] if reference else ""]))  # inches, beside the panels
+    figure, axes = new_figure(len(panels), width=3.6 + max(0.0, legend - 1.5) / len(panels))
     for each, (title, curves) in zip(axes, panels.items(), strict=True):
         for name, points in sorted(curves.items()):
             values = smooth([value for _, value in points], smoothed)
