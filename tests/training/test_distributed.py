@@ -590,10 +590,11 @@ def killed(scenario: str, folder: Path, random_: random.Random) -> None:
     until = time.monotonic() + SECONDS
     while process.poll() is None and time.monotonic() < until:
         if last.exists() and last.stat().st_mtime > begun:
-            time.sleep(random_.uniform(0.0, 0.4))
+            time.sleep(random_.uniform(0.0, 0.2))
             break
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)  # a session of its own: these processes and no others
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)  # a session of its own: these processes and no others
     process.communicate()
 
 

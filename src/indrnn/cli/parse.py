@@ -65,4 +65,4 @@ class Parser:
 
 def words_of(help_text: str) -> list[str]:
     """The options that a help lists."""
-    return list(dict.fromkeys(re.findall(r"(?:^|\s{2,}|│)[\s│|]*(?:-h, )?(--[a-z][\w.-]*\w)", help_text, re.MULTILINE)))
+    return list(dict.fromkeys(re.findall(r"(?:^|(?<=[\s│|]\s))(?:-h, )?(--[a-z][\w.-]*\w)", help_text, re.MULTILINE)))
