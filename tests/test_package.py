@@ -50,10 +50,28 @@ import sys
 import numpy, torch
 before = set(sys.modules)
 import indrnn
+for name in indrnn.__all__:
+    getattr(indrnn, name)
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(new - sys.stdlib_module_names))
 """
     assert run(sys.executable, "-c", code, cwd=tmp_path).stdout.split() == ["indrnn"]
+
+
+def test_importing_waits_for_nothing(tmp_path: Path) -> None:
+    """Not even for torch: so that `indrnn --help` is there at once."""
+    code = "import sys, indrnn; print('torch' in sys.modules, indrnn.IndRNN.__name__, 'torch' in sys.modules)"
+    assert run(sys.executable, "-c", code, cwd=tmp_path).stdout.split() == ["False", "IndRNN", "True"]
+    code = "import sys, indrnn.cli.main as m\ntry: m.main(['--help'])\nexcept SystemExit: print('torch' in sys.modules)"
+    assert run(sys.executable, "-c", code, cwd=tmp_path).stdout.split()[-1] == "False"
+
+
+def test_public_names_have_a_home() -> None:
+    homes = {name for names in indrnn._HOMES.values() for name in names}
+    assert homes == set(indrnn.__all__)
+    assert set(indrnn.__all__) <= set(dir(indrnn))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        indrnn.nothing  # noqa: B018
 
 
 def test_version_is_that_of_the_installed_package() -> None:

@@ -1,38 +1,60 @@
-"""Independently Recurrent Neural Networks: h_t = σ(W x_t + u ⊙ h_{t−1} + b)."""
+"""Independently Recurrent Neural Networks: h_t = σ(W x_t + u ⊙ h_{t−1} + b).
 
-from importlib.metadata import version as _version
+What is in here is imported when it is first used: `indrnn --help` does not wait for torch.
+"""
 
-from .layers import (
-    ConvIndRNN1d,
-    ConvIndRNN2d,
-    IndRNN,
-    IndRNNCell,
-    RecurrentBound,
-    SequenceBatchNorm,
-    SharedDropout,
-    StepBatchNorm,
-    attach_constraint,
-    constrain_,
-    gather_statistics,
-    parameter_groups,
-)
-from .models import load, save
-from .networks import (
-    Dense,
-    DenseIndRNN,
-    LanguageModel,
-    Plain,
-    PlainIndRNN,
-    Residual,
-    ResidualIndRNN,
-    SequenceClassifier,
-    SequenceRegressor,
-    State,
-    StepClassifier,
-    StepRegressor,
-    TiedEmbedding,
-)
-from .ops import Backend, backends, recurrence
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .layers import (
+        ConvIndRNN1d,
+        ConvIndRNN2d,
+        IndRNN,
+        IndRNNCell,
+        RecurrentBound,
+        SequenceBatchNorm,
+        SharedDropout,
+        StepBatchNorm,
+        attach_constraint,
+        constrain_,
+        gather_statistics,
+        parameter_groups,
+    )
+    from .models import load, save
+    from .networks import (
+        Dense,
+        DenseIndRNN,
+        LanguageModel,
+        Plain,
+        PlainIndRNN,
+        Residual,
+        ResidualIndRNN,
+        SequenceClassifier,
+        SequenceRegressor,
+        State,
+        StepClassifier,
+        StepRegressor,
+        TiedEmbedding,
+    )
+    from .ops import Backend, backends, recurrence
+
+    __version__: str
+
+_HOMES = {
+    "layers": (
+        *("ConvIndRNN1d", "ConvIndRNN2d", "IndRNN", "IndRNNCell", "RecurrentBound", "SequenceBatchNorm"),
+        *("SharedDropout", "StepBatchNorm", "attach_constraint", "constrain_", "gather_statistics", "parameter_groups"),
+    ),
+    "models": ("load", "save"),
+    "networks": (
+        *("Dense", "DenseIndRNN", "LanguageModel", "Plain", "PlainIndRNN", "Residual", "ResidualIndRNN"),
+        *("SequenceClassifier", "SequenceRegressor", "State", "StepClassifier", "StepRegressor", "TiedEmbedding"),
+    ),
+    "ops": ("Backend", "backends", "recurrence"),
+}
+"""Where each public name lives."""
+_MODULES = (*_HOMES, "analysis", "baselines", "bench", "cli", "memory", "onednn", "recipes", "tasks", "training")
 
 __all__ = [
     "Backend",
@@ -66,4 +88,24 @@ __all__ = [
     "recurrence",
     "save",
 ]
-__version__ = _version("indrnn")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a room of the package, when it is first asked for."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("indrnn")
+    elif name in _MODULES:
+        value = _import_module(f".{name}", __name__)
+    else:
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(_import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES, "__version__"})

@@ -52,7 +52,7 @@ def a_run(folder: Path, lines: list[dict[str, Any]]) -> RunFolder:
     return run
 
 
-LINES = [{"step": 10 * i, "test_mse": 0.2 / i, "train_loss": 0.3 / i} for i in range(1, 8)]
+LINES = [{"step": 10 * i, "validation_mse": 0.2 / i, "train_loss": 0.3 / i} for i in range(1, 8)]
 
 
 def curves(axes: Any) -> dict[str, list[tuple[float, float]]]:
@@ -75,7 +75,7 @@ def test_smooth_is_the_mean_of_the_last_values(size: int, over: int) -> None:
 # ---- one run
 
 
-@pytest.mark.parametrize("metric", ["test_mse", "train_loss"])
+@pytest.mark.parametrize("metric", ["validation_mse", "train_loss"])
 def test_a_runs_curve_is_what_was_measured(metric: str, tmp_path: Path, drawn: list[Any]) -> None:
     path = draw_run(a_run(tmp_path, LINES), metric, (0.125, "as good as nothing"))
     assert path == tmp_path / "curve.png"
@@ -110,7 +110,7 @@ def test_a_run_without_metrics_yet_is_drawn_too(tmp_path: Path) -> None:
 
 def test_a_picture_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "curve.png").write_bytes(b"an older one")
-    assert_picture(draw_run(a_run(tmp_path, LINES), "test_mse"))
+    assert_picture(draw_run(a_run(tmp_path, LINES), "validation_mse"))
 
 
 @pytest.mark.parametrize("kind", ["indrnn", "lstm"])
@@ -122,7 +122,7 @@ def test_answers_of_the_adding_problem_are_drawn_beside_the_curve(kind: str, tmp
     height, width = assert_picture(path)
     assert width > 2 * height
     left, right = drawn[0].axes
-    assert curves(left)["test mse"] == [(line["step"], line["test_mse"]) for line in LINES]
+    assert curves(left)["validation mse"] == [(line["step"], line["validation_mse"]) for line in LINES]
     assert {y for _, y in curves(left)["always answering 1"]} == {1 / 6}
     assert left.get_xlabel()
     assert left.get_ylabel()
@@ -202,4 +202,4 @@ def test_one_panel(tmp_path: Path) -> None:
 def test_drawing_needs_no_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor pyplot, which would look for one and keep every figure."""
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    assert_picture(draw_run(a_run(tmp_path, LINES), "test_mse"))
+    assert_picture(draw_run(a_run(tmp_path, LINES), "validation_mse"))

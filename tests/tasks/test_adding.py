@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,9 +11,18 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from indrnn.tasks.adding import BASELINE, Adding, adding_batch
-from indrnn.training import Batch, Shard, generator
+from indrnn.training import Batch, Measured, Shard, generator
+from indrnn.training.evaluation import measure
+from indrnn.training.processes import Processes
 
 WHOLE = Shard()
+
+
+def means(pieces: Iterator[Measured]) -> dict[str, float]:
+    """The means over all that a task yields."""
+    found = measure(pieces, Processes())
+    assert found is not None
+    return found
 
 
 class Answers(nn.Module):
@@ -36,9 +46,9 @@ def seen(task: Adding, what: str, step: int = 0) -> Tensor:
     model = Answers()
     with torch.no_grad():
         if what == "evaluate":
-            task.evaluate(model, step)
+            means(task.evaluate(model, step, Shard()))
         else:
-            task.test(model)
+            means(task.test(model, Shard()))
     return torch.cat(model.asked, dim=1)
 
 
@@ -177,20 +187,24 @@ def test_loss_is_of_float32_where_the_model_answers_in_less() -> None:
 def test_a_perfect_model_makes_no_error(length: int, sequences: int) -> None:
     task = Adding(length, 3, sequences)
     with torch.no_grad():
-        measured = [task.evaluate(Answers(), 20), task.test(Answers())]
-        shifted = task.test(Answers(add=0.5))
-    for numbers in measured:
-        assert list(numbers) == [task.metric]
-        assert numbers[task.metric] == pytest.approx(0.0, abs=1e-12)
-    assert shifted[task.metric] == pytest.approx(0.25)
+        measured = [means(task.evaluate(Answers(), 20, Shard())), means(task.test(Answers(), Shard()))]
+        shifted = means(task.test(Answers(add=0.5), Shard()))
+    for numbers, name in zip(measured, (task.metric, "test_mse"), strict=True):
+        assert list(numbers) == [name]
+        assert numbers[name] == pytest.approx(0.0, abs=1e-12)
+    assert task.metric == "validation_mse"  # it chooses the weights
+    assert shifted["test_mse"] == pytest.approx(0.25)
     assert not task.higher_is_better
 
 
 def test_always_answering_one_makes_the_error_of_the_baseline() -> None:
     task = Adding(31, 3, 20_000)
     with torch.no_grad():
-        for numbers in (task.evaluate(Answers(constant=1.0), 20), task.test(Answers(constant=1.0))):
-            assert numbers["test_mse"] == pytest.approx(BASELINE, abs=0.006)  # its deviation is 0.0014
+        for numbers in (
+            means(task.evaluate(Answers(constant=1.0), 20, Shard())),
+            means(task.test(Answers(constant=1.0), Shard())),
+        ):
+            assert next(iter(numbers.values())) == pytest.approx(BASELINE, abs=0.006)  # its deviation is 0.0014
 
 
 @pytest.mark.parametrize(("length", "sequences"), [(3, 1), (300, 1003), (100_001, 3)], ids=str)
@@ -199,7 +213,7 @@ def test_every_sequence_of_a_measurement_counts_once(length: int, sequences: int
     task = Adding(length, 3, sequences)
     model = Answers(constant=-3.0)
     with torch.no_grad():
-        measured = task.test(model)["test_mse"]
+        measured = means(task.test(model, Shard()))["test_mse"]
     x = torch.cat(model.asked, dim=1)
     assert x.shape == (length, sequences, 2)
     assert all(piece.numel() <= max(2 * length, 200_000) for piece in model.asked)
@@ -251,3 +265,16 @@ def test_batches_go_to_a_device_whole() -> None:
     assert isinstance(moved, Batch)
     assert_close((moved.inputs, moved.target), (batch.inputs, batch.target), rtol=0, atol=0)
     assert (moved.count, moved.total) == (6, 6)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 7])
+def test_processes_measure_on_the_same_sequences(processes: int) -> None:
+    """Each its share of the pieces; together they are those of one process."""
+    task = Adding(20_000, 3, 12)  # pieces of 5, 5 and 2
+    whole = seen(task, "test")
+    model = Answers()
+    with torch.no_grad():
+        shares = [list(task.test(model, Shard(index, processes))) for index in range(processes)]
+    assert sum(count for share in shares for _, count in share) == 12
+    found = {tuple(column.tolist()) for column in torch.cat(model.asked, dim=1)[:9, :, 0].T}
+    assert found == {tuple(column.tolist()) for column in whole[:9, :, 0].T}

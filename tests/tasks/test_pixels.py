@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,18 @@ from indrnn.networks import PlainIndRNN
 from indrnn.tasks import pixels as module
 from indrnn.tasks.files import DataFile, DataSet
 from indrnn.tasks.pixels import MNIST, Pixels, read_idx, read_mnist
-from indrnn.training import OneCycle, Shard, Training, generator, train
+from indrnn.training import Measured, OneCycle, Shard, Training, generator, train
+from indrnn.training.evaluation import measure
+from indrnn.training.processes import Processes
 
 WHOLE = Shard()
+
+
+def means(pieces: Iterator[Measured]) -> dict[str, float]:
+    """The means over all that a task yields."""
+    found = measure(pieces, Processes())
+    assert found is not None
+    return found
 
 
 def idx(array: Tensor) -> bytes:
@@ -273,7 +283,7 @@ class Knows(nn.Module):
 def test_every_image_of_a_measurement_counts_once() -> None:
     task = Pixels(numbered(61), numbered(33), validation=13, batch_size=7)
     with torch.no_grad():
-        validation, test = task.evaluate(Knows().eval(), 3), task.test(Knows().eval())
+        validation, test = means(task.evaluate(Knows().eval(), 3, Shard())), means(task.test(Knows().eval(), Shard()))
     wrong = sum(number % 10 == 5 for number in range(33))
     assert test["accuracy"] == pytest.approx(1 - wrong / 33)
     wrong = int((task.data["validation"][1] == 5).sum())

@@ -6,13 +6,15 @@ import contextlib
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from indrnn.training.checkpoint import BrokenCheckpointError, Checkpoints, load, save, write_atomically
+from indrnn.training.checkpoint import BrokenCheckpointError, Checkpoints, load, save, verify, write_atomically
 
 HEADER = len(b"indrnn checkpoint 1\n") + 65
 
@@ -217,8 +219,17 @@ def again(checkpoints: Checkpoints) -> Checkpoints:
     return Checkpoints(checkpoints.folder)
 
 
+def taken_up(checkpoints: Checkpoints) -> tuple[dict[str, Any] | None, list[str]]:
+    """What a run that is resumed does."""
+    before = {path: path.read_bytes() for path in checkpoints.folder.glob("*")}
+    found = checkpoints.find()
+    assert before == {path: path.read_bytes() for path in checkpoints.folder.glob("*")}  # and moves nothing
+    checkpoints.settle()
+    return found
+
+
 def test_nothing_there(checkpoints: Checkpoints) -> None:
-    assert checkpoints.load() == (None, [])
+    assert taken_up(checkpoints) == (None, [])
     assert not checkpoints.folder.exists()
 
 
@@ -230,7 +241,7 @@ def test_two_generations(checkpoints: Checkpoints) -> None:
         assert_same(load(checkpoints.last), generation(step))
         if step > 1:
             assert_same(load(checkpoints.previous), generation(step - 1))
-        found, troubles = again(checkpoints).load()
+        found, troubles = taken_up(again(checkpoints))
         assert_same(found, generation(step))
         assert troubles == []
 
@@ -246,7 +257,7 @@ def test_a_damaged_last_one(checkpoints: Checkpoints, how: str) -> None:
     broken = checkpoints.last.read_bytes()
 
     later = again(checkpoints)
-    found, troubles = later.load()
+    found, troubles = taken_up(later)
     assert_same(found, generation(2))
     assert len(troubles) == 1
     assert str(checkpoints.last) in troubles[0]
@@ -263,7 +274,7 @@ def test_both_damaged(checkpoints: Checkpoints) -> None:
         checkpoints.save(generation(step))
     damage(checkpoints.last)
     damage(checkpoints.previous)
-    found, troubles = again(checkpoints).load()
+    found, troubles = taken_up(again(checkpoints))
     assert found is None
     assert all(name in trouble for name, trouble in zip(("last.ckpt", "previous.ckpt"), troubles, strict=True))
     assert names(checkpoints.folder) == {"last.damaged", "previous.damaged"}
@@ -273,7 +284,7 @@ def test_a_damaged_previous_one_does_not_matter(checkpoints: Checkpoints) -> Non
     for step in (1, 2):
         checkpoints.save(generation(step))
     damage(checkpoints.previous)
-    found, troubles = again(checkpoints).load()
+    found, troubles = taken_up(again(checkpoints))
     assert_same(found, generation(2))
     assert len(troubles) == 1
     assert str(checkpoints.previous) in troubles[0]
@@ -290,9 +301,9 @@ def test_a_full_disk_keeps_both(checkpoints: Checkpoints, monkeypatch: pytest.Mo
             checkpoints.save_best(3, weights(3))
     assert names(checkpoints.folder) == {"last.ckpt", "previous.ckpt"}
     assert_same(load(checkpoints.previous), generation(1))
-    assert_same(again(checkpoints).load()[0], generation(2))
+    assert_same(taken_up(again(checkpoints))[0], generation(2))
     checkpoints.save(generation(3))  # there is room again
-    assert_same(again(checkpoints).load()[0], generation(3))
+    assert_same(taken_up(again(checkpoints))[0], generation(3))
     assert_same(load(checkpoints.previous), generation(2))
 
 
@@ -308,7 +319,7 @@ def test_ended_before_the_first_rename(checkpoints: Checkpoints) -> None:
         checkpoints.save(generation(step))
     written_next(checkpoints, generation(3))
     later = again(checkpoints)
-    found, troubles = later.load()
+    found, troubles = taken_up(later)
     assert_same(found, generation(3))
     assert troubles == []
     assert names(checkpoints.folder) == {"last.ckpt", "previous.ckpt"}
@@ -321,7 +332,7 @@ def test_ended_between_the_renames(checkpoints: Checkpoints) -> None:
         checkpoints.save(generation(step))
     written_next(checkpoints, generation(3))
     checkpoints.last.replace(checkpoints.previous)
-    found, troubles = again(checkpoints).load()
+    found, troubles = taken_up(again(checkpoints))
     assert_same(found, generation(3))
     assert troubles == []
     assert names(checkpoints.folder) == {"last.ckpt", "previous.ckpt"}
@@ -332,7 +343,7 @@ def test_ended_between_the_renames(checkpoints: Checkpoints) -> None:
 def test_ended_in_the_very_first_save(checkpoints: Checkpoints) -> None:
     checkpoints.folder.mkdir(parents=True)
     written_next(checkpoints, generation(1))
-    found, troubles = again(checkpoints).load()
+    found, troubles = taken_up(again(checkpoints))
     assert_same(found, generation(1))
     assert troubles == []
     assert names(checkpoints.folder) == {"last.ckpt"}
@@ -342,7 +353,7 @@ def test_ended_while_writing(checkpoints: Checkpoints) -> None:
     """What was written under its temporary name matters for nothing."""
     checkpoints.save(generation(1))
     (checkpoints.folder / ".next.ckpt.4711.tmp").write_bytes(checkpoints.last.read_bytes()[:99])
-    found, troubles = again(checkpoints).load()
+    found, troubles = taken_up(again(checkpoints))
     assert_same(found, generation(1))
     assert troubles == []
 
@@ -356,7 +367,7 @@ def test_a_damaged_next_one(checkpoints: Checkpoints, renamed: bool) -> None:
     if renamed:
         checkpoints.last.replace(checkpoints.previous)
     later = again(checkpoints)
-    found, troubles = later.load()
+    found, troubles = taken_up(later)
     assert_same(found, generation(2))
     assert len(troubles) == 1
     assert "next.ckpt" in troubles[0]
@@ -371,7 +382,7 @@ def test_a_damaged_last_one_with_a_whole_next_one(checkpoints: Checkpoints) -> N
         checkpoints.save(generation(step))
     written_next(checkpoints, generation(3))
     damage(checkpoints.last)
-    found, troubles = again(checkpoints).load()
+    found, troubles = taken_up(again(checkpoints))
     assert_same(found, generation(3))
     assert len(troubles) == 1
     assert_same(load(checkpoints.last), generation(3))
@@ -409,7 +420,7 @@ def test_best_weights_of_an_earlier_process(checkpoints: Checkpoints) -> None:
     checkpoints.save_best(21, weights(21))  # and it ends here
 
     later = again(checkpoints)
-    found, troubles = later.load()
+    found, troubles = taken_up(later)
     assert_same(found, generation(15, 14))
     assert troubles == []
     later.save_best(21, weights(21))
@@ -425,22 +436,68 @@ def test_best_weights_that_were_not_read_about_are_kept(checkpoints: Checkpoints
     checkpoints.save(generation(8, 7))
     again(checkpoints).save_best(14, weights(14))
     assert best_steps(checkpoints) == {7, 14}
-    assert_same(again(checkpoints).load()[0], generation(8, 7))
+    assert_same(taken_up(again(checkpoints))[0], generation(8, 7))
 
 
 @pytest.mark.parametrize("how", ["damaged", "missing"])
-def test_a_generation_without_its_best_weights_is_not_whole(checkpoints: Checkpoints, how: str) -> None:
+def test_a_generation_does_not_need_its_best_weights(checkpoints: Checkpoints, how: str) -> None:
     checkpoints.save_best(7, weights(7))
     checkpoints.save(generation(8, 7))
     checkpoints.save_best(14, weights(14))
     checkpoints.save(generation(15, 14))
     damage(checkpoints.best(14)) if how == "damaged" else checkpoints.best(14).unlink()
-    later = again(checkpoints)
-    found, troubles = later.load()
-    assert_same(found, generation(8, 7))
+    found, troubles = taken_up(again(checkpoints))
+    assert_same(found, generation(15, 14))
+    assert troubles == []
+    with pytest.raises((BrokenCheckpointError, FileNotFoundError)):
+        verify(checkpoints.best(14))
+    verify(checkpoints.best(7))
+
+
+def test_an_unreadable_one_is_set_aside_and_the_one_before_it_taken(checkpoints: Checkpoints) -> None:
+    """A folder in its place: that not even root can read."""
+    for step in (1, 2):
+        checkpoints.save(generation(step))
+    checkpoints.last.unlink()
+    checkpoints.last.mkdir()
+    (checkpoints.folder / "last.damaged").write_bytes(b"an earlier one")
+    later = Checkpoints(checkpoints.folder)
+    found, troubles = later.find()
+    later.settle()
+    assert_same(found, generation(1))
     assert len(troubles) == 1
-    assert "best-14.ckpt" in troubles[0]
-    assert_same(later.load_best(7), weights(7))
+    assert "last.ckpt" in troubles[0]
+    assert (checkpoints.folder / "last.damaged").read_bytes() == b"an earlier one"
+    assert (checkpoints.folder / "last.damaged2").is_dir()
+
+
+MEMORY = """
+import resource, sys, torch
+from pathlib import Path
+from indrnn.training.checkpoint import load, save
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+path, size = Path(sys.argv[1]), 240_000_000
+save(path, {"best_step": None, "x": torch.ones(1000)}), load(path)  # what is imported on the way
+if sys.argv[2] == "save":
+    state = {"best_step": None, "x": torch.ones(size // 8), "y": torch.ones(size // 8)}
+    before = peak()
+    save(path, state)
+else:
+    child = "import sys, torch; from pathlib import Path; from indrnn.training.checkpoint import save; "
+    child += "save(Path(sys.argv[1]), {'x': torch.ones(30_000_000), 'y': torch.ones(30_000_000)})"
+    import subprocess; subprocess.run([sys.executable, "-c", child, str(path)], check=True)
+    before = peak()
+    state = load(path)
+print((peak() - before) / size)
+"""
+
+
+@pytest.mark.parametrize(("what", "most"), [("save", 0.1), ("load", 1.1)])
+def test_memory(tmp_path: Path, what: str, most: float) -> None:
+    """Saving adds a tenth of a checkpoint's size to the peak at most, loading its size and a tenth."""
+    program = [sys.executable, "-c", MEMORY, str(tmp_path / "x.ckpt"), what]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert float(done.stdout) <= most
 
 
 def test_ended_at_any_point_of_a_save(checkpoints: Checkpoints, tmp_path: Path) -> None:
@@ -472,7 +529,7 @@ def test_ended_at_any_point_of_a_save(checkpoints: Checkpoints, tmp_path: Path) 
     steps = []
     for shot in shots:
         copy = Checkpoints(shot)
-        found, troubles = copy.load()
+        found, troubles = taken_up(copy)
         assert found is not None
         assert troubles == []
         steps.append(found["step"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -26,7 +27,11 @@ from indrnn.recipes.adding import AddingRecipe
 from indrnn.tasks.adding import Adding
 from indrnn.training import Batch, Result, RunError, Shard, Task, TensorTask, Training, train
 from indrnn.training.checkpoint import load
-from indrnn.training.report import Silent
+
+if __name__ == "__main__":  # a program of its own
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.training.streams import Streams
+from tests.training.streams import reader as stream_reader
 
 # ---- starting processes
 
@@ -44,7 +49,7 @@ class Ended:
     err: str
 
 
-def start(*command: str | Path, count: int = 2) -> subprocess.Popen[str]:
+def start(*command: str | Path, count: int = 2, session: bool = False) -> subprocess.Popen[str]:
     """`torchrun ...`, or `python ...` for a single process, with pipes."""
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     environment["OMP_NUM_THREADS"] = "1"
@@ -55,6 +60,7 @@ def start(*command: str | Path, count: int = 2) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        start_new_session=session,
     )
 
 
@@ -150,10 +156,12 @@ def gradients(case: str, folder: Path) -> list[list[Tensor]]:
         caught.append([p.grad.clone() for group in optimizer.param_groups for p in group["params"]])
 
     # Such steps leave the weights as they are, so that all gradients are taken at the same point.
-    options = Training(steps=3, lr=1e-30, clip=None, accumulate=accumulate, device="cpu", tensorboard=False)
+    options = Training(
+        steps=3, lr=1e-30, clip=None, accumulate=accumulate, device="cpu", tensorboard=False, curve=False
+    )
     handle = register_optimizer_step_pre_hook(catch)
     try:
-        train(model, task, options, out=folder / case, report=Silent())
+        train(model, task, options, out=folder / case, quiet=True)
     finally:
         handle.remove()
     return caught
@@ -175,8 +183,8 @@ def weights(out: Path, *, until: int | None = None, resume: bool = False) -> Res
     task = Stopped(tensors(11).data["train"], batch_size=5, loss=nn.functional.mse_loss)
     last = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
     task.at = until if last else None
-    options = Training(steps=12, lr=1e-2, evaluate_every=4, device="cpu", tensorboard=False)
-    return train(reader(dropout=0.5, neurons=101), task, options, out=out, resume=resume, report=Silent())
+    options = Training(steps=12, lr=1e-2, evaluate_every=4, device="cpu", tensorboard=False, curve=False)
+    return train(reader(dropout=0.5, neurons=101), task, options, out=out, resume=resume, quiet=True)
 
 
 def masks(out: Path) -> list[Tensor]:
@@ -188,7 +196,7 @@ def masks(out: Path) -> list[Tensor]:
             seen.append((output != 0) | (inputs[0] == 0))
 
     model.dropout.register_forward_hook(keep)
-    train(model, tensors(10), Training(steps=4, device="cpu", tensorboard=False), out=out, report=Silent())
+    train(model, tensors(10), Training(steps=4, device="cpu", tensorboard=False, curve=False), out=out, quiet=True)
     return seen
 
 
@@ -214,11 +222,54 @@ class FullDisk(TensorTask):
         return super().batch(step, shard)
 
 
+def carried(out: Path, *, steps: int = 12, resume: bool = False) -> list[float]:
+    """What was carried into each step of this process."""
+    task = Streams()
+    options = Training(steps=steps, lr=1e-2, evaluate_every=4, checkpoint_every=0, device="cpu", curve=False)
+    train(stream_reader(), task, replace(options, tensorboard=False), out=out, resume=resume, quiet=True)
+    return task.used
+
+
+class Mixed(nn.Module):
+    """Weights of two types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(27, 6), nn.Linear(6, 2).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.first(x.flatten(1)).double()).float()  # type: ignore[no-any-return]
+
+
+def mixed(out: Path) -> Result:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        model = Mixed()
+    options = Training(steps=4, lr=1e-2, evaluate_every=4, device="cpu", tensorboard=False, curve=False)
+    return train(model, tensors(11), options, out=out, quiet=True)
+
+
+def ways(folder: Path, way: Any, accumulate: int, *, steps: int = 6, resume: bool = False) -> Result:
+    """The same run with another way to share it."""
+    options = Training(
+        steps=steps,
+        lr=1e-2,
+        evaluate_every=3,
+        accumulate=accumulate,
+        distributed=way,
+        clip_norm=1.0,
+        device="cpu",
+        tensorboard=False,
+        curve=False,
+    )
+    return train(reader(), tensors(11), options, out=folder / f"{way}-{accumulate}", resume=resume, quiet=True)
+
+
 def main(scenario: str, folder: Path) -> None:
     """One process."""
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
-    options = Training(steps=12, evaluate_every=2, checkpoint_every=0, device="cpu", tensorboard=False)
+    options = Training(steps=12, evaluate_every=2, checkpoint_every=0, device="cpu", tensorboard=False, curve=False)
     data = tensors(11).data["train"]
     if scenario == "small":
         dist.init_process_group("gloo")  # so that all runs of this program share one
@@ -231,6 +282,14 @@ def main(scenario: str, folder: Path) -> None:
         if rank == 0:
             torch.save(load(folder / "stopped" / "checkpoints" / "last.ckpt"), folder / "checkpoint.pt")
         found["resumed"] = weights(folder / "stopped", resume=True)
+        found["carried"] = carried(folder / "carried")
+        carried(folder / "carried again", steps=7)
+        found["carried again"] = carried(folder / "carried again", resume=True)
+        mixed(folder / "mixed")
+        for way in ("exact", "ddp", "fsdp"):
+            ways(folder, way, 1, steps=3)
+            ways(folder, way, 1, resume=True)
+            ways(folder, way, 2)
         torch.save(found, folder / f"found{rank}.pt")
         dist.barrier()
         dist.destroy_process_group()
@@ -239,13 +298,19 @@ def main(scenario: str, folder: Path) -> None:
             weights(folder / str(number))
     elif scenario in ("straight", "stopped"):
         weights(folder, until=5 if scenario == "stopped" else None)
+    elif scenario in ("killed", "killed carried"):
+        options = replace(options, steps=300, evaluate_every=60, curve=False)
+        what: tuple[nn.Module, Any] = (reader(0.5), tensors(11))
+        if scenario == "killed carried":
+            what = stream_reader(), Streams()
+        train(*what, options, out=folder, resume=True, quiet=True)
     elif scenario == "resumed":
         weights(folder, resume=True)
     else:
         task = {"not finite": BadItem, "full disk": FullDisk}[scenario](data, batch_size=5, loss=nn.functional.mse_loss)
         task.folder = folder  # type: ignore[attr-defined]
         try:
-            train(reader(), task, options, out=folder, report=Silent())
+            train(reader(), task, options, out=folder, quiet=True)
         except RunError as error:
             sys.exit(f"indrnn: {error}")
 
@@ -325,6 +390,47 @@ def test_a_resumed_run_ends_with_the_same_bits(found: list[dict[str, Any]], fold
     assert_same(*({name: state[name] for name in state if name != "seconds"} for state in states))
 
 
+def test_what_is_carried_is_gathered_from_all_processes_and_restored(found: list[dict[str, Any]], folder: Path) -> None:
+    first, second = (each["carried"] for each in found)
+    assert len(first) == 12
+    assert first != second  # each has its own streams
+    for each in found:
+        assert each["carried again"] == each["carried"][7:]
+        assert each["carried again"][0] != 0
+    states = [load(folder / name / "checkpoints" / "last.ckpt") for name in ("carried", "carried again")]
+    assert [state["h"].shape[1] for state in states[0]["task"]] == [2, 3]
+    assert_same(*({name: state[name] for name in state if name not in ("seconds", "config")} for state in states))
+    one, other = (folder / name / "weights.safetensors" for name in ("carried", "carried again"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_weights_of_two_types(found: list[dict[str, Any]], folder: Path, tmp_path: Path) -> None:
+    mixed(tmp_path / "one")
+    assert lines(folder / "mixed")[0] == pytest.approx(lines(tmp_path / "one")[0], rel=1e-5)
+    state = load(folder / "mixed" / "checkpoints" / "last.ckpt")["model"]
+    assert (state["first.weight"].dtype, state["out.weight"].dtype) == (torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("way", ["exact", "ddp", "fsdp"])
+def test_every_way_to_share_a_step_learns_the_same(
+    way: str, accumulate: int, found: list[dict[str, Any]], folder: Path, tmp_path: Path
+) -> None:
+    """As one process does, to rounding; also resumed, from the same kind of checkpoint."""
+    ways(tmp_path, "exact", accumulate)
+    for two, one in zip(lines(folder / f"{way}-{accumulate}"), lines(tmp_path / f"exact-{accumulate}"), strict=True):
+        assert two == pytest.approx(one, rel=1e-4)
+    theirs, ours = (
+        load(out / "checkpoints" / "last.ckpt")
+        for out in (folder / f"{way}-{accumulate}", tmp_path / f"exact-{accumulate}")
+    )
+    assert theirs["model"].keys() == ours["model"].keys()
+    for name, value in ours["model"].items():
+        torch.testing.assert_close(theirs["model"][name], value, rtol=1e-3, atol=1e-4, msg=f"{name}: {{}}".format)
+    model = reader()
+    model.load_state_dict(theirs["model"])
+
+
 def test_another_number_of_processes_cannot_resume(folder: Path, found: list[dict[str, Any]]) -> None:
     before = {path: path.read_bytes() for path in (folder / "straight").rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=r"must be resumed by as many processes as began it, 2, got 1"):
@@ -370,10 +476,10 @@ def test_a_run_of_two_is_a_run_of_one(tmp_path: Path) -> None:
     assert_clean(ended)
     recipe = find("adding-100-fast").recipe
     assert isinstance(recipe, AddingRecipe)
-    options = replace(recipe.training, steps=40, evaluate_every=10, device="cpu", tensorboard=False)
+    options = replace(recipe.training, steps=40, evaluate_every=10, device="cpu", tensorboard=False, curve=False)
     recipe = replace(recipe, length=12, training=options)
     torch.manual_seed(recipe.seed)
-    result = train(recipe.model_config().build(), recipe.task(), options, out=tmp_path / "one", report=Silent())
+    result = train(recipe.model_config().build(), recipe.task(), options, out=tmp_path / "one", quiet=True)
 
     assert [line["step"] for line in lines(out)] == [10, 20, 30, 40]
     for two, one in zip(lines(out), lines(tmp_path / "one"), strict=True):
@@ -447,7 +553,7 @@ def test_a_number_that_is_not_finite_is_traced_in_whichever_process(tmp_path: Pa
     assert ended.code != 0
     assert said
     for line in said:  # the item lies with the second process; both are to know
-        assert re.search(r"step 4: the loss became nan, first in the output of layers\b", line), said
+        assert re.search(r"step 4: the loss became nan, first in the inputs of the batch", line), said
         assert "checkpoint of step 3 is kept" in line, said
     assert load(tmp_path / "run" / "checkpoints" / "last.ckpt")["step"] == 3
 
@@ -475,6 +581,35 @@ def test_three_processes_resume_to_the_same_bits(tmp_path: Path) -> None:
     assert_clean(program("resumed", tmp_path / "stopped", count=3))
     bits = {(tmp_path / name / "weights.safetensors").read_bytes() for name in ("straight", "stopped")}
     assert len(bits) == 1
+
+
+def killed(scenario: str, folder: Path, random_: random.Random) -> None:
+    """Two processes, and torchrun itself, killed a moment after a checkpoint."""
+    process = start(__file__, scenario, folder, session=True)
+    last, begun = folder / "checkpoints" / "last.ckpt", time.time()
+    until = time.monotonic() + SECONDS
+    while process.poll() is None and time.monotonic() < until:
+        if last.exists() and last.stat().st_mtime > begun:
+            time.sleep(random_.uniform(0.0, 0.2))
+            break
+        time.sleep(0.01)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)  # a session of its own: these processes and no others
+    process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["killed", "killed carried"])
+def test_two_processes_killed_at_random_moments(scenario: str, tmp_path: Path) -> None:
+    random_ = random.Random(scenario)
+    assert_clean(program(scenario, tmp_path / "straight"))
+    for _ in range(5):
+        killed(scenario, tmp_path / "run", random_)
+    ended = program(scenario, tmp_path / "run")
+    assert ended.code == 0, ended.err
+    assert lines(tmp_path / "run") == lines(tmp_path / "straight")
+    weights_ = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("run", "straight")]
+    assert weights_[0] == weights_[1]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from indrnn.training import (
     Batch,
     Constant,
     Cosine,
+    Measured,
     OneCycle,
     Plateau,
     Result,
@@ -40,28 +41,37 @@ from indrnn.training import (
     train,
 )
 from indrnn.training.checkpoint import Checkpoints
+from indrnn.training.evaluation import measure
 from indrnn.training.folder import plain
-from indrnn.training.report import Silent
+from indrnn.training.listeners import Listener, Step
+from indrnn.training.processes import Processes
 
 T, FEATURES, CLASSES, ITEMS, BATCH = 9, 3, 4, 25, 11
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 QUICK = Training(
-    steps=6, lr=1e-2, evaluate_every=2, checkpoint_every=math.inf, device="cpu", threads=1, tensorboard=False
+    steps=6,
+    lr=1e-2,
+    evaluate_every=2,
+    checkpoint_every=math.inf,
+    device="cpu",
+    threads=1,
+    tensorboard=False,
+    curve=False,
 )
 
 
-class Told(Silent):
+class Told(Listener):
     """Keeps what a run says."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
         self.steps: list[tuple[int, int]] = []
 
-    def say(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         self.said.append(text)
 
-    def progress(self, step: int, steps: int, text: str) -> None:
-        self.steps.append((step, steps))
+    def on_step(self, event: Step) -> None:
+        self.steps.append((event.step, event.steps))
 
 
 class Scripted(TensorTask):
@@ -69,8 +79,9 @@ class Scripted(TensorTask):
 
     script: dict[int, float]
 
-    def evaluate(self, model: nn.Module, step: int) -> dict[str, float]:
-        return super().evaluate(model, step) | {"accuracy": self.script[step]}
+    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
+        for means, count in super().evaluate(model, step, shard):
+            yield means | {self.metric: self.script[step]}, count
 
 
 def sequences(items: int = ITEMS, dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -93,7 +104,8 @@ def classifier(norm: Any = None, dropout: float = 0.0, dtype: torch.dtype = torc
 
 
 def go(model: nn.Module, what: Any, out: Path, options: Training = QUICK, **others: Any) -> Result:
-    return train(model, what, options, out=out, report=others.pop("report", Told()), **others)
+    told = others.pop("report", None)
+    return train(model, what, options, out=out, listeners=[told] if told else [], quiet=True, **others)
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:
@@ -200,7 +212,7 @@ def test_the_learning_rate_follows_the_schedule(tmp_path: Path, schedule: Schedu
 
 
 def test_plateau_goes_back_and_divides(tmp_path: Path) -> None:
-    data = Scripted(sequences(), batch_size=BATCH)
+    data = Scripted(sequences(), sequences(13, seed=1), batch_size=BATCH)
     data.script = {2: 0.5, 4: 0.4, 6: 0.5, 8: 0.2, 10: 0.1, 12: 0.9}
     options = replace(QUICK, steps=12, schedule=Plateau(divide_by=4.0, patience=2))
     told, model = Told(), classifier()
@@ -210,10 +222,10 @@ def test_plateau_goes_back_and_divides(tmp_path: Path) -> None:
     assert [line["lr"] for line in metrics(tmp_path / "run")] == [1e-2, 1e-2, 1e-2, 2.5e-3, 2.5e-3, 6.25e-4]
     assert result.best_step == 12
     assert [said.partition(":")[0] for said in told.said] == ["step 6", "step 10"]
-    assert all("back to the weights of step 2 " in said and "divided by 4" in said for said in told.said)
+    assert all("back to the weights of step 2 " in said and "lower learning rate" in said for said in told.said)
 
     # Steps 1 and 2; then, from their weights and their optimiser's state, steps 11 and 12
-    optimizer = torch.optim.Adam(by_hand.parameters())
+    optimizer = torch.optim.Adam(by_hand.parameters(), fused=True)
     for step, lr in ((0, 1e-2), (1, 1e-2), (10, 6.25e-4), (11, 6.25e-4)):
         batch = data.batch(step, Shard())
         optimizer.param_groups[0]["lr"] = lr
@@ -235,11 +247,12 @@ def test_the_model_ends_with_the_best_weights(tmp_path: Path) -> None:
     assert result.best["accuracy"] == 0.8
     for value, expected in zip(model.state_dict().values(), until_best.state_dict().values(), strict=True):
         assert torch.equal(value, expected)
-    assert result.test == data.test(model.eval())
+    with torch.no_grad():
+        assert result.test == measure(data.test(model.eval(), Shard()), Processes())
 
 
 def test_an_evaluation_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:
-    data = Scripted(sequences(), batch_size=BATCH)
+    data = Scripted(sequences(), sequences(13, seed=1), batch_size=BATCH)
     data.script = {2: math.nan, 4: 0.2, 6: math.inf}
     result = go(classifier(), data, tmp_path / "run")
     assert (result.best_step, result.best["accuracy"]) == (4, 0.2)
@@ -303,7 +316,7 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
 
 def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Without options and without a report: lines on the standard output."""
-    monkeypatch.setattr("indrnn.training.loop.Training", lambda: replace(QUICK, steps=2))
+    monkeypatch.setattr("indrnn.training.run.Training", lambda: replace(QUICK, steps=2))
     train(classifier(), task(), out=str(tmp_path / "run"))
     assert "step 2/2" in capsys.readouterr().out
 
@@ -559,7 +572,8 @@ def test_a_signal_ends_a_run_that_can_be_taken_up(tmp_path: Path, number: signal
     assert 4 <= result.steps <= 5  # the step it came in, or the next
     assert not (out / "result.json").exists()
     assert not (out / "weights.safetensors").exists()
-    assert go(classifier("after", 0.2), task(), out, resume=True).finished
+    data.at = -1
+    assert go(classifier("after", 0.2), data, out, resume=True).finished
     go(classifier("after", 0.2), task(), tmp_path / "whole")
     assert timeless(out) == timeless(tmp_path / "whole")
     assert weights_of(out) == weights_of(tmp_path / "whole")
@@ -639,7 +653,7 @@ def test_the_first_module_that_is_not_finite_is_named(tmp_path: Path, pieces: in
     assert f"The checkpoint of step {step} is kept in {out / 'checkpoints'}" in message
     assert not (out / "result.json").exists()
 
-    state, troubles = Checkpoints(out / "checkpoints").load()
+    state, troubles = Checkpoints(out / "checkpoints").find()
     assert state is not None
     assert troubles == []
     assert state["step"] == step
@@ -649,7 +663,9 @@ def test_the_first_module_that_is_not_finite_is_named(tmp_path: Path, pieces: in
 
 
 def test_not_finite_in_the_first_step(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"^step 1: the loss became nan, first in the output of body\.middle\. There is"):
+    with pytest.raises(
+        RunError, match=r"^step 1: the loss became nan, first in the output of body\.middle\. The checkpoint of step 0"
+    ):
         go(Parts(lambda x: x * torch.nan), with_a_large_item(), tmp_path / "run")
 
 
@@ -729,10 +745,10 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
         with pytest.raises(RunError) as raised:
             go(classifier("after", 0.2), task(), out, options, resume_command="my program --resume")
     message = str(raised.value)
-    state, troubles = Checkpoints(out / "checkpoints").load()
+    state, troubles = Checkpoints(out / "checkpoints").find()
     assert troubles == []
     step = int(message.split(":")[0].removeprefix("step "))
-    assert step == 6 if after < 0 else 1 <= step < 6
+    assert step == 6 if after < 0 else 0 <= step < 6
     assert f"cannot write to {out}: No space left on device" in message
     assert message.endswith("When there is room again, go on with: my program --resume")
     kept = "no checkpoint yet" if state is None else f"the checkpoint of step {state['step']} is kept"
@@ -761,7 +777,9 @@ def test_a_checkpoint_that_cannot_be_written(
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, name, write)
-        with pytest.raises(RunError, match=f"^step {call if name == 'save' else 2 * call}: cannot write to .*No space"):
+        with pytest.raises(
+            RunError, match=f"^step {call - 1 if name == 'save' else 2 * call}: cannot write to .*No space"
+        ):
             go(classifier(), script, tmp_path / "run", options)
     assert go(classifier(), script, tmp_path / "run", options, resume=True).finished
     go(classifier(), script, tmp_path / "whole", options)
@@ -870,15 +888,16 @@ def test_ten_lines_learn(tmp_path: Path) -> None:
         model = indrnn.SequenceClassifier(network, classes=2)
         data = TensorTask((x[:1500], y[:1500]), (x[1500:], y[1500:]), batch_size=50)
         options = Training(steps=300, lr=2e-3, schedule=OneCycle())
-        result = train(model, data, options, out=tmp_path, resume=True, report=Silent())
+        result = train(model, data, options, out=tmp_path, resume=True, quiet=True)
         with torch.no_grad():
             right = (model(x[1500:])[0].argmax(1) == y[1500:]).sum().item()
-        assert right / 500 == result.test["accuracy"]
+        assert right / 500 == result.best["accuracy"]
+        assert result.test == {}  # no test data were given
         return result
 
     result = ten_lines()
     assert result.finished
-    assert result.test["accuracy"] > 0.9
+    assert result.best["accuracy"] > 0.9
     assert ten_lines() == result
 
 
@@ -887,7 +906,7 @@ def test_ten_lines_learn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("until", "steps"), [(0.5, 4), (0.55, 6), (0.9, 8), (None, 8)])
 def test_it_stops_at_the_first_evaluation_that_is_good_enough(until: float | None, steps: int, tmp_path: Path) -> None:
-    what = Scripted(sequences(), batch_size=BATCH)
+    what = Scripted(sequences(), sequences(13, seed=1), batch_size=BATCH)
     what.script = {2: 0.3, 4: 0.5, 6: 0.6, 8: 0.2}
     result = go(classifier(), what, tmp_path / "run", replace(QUICK, steps=8, until=until))
     assert result.finished
@@ -903,7 +922,7 @@ def test_less_may_be_good_enough(tmp_path: Path) -> None:
 def test_what_was_good_enough_is_so_when_it_is_taken_up_again(tmp_path: Path) -> None:
     """And goes on when more is asked for."""
     options = replace(QUICK, until=0.5)
-    what = Scripted(sequences(), batch_size=BATCH)
+    what = Scripted(sequences(), sequences(13, seed=1), batch_size=BATCH)
     what.script = {2: 0.3, 4: 0.5, 6: 0.6}
     out = tmp_path / "run"
     go(classifier(), what, out, options)

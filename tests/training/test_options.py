@@ -108,8 +108,14 @@ def each(*fields: tuple[str, list[Any]]) -> pytest.MarkDecorator:
     ("accumulate", NOT_COUNTS),
     ("evaluate_every", NOT_COUNTS),
     ("checkpoint_every", [-1, -0.001, math.nan, "120", None]),
-    ("precision", ["fp16", "bfloat16", "", None, 32]),
-    ("threads", [value for value in NOT_COUNTS if value is not None]),
+    ("precision", ["float16", "bfloat16", "", None, 32]),
+    ("threads", [value for value in [*NOT_COUNTS, 100_000] if value is not None]),
+    ("optimizer", ["Adam", "", None]),
+    ("momentum", NOT_FRACTIONS),
+    ("clip_norm", [value for value in NOT_POSITIVE if value is not None]),
+    ("ema", [value for value in NOT_FRACTIONS if value is not None]),
+    ("patience", [value for value in NOT_COUNTS if value is not None]),
+    ("distributed", ["DDP", None]),
 )
 def test_training_refuses(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must .*, got "):

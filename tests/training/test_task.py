@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,11 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from indrnn.training import Batch, Shard, TensorTask, derive_seed, generator
+from indrnn.training import Batch, Measured, Shard, TensorTask, derive_seed, generator
+from indrnn.training.evaluation import measure
+from indrnn.training.processes import Processes
 from indrnn.training.task import rows_of
 
 ITEMS, FEATURES, CLASSES, BATCH = 23, 3, 5, 7
 STEPS = 4  # in an epoch: three full batches and one of 2
+
+
+def means(pieces: Iterator[Measured]) -> dict[str, float]:
+    """The means over all that a task yields."""
+    found = measure(pieces, Processes())
+    assert found is not None
+    return found
 
 
 def numbered(items: int = ITEMS) -> tuple[Tensor, Tensor]:
@@ -193,7 +203,7 @@ def test_lengths_go_with_their_items() -> None:
     assert batch.lengths is not None
     assert torch.equal(model.lengths[0], batch.inputs[:, 0].long() * 3 + 1)
     model.lengths.clear()
-    task.evaluate(model, 0)
+    means(task.evaluate(model, 0, Shard()))
     assert torch.equal(torch.cat(model.lengths), lengths)
 
 
@@ -224,7 +234,7 @@ def test_the_first_part_of_a_tuple_is_the_output() -> None:
     alone.load_state_dict(pair.state_dict())
     batch = task.batch(0, Shard())
     assert torch.equal(task.loss(pair, batch), task.loss(alone, batch))
-    assert task.evaluate(pair, 0) == task.evaluate(alone, 0)
+    assert means(task.evaluate(pair, 0, Shard())) == means(task.evaluate(alone, 0, Shard()))
 
 
 def test_accuracy_and_loss_over_all_items() -> None:
@@ -233,7 +243,10 @@ def test_accuracy_and_loss_over_all_items() -> None:
     task = TensorTask(train, validation, test, batch_size=BATCH)
     model = nn.Linear(FEATURES, CLASSES)
     assert (task.metric, task.higher_is_better) == ("accuracy", True)
-    for measured, (x, y) in ((task.evaluate(model, 3), validation), (task.test(model), test)):
+    for measured, (x, y) in (
+        (means(task.evaluate(model, 3, Shard())), validation),
+        (means(task.test(model, Shard())), test),
+    ):
         rows = list(zip(model(x).tolist(), y.tolist(), strict=True))
         right = [row.index(max(row)) == target for row, target in rows]
         losses = [math.log(sum(map(math.exp, row))) - row[target] for row, target in rows]
@@ -246,19 +259,125 @@ def test_a_regression_goes_by_its_loss() -> None:
     x, y = torch.randn(ITEMS, FEATURES), torch.randn(ITEMS, 2)
     task = TensorTask((x, y), batch_size=BATCH, loss=F.l1_loss)
     model = nn.Linear(FEATURES, 2)
-    assert (task.metric, task.higher_is_better) == ("loss", False)
-    assert set(task.evaluate(model, 0)) == {"loss"}
-    assert task.evaluate(model, 0)["loss"] == pytest.approx((model(x) - y).abs().mean().item(), rel=1e-5)
+    assert (task.metric, task.higher_is_better) == ("training_loss", False)
+    assert set(means(task.evaluate(model, 0, Shard()))) == {"training_loss"}
+    assert means(task.evaluate(model, 0, Shard()))["training_loss"] == pytest.approx(
+        (model(x) - y).abs().mean().item(), rel=1e-5
+    )
 
 
-def test_what_is_not_given_is_what_was_given_before() -> None:
+def test_what_was_measured_on_is_in_the_name() -> None:
     model = nn.Linear(FEATURES, CLASSES)
     train, validation = data(), data(17)
-    alone = TensorTask(train)
-    assert alone.test(model) == alone.evaluate(model, 0)
-    assert alone.test(model) == TensorTask(data(), train).evaluate(model, 0)
-    both = TensorTask(train, validation)
-    assert both.test(model) == both.evaluate(model, 0) != alone.test(model)
+    alone, both = TensorTask(train), TensorTask(train, validation)
+    assert alone.metric == "training_accuracy"
+    on_training = means(alone.evaluate(model, 0, Shard()))
+    on_validation = means(both.evaluate(model, 0, Shard()))
+    assert set(on_training) == {"training_accuracy", "training_loss"}
+    assert on_training["training_loss"] == means(TensorTask(data(), train).evaluate(model, 0, Shard()))["loss"]
+    assert set(on_validation) == {"accuracy", "loss"}
+    assert list(alone.test(model, Shard())) == list(both.test(model, Shard())) == []  # there are no test data
+
+
+@pytest.mark.parametrize("processes", [2, 3, 5])
+def test_processes_share_an_evaluation(processes: int) -> None:
+    model = nn.Linear(FEATURES, CLASSES)
+    task = TensorTask(data(), data(17), batch_size=BATCH)
+    shares = [list(task.evaluate(model, 0, Shard(index, processes))) for index in range(processes)]
+    assert sum(count for share in shares for _, count in share) == 17
+    losses = (
+        sum(float(torch.as_tensor(each["loss"]).detach()) * count for share in shares for each, count in share) / 17
+    )
+    assert losses == pytest.approx(means(task.evaluate(model, 0, Shard()))["loss"], rel=1e-6)
+
+
+# ---- where data come from
+
+
+class Numbered(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """Reads an item when it is asked for."""
+
+    def __init__(self, bad: int = -1) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return ITEMS
+
+    def __getitem__(self, item: int) -> tuple[Tensor, int]:
+        return torch.full((FEATURES,), math.nan if item == self.bad else float(item)), item
+
+
+def sources() -> dict[str, Any]:
+    x, y = numbered()
+    loader = torch.utils.data.DataLoader(Numbered(), batch_size=BATCH, shuffle=True)
+    arrays = (x.numpy().copy(), y.numpy().astype("int32"))
+    return {
+        "arrays": arrays,
+        "int32": (x, y.int()),
+        "bytes": (x, y.to(torch.uint8)),
+        "set": Numbered(),
+        "loader": loader,
+    }
+
+
+@pytest.mark.parametrize("kind", sources())
+def test_data_of_every_kind_is_the_same_data(kind: str) -> None:
+    size = {} if kind == "loader" else {"batch_size": BATCH}  # a loader's own
+    task = TensorTask(sources()[kind], sources()[kind], **size)  # type: ignore[arg-type]
+    expected = TensorTask(numbered(), numbered(), batch_size=BATCH)
+    assert task.batch_size == BATCH
+    assert task.classifies
+    assert task.prefetch == (kind in ("set", "loader"))
+    for step in (0, STEPS - 1, 2 * STEPS):
+        batch, same = task.batch(step, Shard()), expected.batch(step, Shard())
+        assert torch.equal(batch.inputs, same.inputs)
+        assert torch.equal(batch.target, same.target)
+        assert batch.target.dtype == torch.int64
+    model = nn.Linear(FEATURES, ITEMS)
+    assert means(task.evaluate(model, 0, Shard())) == means(expected.evaluate(model, 0, Shard()))
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_is_named_with_its_place(split: str, value: float) -> None:
+    x, y = torch.randn(ITEMS, 6, FEATURES), torch.randint(CLASSES, (ITEMS,))
+    x[13, 4, 1] = value
+    with pytest.raises(
+        ValueError, match=rf"^{split} must be finite, got {value} in the inputs of item 13, at \[4, 1\]"
+    ):
+        TensorTask(**cast("Any", {"train": data(), split: (x, y)}))
+    bad = (torch.zeros(4, 2), torch.tensor([0, 1, value, 2.0]))
+    with pytest.raises(ValueError, match=rf"^{split} must be finite, got {value} in the targets of item 2$"):
+        TensorTask(**cast("Any", {"train": data(), split: bad}), loss=F.mse_loss)
+
+
+def test_large_numbers_are_finite() -> None:
+    TensorTask((torch.full((9, 2), 3e38), torch.zeros(9)), loss=F.mse_loss)
+
+
+def test_a_bad_item_of_a_data_set_is_named_when_it_is_read() -> None:
+    task = TensorTask(data(), Numbered(bad=16), batch_size=BATCH)
+    with pytest.raises(ValueError, match=r"^validation must be finite, got nan in the inputs of item 16, at \[0\]"):
+        means(task.evaluate(nn.Linear(FEATURES, ITEMS), 0, Shard()))
+
+
+def test_a_data_set_without_numbers_is_refused() -> None:
+    class Endless(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter(())
+
+    with pytest.raises(TypeError, match=r"^train must be a data set of known length"):
+        TensorTask(Endless())
+
+
+def test_a_task_says_what_it_is() -> None:
+    train, other = data(), data()
+    about = TensorTask(train, batch_size=BATCH, seed=3).describe()
+    assert (about["batch_size"], about["seed"], about["train"]["items"]) == (BATCH, 3, ITEMS)
+    assert TensorTask(train, batch_size=BATCH, seed=3).describe() == about
+    assert TensorTask(train, batch_size=BATCH + 1, seed=3).describe() != about
+    assert TensorTask(other, batch_size=BATCH, seed=3).describe() != about
+    assert TensorTask(train, other, batch_size=BATCH, seed=3).describe() != about
 
 
 # ---- bad data
@@ -285,7 +404,7 @@ def test_bad_data(name: str, split: str) -> None:
         TensorTask(**{"train": data(), split: given})
 
 
-@pytest.mark.parametrize("batch_size", [0, -1, 2.0, True, None])
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])
 def test_bad_batch_size(batch_size: Any) -> None:
     with pytest.raises(ValueError, match=r"^batch_size must"):
         TensorTask(data(), batch_size=batch_size)

@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..training import generator
+from ..training.curve import draw_curve, draw_run, new_figure, save_figure
 from ..training.folder import RunFolder
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-def new_figure(panels: int, width: float = 5.0) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels side by side."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width * panels, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)  # without pyplot, which would want a display and keep the figure
-    axes = [figure.add_subplot(1, panels, i + 1) for i in range(panels)]
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure; the file is whole or not there."""
-    temporary = path.with_name(f".{path.stem}.tmp.png")
-    figure.savefig(temporary, dpi=120)
-    temporary.replace(path)
 
 
 def smooth(values: list[float], over: int) -> list[float]:
@@ -41,40 +18,13 @@ def smooth(values: list[float], over: int) -> list[float]:
     return [sum(part) / len(part) for part in (values[max(0, i - over + 1) : i + 1] for i in range(len(values)))]
 
 
-def draw_run(
-    run: RunFolder, metric: str, reference: tuple[float, str] | None = None, *, higher_is_better: bool = False
-) -> Path:
-    """Draw a metric of a run over its steps into curve.png; `reference` is a line to compare with, and its name."""
-    figure, (axes,) = new_figure(1)
-    _curve(axes, run.read_metrics(), metric, reference, logarithmic=not higher_is_better)
-    save_figure(figure, run.picture)
-    return run.picture
-
-
-def _curve(
-    axes: Axes,
-    lines: list[dict[str, Any]],
-    metric: str,
-    reference: tuple[float, str] | None,
-    *,
-    logarithmic: bool = True,
-) -> None:
-    known = [(line["step"], line[metric]) for line in lines if line.get(metric) is not None]
-    axes.plot([step for step, _ in known], [value for _, value in known], color="C0", label=metric.replace("_", " "))
-    if reference is not None:
-        axes.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
-    if logarithmic and known and min(value for _, value in known) > 0:
-        axes.set_yscale("log")
-    axes.set_xlabel("training step")
-    axes.legend(frameon=False)
-
-
 def draw_adding(run: RunFolder, model: nn.Module, length: int, seed: int = 0) -> Path:
     """Draw the error over training, and 500 answers beside the right ones, into curve.png."""
     from ..tasks.adding import BASELINE, adding_batch
 
     figure, (left, right) = new_figure(2)
-    _curve(left, run.read_metrics(), "test_mse", (BASELINE, "always answering 1"))
+    lines = [{"validation_mse": line.get("test_mse"), **line} for line in run.read_metrics()]  # as it was called before
+    draw_curve(left, lines, "validation_mse", (BASELINE, "always answering 1"))
     left.set_ylabel("mean squared error")
     x, answer = adding_batch(length, 500, generator(seed, "picture"))
     with torch.inference_mode():
@@ -99,8 +49,9 @@ def draw_panels(
     smoothed: int = 1,
 ) -> None:
     """Draw curves, by panel and name, side by side; `across` and `up` say what the axes are."""
-    figure, axes = new_figure(len(panels), width=3.6)
     names = sorted({name for curves in panels.values() for name in curves})
+    legend = 0.08 * max(map(len, [*names, reference[1] if reference else ""]))  # inches, beside the panels
+    figure, axes = new_figure(len(panels), width=3.6 + max(0.0, legend - 1.5) / len(panels))
     for each, (title, curves) in zip(axes, panels.items(), strict=True):
         for name, points in sorted(curves.items()):
             values = smooth([value for _, value in points], smoothed)
@@ -117,3 +68,6 @@ def draw_panels(
         handles |= {label: handle for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
     save_figure(figure, path)
+
+
+__all__ = ["draw_adding", "draw_panels", "draw_run", "new_figure", "save_figure", "smooth"]

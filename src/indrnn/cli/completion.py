@@ -1,36 +1,23 @@
-"""Completion for shells: of commands, recipes and options, which no argument parser knows all together."""
+"""Completion for shells: of commands, recipes and options, as the argument parsers know them."""
 
 from __future__ import annotations
 
-from .main import UsageError
+import contextlib
+import io
 
-_SCRIPT = """\
+from .main import COMMANDS, UsageError, say
+from .parse import words_of
+
+SHELLS = ("bash", "zsh", "fish")
+
+_BASH = """\
 _indrnn() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
   if [ "$COMP_CWORD" -eq 1 ]; then
     words="{commands} --help --version"
   else
-    case "${{COMP_WORDS[1]}}" in
-      train)
-        if [ "$COMP_CWORD" -eq 2 ]; then words="{recipes}"; else
-          case "${{COMP_WORDS[2]}}" in
-{options}
-          esac
-        fi ;;
-      demo) words="--out --steps" ;;
-      evaluate) words="--device --data-dir" ;;
-      report) words="--out" ;;
-      analyse)
-        case "$COMP_CWORD ${{COMP_WORDS[2]}}" in
-          "2 "*) words="gradients depth" ;;
-          *" gradients") words="--out --batches --device --data-dir" ;;
-          *" depth") words="--out --seeds" ;;
-        esac ;;
-      bench)
-        if [ "$COMP_CWORD" -eq 2 ]; then words="layer network stream scale"; else
-          words="--out --quick --rounds --device --threads --keep-memory --against"
-        fi ;;
-      completion) words="bash zsh" ;;
+    case "${{COMP_WORDS[1]}} $([ "$COMP_CWORD" -gt 2 ] && echo "${{COMP_WORDS[2]}}")" in
+{cases}
     esac
   fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
@@ -42,32 +29,75 @@ complete -o default -F _indrnn indrnn
 def completion(arguments: list[str]) -> int:
     """Print a script that completes commands, recipes and options."""
     if arguments in (["--help"], ["-h"]):
-        print("usage: indrnn completion {bash,zsh}\n\nPrint a completion script. For bash, once:\n")
-        print("  indrnn completion bash > ~/.local/share/bash-completion/completions/indrnn\n")
-        print("For zsh, in ~/.zshrc:\n\n  source <(indrnn completion zsh)")
+        say("usage: indrnn completion {bash,zsh,fish}\n\nPrint a completion script. For bash, once:\n")
+        say("  indrnn completion bash > ~/.local/share/bash-completion/completions/indrnn\n")
+        say("For fish, once:\n\n  indrnn completion fish > ~/.config/fish/completions/indrnn.fish\n")
+        say("For zsh, in ~/.zshrc:\n\n  source <(indrnn completion zsh)")
         return 0
-    if arguments not in (["bash"], ["zsh"]):
-        raise UsageError("completion needs a shell, bash or zsh")
-    from ..recipes import ROWS
-    from ..training.folder import plain
-    from .main import commands
-
-    names: dict[str, list[str]] = {}  # options: the recipes that have them
-    for row in ROWS.values():
-        options = [*_names(plain(row.recipe)), "out", "resume", "overwrite"]
-        names.setdefault(" ".join(f"--{option.replace('_', '-')}" for option in options), []).append(row.name)
-    cases = "\n".join(f'            {"|".join(recipes)}) words="{options}" ;;' for options, recipes in names.items())
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        raise UsageError("completion needs a shell: bash, zsh or fish")
+    if arguments == ["fish"]:
+        print(_fish(), end="")
+        return 0
     if arguments == ["zsh"]:
         print("autoload -U +X bashcompinit && bashcompinit")
-    print(_SCRIPT.format(commands=" ".join(commands()), recipes=" ".join(ROWS), options=cases), end="")
+    # The more words a case has, the earlier it comes: "train adding-100" before "train"
+    cases = sorted(_offers(), key=lambda offer: " " not in offer[0][0])
+    lines = []
+    for patterns, words in cases:
+        match = "|".join(f'"{pattern}"' if " " in pattern else f'"{pattern} "*' for pattern in patterns)
+        lines.append(f'      {match}) words="{" ".join(words)}" ;;')
+    print(_BASH.format(commands=" ".join(COMMANDS), cases="\n".join(lines)), end="")
     return 0
 
 
-def _names(options: dict[str, object], prefix: str = "") -> list[str]:
-    result = []
-    for name, value in options.items():
-        if isinstance(value, dict):
-            result += _names(value, "" if name == "training" else f"{prefix}{name}.")
-        elif name != "type":
-            result.append(f"{prefix}no_{name}" if value is True else prefix + name)  # what is on can be turned off
-    return result
+def _offers() -> list[tuple[list[str], list[str]]]:
+    """What is offered after words: ["train adding-100", ...]: --steps, --lr, ..."""
+    from ..recipes import ROWS, Row
+    from ..training.folder import flat, plain
+    from .runs import DEPTH, EVALUATE, GRADIENTS, REPORT
+    from .train import DEMO, RECIPES, train_parser
+
+    alike: dict[str, list[Row]] = {}  # recipes that have the same options; what is on is turned off by another word
+    for row in ROWS.values():
+        fields = flat(plain(row.recipe))
+        same = (
+            [name for name in fields if not name.endswith(".type")],
+            [v for v in fields.values() if v in (True, False)],
+        )
+        alike.setdefault(repr(same), []).append(row)
+    offers = [([f"train {row.name}" for row in rows], train_parser(rows[0]).words()) for rows in alike.values()]
+    kinds, options = _bench()
+    offers += [([f"bench {kind}" for kind in kinds], options), (["bench"], kinds)]
+    offers += [(["analyse gradients"], GRADIENTS.words()), (["analyse depth"], DEPTH.words())]
+    offers += [(["analyse"], ["gradients", "depth"]), (["train"], [*ROWS, "--resume", "--config", "--help"])]
+    for parser in (DEMO, RECIPES, EVALUATE, REPORT):
+        offers.append(([parser.name], parser.words()))
+    return [*offers, (["completion"], list(SHELLS))]
+
+
+def _bench() -> tuple[list[str], list[str]]:
+    """The kinds of benchmarks, and their options as the help lists them."""
+    from .bench import KINDS, bench
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        bench([next(iter(KINDS)), "--help"])
+    return list(KINDS), words_of(printed.getvalue())
+
+
+def _fish() -> str:
+    lines = ["complete -c indrnn -f -n '__fish_use_subcommand' -a '" + " ".join(COMMANDS) + "'"]
+    lines.append("complete -c indrnn -f -n '__fish_use_subcommand' -l help")
+    for patterns, words in _offers():
+        seen = {pattern.partition(" ")[0] for pattern in patterns}
+        names = [pattern.partition(" ")[2] for pattern in patterns]
+        condition = f"__fish_seen_subcommand_from {' '.join(sorted(seen))}"
+        if names[0]:
+            condition += f"; and __fish_seen_subcommand_from {' '.join(names)}"
+        options = [word.removeprefix("--") for word in words if word.startswith("--")]
+        values = [word for word in words if not word.startswith("--")]
+        lines += [f"complete -c indrnn -n '{condition}' -l {option}" for option in options]
+        if values:
+            lines.append(f"complete -c indrnn -f -n '{condition}' -a '{' '.join(values)}'")
+    return "\n".join(lines) + "\n"

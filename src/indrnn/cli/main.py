@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import importlib
 import os
 import sys
-from collections.abc import Callable
 
 USAGE = """\
 usage: indrnn COMMAND [OPTIONS]
@@ -14,13 +15,14 @@ Independently Recurrent Neural Networks: the paper's experiments, and your own s
 
 commands:
   demo                 learn the adding problem in a minute, and draw what was learnt
-  recipes              list every recipe: what it is in the paper, parameters, cost
+  recipes [WORD ...]   list recipes: what each is in the paper, parameters, cost
   train RECIPE         train one; `indrnn train RECIPE --help` shows everything that can be changed
+  train --resume RUN   go on with a run
   evaluate RUN         measure the best weights of a run again
-  report RUN ...       gather runs of a task into small JSON files, a picture and a table
+  report RUN ...       gather runs of a task into small JSON files, a picture and a table; --check the pages
   analyse KIND         draw how gradients flow: over time and depth in trained runs, or by depth alone
   bench KIND           measure speed and memory here, beside LSTM, GRU, SRU, minGRU and more
-  completion SHELL     print a completion script for bash or zsh
+  completion SHELL     print a completion script for bash, zsh or fish
 
 options:
   --help, --version
@@ -34,20 +36,17 @@ class UsageError(Exception):
     """What was asked for cannot be done."""
 
 
-def commands() -> dict[str, Callable[[list[str]], int]]:
-    """The commands, each called with the arguments after its name."""
-    from . import bench, completion, run
-
-    return {
-        "demo": run.demo,
-        "recipes": run.recipes,
-        "train": run.train,
-        "evaluate": run.evaluate,
-        "report": run.report,
-        "analyse": run.analyse,
-        "bench": bench.bench,
-        "completion": completion.completion,
-    }
+COMMANDS = {
+    "demo": "train",
+    "recipes": "train",
+    "train": "train",
+    "evaluate": "runs",
+    "report": "runs",
+    "analyse": "runs",
+    "bench": "bench",
+    "completion": "completion",
+}
+"""The commands, and the modules that have them: imported when they are called."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -64,25 +63,45 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = _say("interrupted", 130)
     except BrokenPipeError:
-        sys.stderr.close()
         code = 1
     except Exception as error:
-        if debug or not _is_run_error(error):
+        if debug or not _in_a_line(error):
             raise
-        code = _say(error, 1)
+        code = _say(" ".join(str(error).split()) or type(error).__name__, 1)
+    _flush()
     sys.exit(code)
+
+
+def say(text: str) -> None:
+    """Print a line; where nobody reads it any more, go on without it."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 def _say(error: object, code: int) -> int:
     if os.environ.get("LOCAL_RANK", "0") == "0":  # of the processes that torchrun started here, one tells
-        print(f"indrnn: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(f"indrnn: {error}", file=sys.stderr)
     return code
 
 
-def _is_run_error(error: Exception) -> bool:
-    from ..training import RunError
+def _flush() -> None:
+    """Python would end with an error of its own where what is left cannot be printed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
-    return isinstance(error, RunError)
+
+def _in_a_line(error: Exception) -> bool:
+    """Whether its message says enough: a run that cannot go on, a disk or memory that is full."""
+    from ..training import RunError
+    from ..training.run import out_of_memory
+
+    return isinstance(error, (RunError, OSError)) or out_of_memory(error)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -99,9 +118,10 @@ def _dispatch(arguments: list[str]) -> int:
         import tyro  # noqa: F401
     except ImportError as error:
         raise UsageError(f"the command line needs {error.name}: pip install 'indrnn[cli]'") from None
-    known = commands()
-    if arguments[0] not in known:
-        close = difflib.get_close_matches(arguments[0], known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+    if arguments[0] not in COMMANDS:
+        close = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(COMMANDS)}"
         raise UsageError(f"no such command: {arguments[0]}{hint}")
-    return known[arguments[0]](arguments[1:])
+    module = importlib.import_module(f".{COMMANDS[arguments[0]]}", __package__)
+    code: int = getattr(module, arguments[0])(arguments[1:])
+    return code

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
+from torch import nn
+
+from ..analysis.runs import Page, command_of, mean, steps_of, time_of
 from ..models import AnyNetwork, Baseline, Head, Plain
-from ..tasks.adding import Adding
-from ..training import Cosine, Steps, Training
+from ..tasks.adding import BASELINE, Adding
+from ..training import Cosine, RunFolder, Steps, Training
 from ..training.options import check_seed
 from .recipe import Loop, Row
 
@@ -15,9 +19,47 @@ from .recipe import Loop, Row
 _INDRNN = Plain(hidden_size=128, layers=2, norm=None, gamma=2.0, long_memory=True, epsilon=0.5, weight_std=0.001)
 
 
+def _summary(run: dict[str, Any]) -> dict[str, Any]:
+    options = run.pop("options")
+    test = run.pop("test")
+    model = options["model"].get("kind", "indrnn")
+    return {**run, "model": model, "length": options["length"], "test_mse": test and test["test_mse"]}
+
+
+def _row(runs: list[dict[str, Any]]) -> list[object]:
+    first = runs[0]
+    if all(run["finished"] for run in runs):
+        error = mean([run["test_mse"] for run in runs], "{:.2g}")
+    else:
+        error = mean([run["best"][1] for run in runs], "{:.2g}") + " (best evaluation)"
+    columns = [first["length"], first["model"], f"{first['lr']:g}", steps_of(first), time_of(first), error]
+    return [*columns, command_of(first)]
+
+
+_PAGE = Page(
+    name="adding",
+    metric="validation_mse",
+    older="test_mse",
+    higher_is_better=False,
+    head="T, model, lr, steps, time, test MSE, command",
+    summary=_summary,
+    order=lambda run: (run["length"], run["model"], run["lr"]),
+    row=_row,
+    curve=lambda run: (f"T = {run['length']}", f"{run['model']}, lr {run['lr']:g}", run["curve"]),
+    picture={
+        "across": "training step",
+        "up": "mean squared error",
+        "reference": (BASELINE, "always answering 1"),
+        "smoothed": 5,
+    },
+)
+
+
 @dataclass(frozen=True)
 class AddingRecipe:
     """Learn to add the two marked numbers of a sequence."""
+
+    page: ClassVar[Page] = _PAGE
 
     length: int = 100
     """Steps of a sequence."""
@@ -43,6 +85,12 @@ class AddingRecipe:
     def task(self) -> Adding:
         """The data."""
         return Adding(self.length, self.batch_size, self.test_sequences, self.seed)
+
+    def draw(self, run: RunFolder, model: nn.Module) -> None:
+        """The error over training, and answers beside the right ones."""
+        from ..analysis.curves import draw_adding
+
+        draw_adding(run, model, self.length, self.seed)
 
 
 def _paper(length: int, lr: float, model: AnyNetwork = _INDRNN) -> AddingRecipe:

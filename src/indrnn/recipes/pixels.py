@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
+from torch import nn
+
+from ..analysis.runs import Page, command_of, mean, time_of
 from ..models import AnyNetwork, Baseline, Dense, Head, Plain, Residual, Transformer
 from ..tasks.pixels import CLASSES, SIDE, TRAINING_IMAGES, Pixels, check_pixels, read_mnist
-from ..training import OneCycle, Plateau, Training
+from ..training import OneCycle, Plateau, RunFolder, Training
+from ..training.curve import draw_run
 from .recipe import Loop, Row
+
+
+def _summary(run: dict[str, Any]) -> dict[str, Any]:
+    options = run["options"]
+    epoch = -(-(TRAINING_IMAGES - options["validation"]) // options["batch_size"])
+    task = "permuted MNIST" if options["permuted"] else "sequential MNIST"
+    if options["shrink"] > 1:
+        task += f", {SIDE // options['shrink']}×{SIDE // options['shrink']} pixels"
+    return {**run, "task": task, "epochs": run["steps"] / epoch}
+
+
+def _row(runs: list[dict[str, Any]]) -> list[object]:
+    first = runs[0]
+    test = "not finished"
+    if all(run["finished"] for run in runs):
+        test = mean([100 * run["test"]["accuracy"] for run in runs], "{:.2f}", " %")
+    best = mean([100 * run["best"][1] for run in runs], "{:.2f}", " %")
+    paper = next((row.value for row in ROWS if row.name == first["recipe"]), "")
+    columns = [first["task"], first["name"], f"{first['epochs']:.1f}", time_of(first), best, test]
+    return [*columns, paper, command_of(first)]
+
+
+_PAGE = Page(
+    name="pixels",
+    metric="accuracy",
+    higher_is_better=True,
+    head="task, run, epochs, time, validation, test, paper, command",
+    summary=_summary,
+    order=lambda run: (run["task"], run["recipe"], json.dumps(run["options"]), run["lr"]),
+    row=_row,
+    curve=lambda run: (
+        run["task"],
+        run["name"],
+        [(step * run["epochs"] / run["steps"], 100 * value) for step, value in run["curve"]],
+    ),
+    picture={"across": "epoch", "up": "accuracy on validation images (%)", "logarithmic": False},
+)
 
 
 @dataclass(frozen=True)
 class PixelsRecipe:
     """Classify digits that are read one pixel a step."""
+
+    page: ClassVar[Page] = _PAGE
 
     permuted: bool = False
     """Read the pixels in a fixed random order."""
@@ -66,6 +110,10 @@ class PixelsRecipe:
             split_seed=self.split_seed,
             permutation_seed=self.permutation_seed,
         )
+
+    def draw(self, run: RunFolder, model: nn.Module) -> None:
+        """The accuracy over training."""
+        draw_run(run, "accuracy", higher_is_better=True)
 
 
 _EPOCH = 1782  # steps of 32 images in the 57,000

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, ClassVar, Protocol
 
+from torch import nn
+
+from ..analysis.runs import Page
 from ..models import Head
-from ..training import Task, Training
+from ..training import RunFolder, Task, Training
 
 try:
     from tyro.conf import arg
@@ -18,6 +21,9 @@ except ImportError:  # without a command line
 
 class Recipe(Protocol):
     """Everything of a run but its folder. A frozen dataclass, whose fields are the options of the command line."""
+
+    page: ClassVar[Page]
+    """How runs of it are summed up."""
 
     @property
     def training(self) -> Training:
@@ -32,6 +38,9 @@ class Recipe(Protocol):
 
     def task(self) -> Task:
         """What it learns."""
+
+    def draw(self, run: RunFolder, model: nn.Module) -> None:
+        """Draw a finished run's curve.png."""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,15 @@ numbers. Always answering 1 has a mean squared error of 1/6 = 0.167.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..training.options import check_count
-from ..training.task import Batch, Shard, generator, rows_of
+from ..training.task import Batch, Measured, Shard, generator, rows_of
 
 BASELINE = 1 / 6
 """The error of always answering 1: the variance of the sum of two uniform numbers."""
@@ -37,8 +40,9 @@ class Adding:
         seed: of all data.
     """
 
-    metric = "test_mse"
+    metric = "validation_mse"
     higher_is_better = False
+    renamed: ClassVar = {"test_mse": "validation_mse"}  # in the checkpoints of earlier versions
 
     def __init__(self, length: int, batch_size: int = 50, test_sequences: int = 1000, seed: int = 0) -> None:
         check_count("length", length, 2)
@@ -58,20 +62,20 @@ class Adding:
         """Mean squared error."""
         return F.mse_loss(model(batch.inputs)[0].squeeze(-1).float(), batch.target)
 
-    def _error(self, model: nn.Module, random: torch.Generator) -> dict[str, float]:
-        """On fresh sequences, in pieces that fit into memory."""
+    def _errors(self, name: str, model: nn.Module, random: torch.Generator, shard: Shard) -> Iterator[Measured]:
+        """On fresh sequences, in pieces that fit into memory: the same for any number of processes."""
         device = next(model.parameters()).device
-        squares, piece = 0.0, max(1, 100_000 // self.length)
-        for start in range(0, self.test_sequences, piece):
+        piece = max(1, 100_000 // self.length)
+        for number, start in enumerate(range(0, self.test_sequences, piece)):
             x, answer = adding_batch(self.length, min(piece, self.test_sequences - start), random)
-            predicted = model(x.to(device))[0].squeeze(-1).float().cpu()
-            squares += float(((predicted - answer).double() ** 2).sum())
-        return {"test_mse": squares / self.test_sequences}
+            if number % shard.count == shard.index:
+                predicted = model(x.to(device))[0].squeeze(-1).float()
+                yield {name: F.mse_loss(predicted.double(), answer.to(device).double())}, len(answer)
 
-    def evaluate(self, model: nn.Module, step: int) -> dict[str, float]:
+    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
         """The error on sequences that are fresh each time."""
-        return self._error(model, generator(self.seed, "evaluate", step))
+        return self._errors("validation_mse", model, generator(self.seed, "evaluate", step), shard)
 
-    def test(self, model: nn.Module) -> dict[str, float]:
+    def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
         """The error on sequences that were used for nothing else."""
-        return self._error(model, generator(self.seed, "test"))
+        return self._errors("test_mse", model, generator(self.seed, "test"), shard)

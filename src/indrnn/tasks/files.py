@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import hashlib
 import http.client
+import io
 import os
 import ssl
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 VARIABLE = "INDRNN_DATA"
 _TIMEOUT = 30  # seconds without an answer, or between two pieces of one
 _PIECE = 1 << 18
+_MORE = 1 << 16  # bytes that compressing may add to a content that cannot be compressed
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class DataFile:
     """Its name as it is published, ending in .gz."""
     sha256: str
     """Of the content."""
+    size: int = 1 << 30
+    """Bytes of the content, or the most that it may have: a download or an archive that is larger is broken off."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,12 @@ def _checked(file: DataFile, path: Path) -> bytes:
 def _content(file: DataFile, raw: bytes, *, compressed: bool = True) -> bytes:
     if compressed:
         try:
-            raw = gzip.decompress(raw)
+            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as archive:
+                raw = archive.read(file.size + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(str(error) or type(error).__name__) from None
+    if len(raw) > file.size:
+        raise ValueError(f"its content is larger than {file.size} bytes")
     if hashlib.sha256(raw).hexdigest() != file.sha256:
         raise ValueError("its content has another checksum")
     return raw
@@ -194,7 +201,7 @@ def _is_open(path: Path, descriptor: int) -> bool:
 def _fetched(file: DataFile, address: str, part: Path, say: Callable[[str], None]) -> bytes:
     """Download and check; from the beginning again if what was here already was of something else."""
     while True:
-        resumed = _fetch(address, part, say)
+        resumed = _fetch(address, part, file.size + _MORE, say)
         try:
             return _content(file, part.read_bytes())
         except ValueError:
@@ -203,7 +210,7 @@ def _fetched(file: DataFile, address: str, part: Path, say: Callable[[str], None
                 raise
 
 
-def _fetch(address: str, part: Path, say: Callable[[str], None]) -> bool:
+def _fetch(address: str, part: Path, most: int, say: Callable[[str], None]) -> bool:
     """Download to a file, going on where an earlier attempt left it; returns whether it did go on."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
@@ -218,12 +225,17 @@ def _fetch(address: str, part: Path, say: Callable[[str], None]) -> bool:
         resumed = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         have = have if resumed else 0
         left = int(answer.headers.get("Content-Length") or 0)
+        if have + left > most:
+            raise http.client.HTTPException(f"it has {have + left} bytes, more than the {most} that it may have")
         say(f"{'going on with' if resumed else 'downloading'} {address} ({(have + left) / 1e6:.1f} MB)")
         with part.open("ab" if resumed else "wb") as file, _progress(have, have + left) as advance:
             received = 0
             while piece := answer.read(_PIECE):
                 file.write(piece)
                 received += len(piece)
+                if have + received > most:
+                    file.truncate(0)
+                    raise http.client.HTTPException(f"it has more than the {most} bytes that it may have")
                 advance(len(piece))
         if received < left:
             raise http.client.HTTPException(f"it broke off after {have + received} of {have + left} bytes")

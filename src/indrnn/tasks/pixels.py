@@ -17,10 +17,18 @@ from .files import DataFile, DataSet, read
 MNIST = DataSet(
     "mnist",
     (
-        DataFile("train-images-idx3-ubyte.gz", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
-        DataFile("train-labels-idx1-ubyte.gz", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
-        DataFile("t10k-images-idx3-ubyte.gz", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
-        DataFile("t10k-labels-idx1-ubyte.gz", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+        DataFile(
+            "train-images-idx3-ubyte.gz", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db", 47_040_016
+        ),
+        DataFile(
+            "train-labels-idx1-ubyte.gz", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5", 60_008
+        ),
+        DataFile(
+            "t10k-images-idx3-ubyte.gz", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7", 7_840_016
+        ),
+        DataFile(
+            "t10k-labels-idx1-ubyte.gz", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2", 10_008
+        ),
     ),
     (
         "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -123,9 +131,9 @@ class Pixels(TensorTask):
         return images.flatten(1)
 
     def _take(self, split: str, items: Tensor, count: int, total: int) -> Batch:
-        pixels, labels = self.data[split]
-        x = pixels[items].t().unsqueeze(-1).to(torch.float32, memory_format=torch.contiguous_format)
-        return Batch(x.mul_(1 / 128).sub_(1), labels[items], count, total)
+        pixels, labels = self._of(split, items)
+        x = pixels.t().unsqueeze(-1).to(torch.float32, memory_format=torch.contiguous_format)
+        return Batch(x.mul_(1 / 128).sub_(1), labels, count, total)
 
 
 def check_pixels(

@@ -1,14 +1,18 @@
 """Training: a loop in plain PyTorch whose runs survive anything."""
 
 from .folder import RunFolder
-from .loop import Result, RunError, train
+from .listeners import Evaluation, Listener, Start, Step
 from .options import Constant, Cosine, OneCycle, Plateau, Schedule, Steps, Training
-from .task import Batch, Shard, Task, TensorTask, derive_seed, generator, rows_of
+from .run import Result, RunError, evaluate, train
+from .task import Batch, Measured, Shard, Task, TensorTask, derive_seed, generator, rows_of
 
 __all__ = [
     "Batch",
     "Constant",
     "Cosine",
+    "Evaluation",
+    "Listener",
+    "Measured",
     "OneCycle",
     "Plateau",
     "Result",
@@ -16,11 +20,14 @@ __all__ = [
     "RunFolder",
     "Schedule",
     "Shard",
+    "Start",
+    "Step",
     "Steps",
     "Task",
     "TensorTask",
     "Training",
     "derive_seed",
+    "evaluate",
     "generator",
     "rows_of",
     "train",

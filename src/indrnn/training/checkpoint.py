@@ -2,7 +2,7 @@
 
 `last.ckpt` and `previous.ckpt` are two generations of the whole state of a run; `best-STEP.ckpt` holds the best weights
 that one of them speaks of. Each is written under another name, flushed to the disk and renamed; each starts with a
-checksum of the rest.
+checksum of the rest. A generation does not need its best weights to be taken up.
 """
 
 from __future__ import annotations
@@ -11,24 +11,30 @@ import contextlib
 import hashlib
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 _MAGIC = b"indrnn checkpoint 1\n"
+_HEADER = len(_MAGIC) + 65  # the checksum's digits and a line's end
+_PIECE = 1 << 20
+
+FORMAT = 2
+"""Of the state in a checkpoint; 1 had no options in it."""
 
 
 class BrokenCheckpointError(Exception):
     """A checkpoint that is not what was written."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, write: bytes | Callable[[IO[bytes]], object]) -> None:
     """Write a file so that at every moment either the old or the new content is there in full."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            file.write(write) if isinstance(write, bytes) else write(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -49,24 +55,83 @@ def _flush_folder(folder: Path) -> None:
             os.close(handle)
 
 
+class _Hashed(io.RawIOBase):
+    """Passes on what is written and takes its checksum: a checkpoint never lies in memory as a whole."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.checksum = file, hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self.checksum.update(content)
+        return self.file.write(content)
+
+
+class _Payload(io.RawIOBase):
+    """What comes after a checkpoint's header, as a file of its own."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.seek(0)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self.file.seek(offset + (_HEADER if whence == os.SEEK_SET else 0), whence) - _HEADER
+
+    def tell(self) -> int:
+        return self.file.tell() - _HEADER
+
+    def readinto(self, buffer: Any) -> int:
+        return self.file.readinto(buffer)  # type: ignore[attr-defined,no-any-return]
+
+
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write one checkpoint."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    payload = buffer.getvalue()
-    write_atomically(path, _MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+
+    def write(file: IO[bytes]) -> None:
+        file.write(_MAGIC + b"0" * 64 + b"\n")
+        hashed: Any = _Hashed(file)
+        torch.save(state, hashed)
+        file.seek(len(_MAGIC))
+        file.write(hashed.checksum.hexdigest().encode())
+
+    write_atomically(path, write)
+
+
+def _verify(file: IO[bytes], path: Path) -> None:
+    header = file.read(_HEADER)
+    if len(header) < _HEADER or not header.startswith(_MAGIC):
+        size = os.fstat(file.fileno()).st_size
+        raise BrokenCheckpointError(f"{path} is not a checkpoint, or only the start of one ({size} bytes)")
+    checksum = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        checksum.update(piece)
+    if checksum.hexdigest().encode() + b"\n" != header[len(_MAGIC) :]:
+        raise BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
+
+
+def verify(path: Path) -> None:
+    """Raise `BrokenCheckpointError` or `OSError` unless a checkpoint is what was written."""
+    with path.open("rb") as file:
+        _verify(file, path)
 
 
 def load(path: Path) -> dict[str, Any]:
     """Read one checkpoint; `BrokenCheckpointError` says what is wrong with it."""
-    content = path.read_bytes()
-    header = len(_MAGIC) + 65
-    if len(content) < header or not content.startswith(_MAGIC):
-        raise BrokenCheckpointError(f"{path} is not a checkpoint, or only the start of one ({len(content)} bytes)")
-    payload = content[header:]
-    if hashlib.sha256(payload).hexdigest().encode() + b"\n" != content[len(_MAGIC) : header]:
-        raise BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
-    return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")  # type: ignore[no-any-return]
+    with path.open("rb") as file:
+        _verify(file, path)
+        payload: Any = _Payload(file)
+        state = torch.load(payload, weights_only=True, map_location="cpu")
+    if not isinstance(state, dict):
+        raise BrokenCheckpointError(f"{path} holds no state of a run")
+    return state
 
 
 class Checkpoints:
@@ -78,23 +143,28 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.last, self.previous = folder / "last.ckpt", folder / "previous.ckpt"
+        self.next, self.last, self.previous = (folder / f"{name}.ckpt" for name in ("next", "last", "previous"))
         self._kept: dict[Path, int | None] = {}  # generation: the step of its best
+        self._broken: list[Path] = []
 
     def best(self, step: int) -> Path:
         """The file of the best weights, of this step."""
         return self.folder / f"best-{step}.ckpt"
 
+    @property
+    def any(self) -> bool:
+        """Whether a checkpoint is there, whole or not."""
+        return any(self.folder.glob("*.ckpt")) or any(self.folder.glob("*.damaged*"))
+
     def save(self, state: dict[str, Any]) -> None:
         """Write a new generation; `state["best_step"]` is the step of its best, or None."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        fresh = self.folder / "next.ckpt"
-        save(fresh, state)
+        save(self.next, state)
         # From here on nothing is written, only renamed: a full disk does not matter, nor a kill in between.
         if self.last.exists():
             self.last.replace(self.previous)
             self._kept[self.previous] = self._kept.get(self.last)
-        fresh.replace(self.last)
+        self.next.replace(self.last)
         _flush_folder(self.folder)
         self._kept[self.last] = state["best_step"]
         self._tidy(state["best_step"])
@@ -114,46 +184,58 @@ class Checkpoints:
             if path not in wanted:
                 path.unlink(missing_ok=True)
 
-    def load(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """Read the newest generation that is whole, with its best weights there.
+    def find(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """Read the newest generation that is whole, and move nothing.
 
         Returns:
-            The state, None where there is none; and what was wrong on the way to it.
+            The state, None where there is none; and what is wrong with others.
         """
-        fresh = self.folder / "next.ckpt"
+        found: Path | None = None
+        state: dict[str, Any] | None = None
         troubles: list[str] = []
-        whole: dict[Path, dict[str, Any]] = {}
-        for path in (fresh, self.last, self.previous):
+        self._kept, self._broken = {}, []
+        for path in (self.previous, self.last, self.next):  # the newest is read last: one is in memory at a time
             if not path.exists():
                 continue
+            state = None
             try:
                 state = load(path)
-                if not whole and state["best_step"] is not None:
-                    load(self.best(state["best_step"]))
-                whole[path] = state
-            except (BrokenCheckpointError, OSError) as error:
-                troubles.append(str(error))
-                with contextlib.suppress(OSError):  # out of the way, or it would take the place of a good one
-                    path.replace(path.with_suffix(".damaged"))
-        found = next(iter(whole.values()), None)
-        if fresh in whole:  # its process ended before it was renamed
-            if self.last in whole:
-                self.last.replace(self.previous)
-                whole[self.previous] = whole[self.last]
-            fresh.replace(self.last)
-            whole[self.last] = whole.pop(fresh)
-        self._kept = {path: state["best_step"] for path, state in whole.items()}
-        return found, troubles
+                self._kept[path] = state["best_step"]
+                found = path
+            except (BrokenCheckpointError, OSError, KeyError) as error:
+                troubles.insert(0, str(error) if not isinstance(error, KeyError) else f"{path} lacks {error}")
+                self._broken.append(path)
+        if found is not None and state is None:
+            state = load(found)
+        return state, troubles
 
-    def peek(self) -> dict[str, Any] | None:
-        """As `load`, and move nothing: for a run that another process may be at work on."""
-        for path in (self.folder / "next.ckpt", self.last, self.previous):
-            with contextlib.suppress(BrokenCheckpointError, OSError):
-                state = load(path)
-                if state["best_step"] is not None:
-                    load(self.best(state["best_step"]))
-                return state
-        return None
+    def settle(self) -> list[Path]:
+        """Put what `find` found in its place: damaged ones aside, one whose process ended before renaming it as last.
+
+        Returns:
+            Where the damaged ones went.
+        """
+        aside = []
+        for path in self._broken:
+            target = path.with_suffix(".damaged")
+            number = 1
+            while target.exists():
+                number += 1
+                target = path.with_suffix(f".damaged{number}")
+            path.replace(target)
+            aside.append(target)
+        if self.next in self._kept:
+            if self.last in self._kept:
+                self.last.replace(self.previous)
+                self._kept[self.previous] = self._kept[self.last]
+            self.next.replace(self.last)
+            self._kept[self.last] = self._kept.pop(self.next)
+        return aside
+
+    def forget_best(self) -> None:
+        """The best weights that the last generation speaks of are lost: no generation speaks of them any more."""
+        lost = self._kept.get(self.last)
+        self._kept = {path: None if step == lost else step for path, step in self._kept.items()}
 
     def load_best(self, step: int) -> dict[str, Any]:
         """Read the best weights of this step."""

@@ -25,9 +25,15 @@ def _finite(value: Any) -> bool:
 def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str | None:
     """Run a batch again and name the first module that gave a number that is not finite.
 
-    In the order of the forward pass, by the modules' outputs; where those are all finite, in the order of the backward
-    pass, by the gradients that reach them and their parameters. None where all is finite this time.
+    The batch itself comes first. Then in the order of the forward pass, by the modules' outputs; where those are all
+    finite, in the order of the backward pass, by the gradients that reach them and their parameters. None where all is
+    finite this time.
     """
+    for part in ("inputs", "target"):
+        tensor = getattr(batch, part)
+        if not _finite(tensor):
+            place = (~torch.isfinite(tensor)).nonzero()[0].tolist()
+            return f"first in the {part} of the batch, {tensor[tuple(place)].item()} at {place}"
     names = {module: name or type(model).__name__ for name, module in model.named_modules()}
     forward: list[str] = []
     backward: list[str] = []

@@ -1,16 +1,19 @@
-"""The folder of a run: what was asked for, what was measured, and the weights."""
+"""The folder of a run: what was asked for, what was measured, the weights, and who is at work on it."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import json
+import math
 import os
 import platform
+import socket
 import sys
-from dataclasses import is_dataclass
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -20,7 +23,7 @@ from .checkpoint import Checkpoints, write_atomically
 class RunFolder:
     """A run's files.
 
-    config.json, metrics.jsonl, checkpoints/, and at the end result.json, weights.safetensors and model.json.
+    config.json, metrics.jsonl, checkpoints/, and at the end result.json, weights.safetensors, model.json and curve.png.
 
     Args:
         path: the folder.
@@ -34,14 +37,21 @@ class RunFolder:
         self.weights = path / "weights.safetensors"
         self.model = path / "model.json"
         self.picture = path / "curve.png"
+        self.lock = path / ".lock"
         self.checkpoints = Checkpoints(path / "checkpoints")
 
     @property
     def used(self) -> bool:
-        """Whether something is there already."""
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"out must be a folder, and {self.path} is a file")
-        return self.path.is_dir() and any(self.path.iterdir())
+        """Whether something is there already, beside empty folders and what a killed process half wrote."""
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise ValueError(f"out must be a folder, and {self.path} is a file")
+            if not self.path.is_dir():
+                return False
+            entries = [path for path in self.path.iterdir() if path != self.lock and path.suffix != ".tmp"]
+            return any(path != self.checkpoints.folder or any(path.glob("*.[cd]*")) for path in entries)
+        except OSError as error:  # a name that is too long, a folder that is closed to us
+            raise ValueError(f"out: cannot look into {self.path}: {error.strerror or error}") from None
 
     def prepare(self) -> None:
         """Make the folder and see that it can be written to, before any work is done."""
@@ -53,11 +63,41 @@ class RunFolder:
         except OSError as error:
             raise ValueError(f"out: cannot write to the folder {self.path}: {error.strerror}") from None
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process; `ValueError` names the one that holds it already.
+
+        A killed process holds nothing. Where the system has no such locks (not Linux, not macOS), none is taken.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            yield
+            return
+        while True:
+            with self.lock.open("a+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.seek(0)
+                    holder = file.read().strip() or "another process"
+                    raise ValueError(f"out: {self.path} is in use by {holder}") from None
+                if not is_open(self.lock, file):  # its last holder has just removed it: who comes now locks another
+                    continue
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}, started {now()}")
+                file.flush()
+                try:
+                    yield
+                finally:
+                    self.lock.unlink(missing_ok=True)
+                return
+
     def clear(self) -> None:
         """Remove what a run wrote, and nothing else."""
         for path in (self.config, self.metrics, self.result, self.weights, self.model, self.picture):
             path.unlink(missing_ok=True)
-        own = {self.checkpoints.folder: ("*.ckpt", "*.damaged", ".*.tmp"), self.path / "tensorboard": ("events.*",)}
+        own = {self.checkpoints.folder: ("*.ckpt", "*.damaged*", ".*.tmp"), self.path / "tensorboard": ("events.*",)}
         for folder, patterns in own.items():
             for path in [path for pattern in patterns for path in folder.glob(pattern)]:
                 path.unlink()
@@ -76,9 +116,46 @@ class RunFolder:
         """Write one of the files as JSON."""
         write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
+    def read_json(self, path: Path) -> dict[str, Any]:
+        """Read one of the files; `ValueError` names one that is missing or torn."""
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise ValueError(f"{path} is torn: {error}") from None
+        if not isinstance(value, dict):
+            raise ValueError(f"{path} must hold a JSON object")
+        return value
+
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl."""
-        return [json.loads(line) for line in self.metrics.read_text().splitlines()] if self.metrics.exists() else []
+        """The lines of metrics.jsonl; damaged ones are left out."""
+        lines = []
+        if self.metrics.exists():
+            for text in self.metrics.read_bytes().splitlines():
+                with contextlib.suppress(ValueError):
+                    line = json.loads(text)
+                    if isinstance(line, dict) and "step" in line:
+                        lines.append(line)
+        return lines
+
+    def cut_metrics(self, size: int) -> str | None:
+        """Cut metrics.jsonl back to what it was at a checkpoint; returns what is wrong where it is shorter."""
+        content = self.metrics.read_bytes() if self.metrics.exists() else b""
+        end = content.rfind(b"\n", 0, size) + 1
+        with self.metrics.open("ab") as file:
+            file.truncate(end)
+        if end < size:
+            return f"{self.metrics} lacks {size - end} bytes that it had at the checkpoint; it goes on without them"
+        return None
+
+
+def is_open(path: Path, file: IO[Any]) -> bool:
+    """Whether this is the file that is at this path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def machine() -> dict[str, str]:
@@ -115,10 +192,58 @@ def command() -> list[str]:
 def plain(value: Any) -> Any:
     """Options as JSON can hold them; a dataclass carries its class's name."""
     if is_dataclass(value) and not isinstance(value, type):
-        fields = {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-        return {"type": type(value).__name__, **fields}
+        return {"type": type(value).__name__, **{each.name: plain(getattr(value, each.name)) for each in fields(value)}}
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
-    return value
+    return str(value) if isinstance(value, Path) else value
+
+
+class Asked(dict[str, Any]):
+    """Some options of a dataclass, as a dictionary that knows the defaults of its fields.
+
+    Args:
+        options: the dataclass.
+        without: fields to leave out.
+    """
+
+    def __init__(self, options: Any, without: tuple[str, ...] = ()) -> None:
+        names = [each.name for each in fields(options) if each.name not in without]
+        super().__init__({"type": type(options).__name__} | {name: getattr(options, name) for name in names})
+        self.usual = {name: value for name, value in defaults(options).items() if name in names}
+
+
+def defaults(value: Any) -> Any:
+    """What `plain` would give had every field of every dataclass in it its default; fields without one are left out."""
+    if is_dataclass(value) and not isinstance(value, type):
+        result: dict[str, Any] = {}
+        for each in fields(value):
+            item = getattr(value, each.name)
+            if is_dataclass(item):
+                result[each.name] = defaults(item)
+            elif each.default is not MISSING:
+                result[each.name] = plain(each.default)
+            elif each.default_factory is not MISSING:
+                result[each.name] = plain(each.default_factory())
+        return result
+    if isinstance(value, Asked):
+        return value.usual
+    return {name: defaults(item) for name, item in value.items()} if isinstance(value, dict) else None
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested dictionary as one, with dotted names."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    result: dict[str, Any] = {}
+    for name, item in value.items():
+        result |= flat(item, f"{prefix}.{name}" if prefix else name)
+    return result
+
+
+def finite(value: Any) -> Any:
+    """The same with None for numbers that JSON does not know."""
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+MOST_THREADS = 1024
+"""OpenMP starts all threads at once, and the process dies where the system has no room for them: more than any machine
+has cores is refused."""
 
 
 def check_positive(name: str, value: float) -> None:
@@ -25,10 +29,68 @@ def check_fraction(name: str, value: float) -> None:
         raise ValueError(f"{name} must be a number in [0, 1), got {value!r}")
 
 
+def check_threads(value: int) -> None:
+    """Raise unless value is a number of threads that a process can have."""
+    check_count("threads", value)
+    if value > MOST_THREADS:
+        raise ValueError(f"threads must be at most {MOST_THREADS}, got {value!r}")
+
+
 def check_seed(value: int, name: str = "seed") -> None:
     """Raise unless value is a seed that torch takes."""
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**64:
         raise ValueError(f"{name} must be a whole number of 64 bits, got {value!r}")
+
+
+class Pace:
+    """The learning rate of one run: a schedule, and what it remembers.
+
+    Args:
+        schedule: which.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def factor(self, step: int, steps: int) -> float:
+        """What the learning rate is multiplied with at this step of so many."""
+        return self.schedule.factor(step, steps)
+
+    def evaluated(self, better: bool) -> bool:
+        """Take note of an evaluation; returns whether to go back to the best weights."""
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers, for a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember it again."""
+
+
+class _PlateauPace(Pace):
+    schedule: Plateau
+
+    def __init__(self, schedule: Plateau) -> None:
+        super().__init__(schedule)
+        self.divisions = 0
+        self.waited = 0  # evaluations without a new best, since that or the last division
+
+    def factor(self, step: int, steps: int) -> float:
+        return (1 / self.schedule.divide_by) ** self.divisions
+
+    def evaluated(self, better: bool) -> bool:
+        self.waited = 0 if better else self.waited + 1
+        if self.waited < self.schedule.patience:
+            return False
+        self.divisions, self.waited = self.divisions + 1, 0
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"divisions": self.divisions, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.divisions, self.waited = state["divisions"], state["waited"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +100,10 @@ class Constant:
     def factor(self, step: int, steps: int) -> float:
         """What the learning rate is multiplied with at this step of so many."""
         return 1.0
+
+    def pace(self) -> Pace:
+        """For one run."""
+        return Pace(self)
 
 
 @dataclass(frozen=True)
@@ -57,6 +123,10 @@ class Steps:
         """What the learning rate is multiplied with at this step of so many."""
         return float(self.by ** (step // self.every))
 
+    def pace(self) -> Pace:
+        """For one run."""
+        return Pace(self)
+
 
 @dataclass(frozen=True)
 class Plateau:
@@ -72,8 +142,12 @@ class Plateau:
         check_count("schedule.patience", self.patience)
 
     def factor(self, step: int, steps: int) -> float:
-        """1: this schedule goes by the evaluations, which the loop counts."""
+        """1: this schedule goes by the evaluations, which its `pace` counts."""
         return 1.0
+
+    def pace(self) -> Pace:
+        """For one run."""
+        return _PlateauPace(self)
 
 
 @dataclass(frozen=True)
@@ -93,6 +167,10 @@ class Cosine:
             return (step + 1) / (rise + 1)
         return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rise) / max(1.0, steps - rise))))
 
+    def pace(self) -> Pace:
+        """For one run."""
+        return Pace(self)
+
 
 @dataclass(frozen=True)
 class OneCycle:
@@ -110,63 +188,111 @@ class OneCycle:
         low, along = (1 / 25, step / rise) if step < rise else (1e-4, 1 - (step - rise) / max(1.0, steps - rise))
         return low + (1 - low) * 0.5 * (1 - math.cos(math.pi * min(1.0, max(0.0, along))))
 
+    def pace(self) -> Pace:
+        """For one run."""
+        return Pace(self)
+
 
 Schedule = Constant | Steps | Plateau | Cosine | OneCycle
 
 
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "steps": Steps,
+    "plateau": Plateau,
+    "cosine": Cosine,
+    "one-cycle": OneCycle,
+}
+"""By the name on the command line."""
+
+
 @dataclass(frozen=True)
 class Training:
-    """The loop: Adam, with what the paper does around it."""
+    """The loop: an optimiser, with what the paper does around it."""
 
     steps: int = 10_000
     """Updates of the weights."""
     lr: float = 2e-4
-    """Adam's learning rate, before the schedule."""
+    """Learning rate, before the schedule."""
     schedule: Schedule = field(default_factory=Constant)
     """How the learning rate changes."""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """adam adds the decay to the gradient, as the paper does; adamw keeps it apart; sgd goes with momentum."""
+    momentum: float = 0.9
+    """Momentum of sgd."""
     weight_decay: float = 0.0
     """Decay of input weights; recurrent weights, biases and norms have none."""
     clip: float | None = 10.0
     """Each element of a gradient is clipped to this magnitude; None for no clipping."""
+    clip_norm: float | None = None
+    """The gradient is scaled down to this norm; None for no such clipping. Before the clipping by element."""
+    ema: float | None = None
+    """Decay of a running mean of the weights, such as 0.999, evaluated and saved in their place; None for none."""
     accumulate: int = 1
     """Pieces that a batch is computed in, one after the other, to save memory."""
     evaluate_every: int = 100
     """Steps between two evaluations, each a line in metrics.jsonl."""
     until: float | None = None
     """Stop at the first evaluation that is this good, an accuracy of 0.92, say; None to go on to the last step."""
+    patience: int | None = None
+    """Stop after so many evaluations without a new best; None to go on to the last step."""
     checkpoint_every: float = 120.0
     """Seconds between two checkpoints."""
-    precision: Literal["float32", "bf16"] = "float32"
-    """bf16: matrix products and activations in bfloat16 (autocast), weights in float32."""
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    """bf16, fp16: matrix products and activations in half precision (autocast), weights in float32; fp16 scales the
+    loss and needs a GPU."""
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto takes a GPU where there is one."""
     threads: int | None = None
     """CPU threads; None leaves it to PyTorch."""
     compile: bool = False
     """Run the network through torch.compile."""
+    distributed: Literal["exact", "ddp", "fsdp"] = "exact"
+    """How processes share the work: exact sums gradients in a fixed order, to the same bits when resumed; ddp overlaps
+    that with the backward pass; fsdp divides weights and optimiser between processes."""
     tensorboard: bool = True
     """Whether scalars are written for TensorBoard too, where it is installed."""
+    wandb: bool = False
+    """Whether they are logged to Weights & Biases too."""
+    curve: bool = True
+    """Whether curve.png is drawn at the end, where matplotlib is installed."""
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps)
         check_positive("lr", self.lr)
+        check_fraction("momentum", self.momentum)
         if not (isinstance(self.weight_decay, (int, float)) and 0 <= self.weight_decay < math.inf):
             raise ValueError(f"weight_decay must be a number of at least 0, got {self.weight_decay!r}")
-        if self.clip is not None:
-            check_positive("clip", self.clip)
+        for name in ("clip", "clip_norm"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        if self.ema is not None:
+            check_fraction("ema", self.ema)
         if self.until is not None and not math.isfinite(self.until):
             raise ValueError(f"until must be a finite number or None, got {self.until!r}")
         for name in ("accumulate", "evaluate_every"):
             check_count(name, getattr(self, name))
+        if self.patience is not None:
+            check_count("patience", self.patience)
         if self.threads is not None:
-            check_count("threads", self.threads)
+            check_threads(self.threads)
         if not (isinstance(self.checkpoint_every, (int, float)) and self.checkpoint_every >= 0):
             raise ValueError(f"checkpoint_every must be seconds, at least 0, got {self.checkpoint_every!r}")
-        if self.precision not in ("float32", "bf16"):
-            raise ValueError(f"precision must be float32 or bf16, got {self.precision!r}")
+        for name, values in _CHOICES.items():
+            if getattr(self, name) not in values:
+                given = getattr(self, name)
+                raise ValueError(f"{name} must be {', '.join(values[:-1])} or {values[-1]}, got {given!r}")
         if not isinstance(self.schedule, Schedule):
             raise ValueError(f"schedule must be one of the schedules of indrnn.training, got {self.schedule!r}")
 
 
-FREE_ON_RESUME = frozenset({"steps", "until", "device", "threads", "checkpoint_every", "tensorboard"})
+_CHOICES = {
+    "optimizer": ("adam", "adamw", "sgd"),
+    "precision": ("float32", "bf16", "fp16"),
+    "distributed": ("exact", "ddp", "fsdp"),
+}
+
+FREE_ON_RESUME = frozenset(
+    {"steps", "until", "patience", "device", "threads", "checkpoint_every", "tensorboard", "wandb", "curve"}
+)
 """Fields of `Training` that may differ when a run is taken up again."""

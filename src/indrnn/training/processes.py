@@ -33,56 +33,27 @@ class Processes:
         """Whether it is the one that writes."""
         return self.rank == 0
 
-    def sum(self, values: list[float]) -> list[float]:
-        """Each number summed over the processes; the same result on all of them."""
-        if self.count == 1:
-            return values
-        tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor, group=self.control)
-        return [float(value) for value in tensor]
-
-    def from_main(self, values: dict[str, float]) -> dict[str, float]:
-        """The main process's numbers, on all."""
-        if self.count == 1:
-            return values
-        tensor = torch.tensor(list(values.values()), dtype=torch.float64)
-        dist.broadcast(tensor, 0, group=self.control)
-        return dict(zip(values, map(float, tensor), strict=True))
-
-    def state_from_main(self, state: Any) -> Any:
+    def from_main(self, value: Any) -> Any:
         """Any picklable object of the main process, on all."""
         if self.count == 1:
-            return state
-        holder = [state]
+            return value
+        holder = [value]
         dist.broadcast_object_list(holder, 0, group=self.control)
         return holder[0]
 
-    def add_up_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
-        """Sum the gradients over the processes; in one order, so that the bits are the same in every step.
-
-        A parameter that no process has a gradient of is left without one.
-        """
-        there = torch.tensor([float(parameter.grad is not None) for parameter in parameters])
-        flat = [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in parameters]
-        together = torch.cat([there.to(flat[0]), *flat])
-        dist.all_reduce(together)
-        seen, *parts = together.split([len(parameters), *[part.numel() for part in flat]])
-        for parameter, part, any_there in zip(parameters, parts, seen.tolist(), strict=True):
-            if any_there:
-                parameter.grad = part.view_as(parameter).clone()
-
     def copy_from_main(self, tensors: list[torch.Tensor]) -> None:
         """Give all processes the main one's tensors."""
-        for tensor in tensors:
-            dist.broadcast(tensor, 0)
+        if self.count > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
 
-    def of_all(self, text: str) -> list[str]:
-        """The texts of all processes, on all."""
+    def of_all(self, value: Any) -> list[Any]:
+        """The picklable objects of all processes, on all."""
         if self.count == 1:
-            return [text]
-        texts: list[Any] = [None] * self.count
-        dist.all_gather_object(texts, text, group=self.control)
-        return texts
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def wait(self) -> None:
         """Wait for all."""
@@ -136,6 +107,9 @@ def choose_device(name: str, group: Processes) -> torch.device:
             raise ValueError(f"device {name!r} was asked for, and there are {torch.cuda.device_count()} GPUs here")
         device = torch.device("cuda", number)
         torch.cuda.set_device(device)
-    elif device.type not in ("cpu", "mps"):
+    elif device.type == "mps":
+        if not torch.backends.mps.is_available():
+            raise ValueError(f"device {name!r} was asked for, and PyTorch finds no such GPU here")
+    elif device.type != "cpu":
         raise ValueError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}")
     return device

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from .options import check_count
 
@@ -49,14 +51,36 @@ class Batch:
     """Items in all pieces of the batch."""
     lengths: Tensor | None = None
 
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        lengths = None if self.lengths is None else change(self.lengths)
+        return Batch(change(self.inputs), change(self.target), self.count, self.total, lengths)
+
     def to(self, device: torch.device) -> Batch:
-        """The same on a device."""
-        lengths = None if self.lengths is None else self.lengths.to(device)
-        return Batch(self.inputs.to(device), self.target.to(device), self.count, self.total, lengths)
+        """The same on a device; from pinned memory without waiting for it."""
+        return self if device.type == "cpu" else self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> Batch:
+        """The same in memory that a GPU reads by itself."""
+        return self._each(lambda tensor: tensor.pin_memory())
+
+
+Measured = tuple[dict[str, Tensor | float], int]
+"""Means over some items, each a number or a tensor of one, and how many items."""
 
 
 class Task(Protocol):
-    """What `train` needs. Every method gives the same for the same arguments: so a run can be taken up again."""
+    """What `train` needs. Every method gives the same for the same arguments: so a run can be taken up again.
+
+    Three more are looked for and may be left out:
+
+    `describe() -> dict`: what it is (data, batch size, ...), for config.json. A run is only resumed by its equal.
+
+    `state_dict() -> dict` and `load_state_dict(dict)`: what `loss` carries from step to step on the device, such as
+    h_n of a language model. A checkpoint holds that of each process. A step must not write into the tensors that
+    `state_dict` returned before it: it makes new ones.
+
+    `prefetch = True`: the next batch is made in a thread while a step is computed, for a `batch` that reads files.
+    """
 
     metric: str
     """The number of `evaluate` that says which weights are best."""
@@ -69,11 +93,14 @@ class Task(Protocol):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Run the model and return the mean loss over the batch's items."""
 
-    def evaluate(self, model: nn.Module, step: int) -> dict[str, float]:
-        """Measure a model, in evaluation mode, during training."""
+    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
+        """Measure a model, in evaluation mode, during training; yield after each batch, so that a run can be stopped.
 
-    def test(self, model: nn.Module) -> dict[str, float]:
-        """Measure the best weights once training is over."""
+        `shard` is this process's piece of the work.
+        """
+
+    def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
+        """Measure the best weights once training is over; yields nothing where there is nothing to measure on."""
 
 
 def rows_of(shard: Shard, total: int) -> tuple[Tensor, int]:
@@ -82,17 +109,49 @@ def rows_of(shard: Shard, total: int) -> tuple[Tensor, int]:
     return torch.tensor(list(items) or [0]), len(items)
 
 
-Data = Sequence[Tensor]
+Array = Tensor | np.ndarray[Any, Any]
+Data = Sequence[Array] | Dataset[Any] | DataLoader[Any]
+"""Inputs and targets, and lengths if the inputs are padded; or a data set whose items are such tuples."""
+
+
+class _Items:
+    """Items of a `Dataset`, read when they are asked for."""
+
+    def __init__(self, name: str, dataset: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise TypeError(f"{name} must be a data set of known length, whose items can be had by number")
+        self.name, self.dataset, self.collate = name, dataset, collate
+        if not len(self):
+            raise ValueError(f"{name} must hold at least one item, got none")
+        self.take(torch.tensor([0]))
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def take(self, items: Tensor) -> tuple[Tensor, ...]:
+        numbers = items.tolist()
+        batch = self.collate([self.dataset[number] for number in numbers])
+        if not isinstance(batch, (tuple, list)):
+            raise TypeError(f"{self.name} must have items of two parts, inputs and target, or three, with a length")
+        tensors = _tensors(self.name, batch)
+        _check_finite(self.name, tensors, numbers)
+        return tensors
 
 
 class TensorTask:
-    """Tensors in memory: items in the first dimension, shuffled anew in each epoch.
+    """Items in memory or in a `Dataset`, shuffled anew in each epoch.
+
+    Three sets: of training, of validation, which chooses the best weights, and of test, for the end. Without
+    validation data the weights are chosen on those of training, and the numbers are called `training_...`; without
+    test data nothing is measured at the end.
 
     Args:
-        train: inputs and targets, and lengths if the inputs are padded.
-        validation: the same, to evaluate on; None for the training data.
-        test: the same, for the end; None for the validation data.
-        batch_size: items in a batch. An epoch's last batch holds what is left.
+        train: inputs and targets, and lengths if the inputs are padded: tensors or NumPy arrays with the items in the
+            first dimension; or a `Dataset` of such tuples; or a `DataLoader`, of which its data set, how it collates
+            and, unless given, its batch size are taken. The order is this task's own, so that it can be resumed.
+        validation: the same, to evaluate on.
+        test: the same, for the end.
+        batch_size: items in a batch, 32 if none is given. An epoch's last batch holds what is left.
         loss: of the model's output and the target, mean over the items. An output that is a tuple (output, state) is
             taken by its first part.
         seed: of the shuffling.
@@ -104,38 +163,56 @@ class TensorTask:
         validation: Data | None = None,
         test: Data | None = None,
         *,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
         seed: int = 0,
     ) -> None:
+        if batch_size is None:
+            batch_size = (train.batch_size if isinstance(train, DataLoader) else None) or 32
         check_count("batch_size", batch_size)
-        self.data = {"train": _checked("train", train)}
-        self.data["validation"] = _checked("validation", validation) if validation is not None else self.data["train"]
-        self.data["test"] = _checked("test", test) if test is not None else self.data["validation"]
+        given = {"train": train, "validation": validation, "test": test}
+        self.data: dict[str, Any] = {name: _checked(name, data) for name, data in given.items() if data is not None}
+        self.judged = "validation" if validation is not None else "train"
+        self.prefetch = isinstance(self.data["train"], _Items)
         self.batch_size, self._loss, self.seed = batch_size, loss, seed
-        self.classifies = not self.data["train"][1].is_floating_point()
-        self.metric = "accuracy" if self.classifies else "loss"
+        self.classifies = not self._of("train", torch.tensor([0]))[1].is_floating_point()
+        self._prefix = "" if validation is not None else "training_"
+        self.metric = self._prefix + ("accuracy" if self.classifies else "loss")
         self.higher_is_better = self.classifies
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+
+    def describe(self) -> dict[str, Any]:
+        """What it is: sizes, and a checksum over some of the items where they are in memory."""
+        loss = getattr(self._loss, "__qualname__", type(self._loss).__qualname__)
+        about = {"type": type(self).__name__, "batch_size": self.batch_size, "seed": self.seed, "loss": loss}
+        return about | {name: _about(data) for name, data in self.data.items()}
+
+    def _size(self, split: str) -> int:
+        data = self.data[split]
+        return len(data) if isinstance(data, _Items) else len(data[0])
 
     @property
     def steps_per_epoch(self) -> int:
         """Batches in an epoch."""
-        return -(-len(self.data["train"][0]) // self.batch_size)
+        return -(-self._size("train") // self.batch_size)
 
     def batch(self, step: int, shard: Shard) -> Batch:
         """See `Task.batch`."""
         epoch, at = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
-            size = len(self.data["train"][0])
-            self._order = epoch, torch.randperm(size, generator=generator(self.seed, "order", epoch))
+            order = torch.randperm(self._size("train"), generator=generator(self.seed, "order", epoch))
+            self._order = epoch, order
         items = self._order[1][at * self.batch_size : (at + 1) * self.batch_size]
         rows, count = rows_of(shard, len(items))
         return self._take("train", items[rows], count, len(items))
 
+    def _of(self, split: str, items: Tensor) -> tuple[Tensor, ...]:
+        data = self.data[split]
+        return data.take(items) if isinstance(data, _Items) else tuple(tensor[items] for tensor in data)
+
     def _take(self, split: str, items: Tensor, count: int, total: int) -> Batch:
-        inputs, target, *lengths = self.data[split]
-        return Batch(inputs[items], target[items], count, total, lengths[0][items] if lengths else None)
+        inputs, target, *lengths = self._of(split, items)
+        return Batch(inputs, target, count, total, lengths[0] if lengths else None)
 
     def _output(self, model: nn.Module, batch: Batch) -> Tensor:
         extra: dict[str, Any] = {} if batch.lengths is None else {"lengths": batch.lengths}
@@ -146,38 +223,75 @@ class TensorTask:
         """See `Task.loss`."""
         return self._loss(self._output(model, batch), batch.target)
 
-    def _measure(self, model: nn.Module, split: str) -> dict[str, float]:
-        size = len(self.data[split][0])
+    def _measure(self, model: nn.Module, split: str, shard: Shard, prefix: str = "") -> Iterator[Measured]:
+        size = self._size(split)
         device = next(model.parameters()).device
-        loss, right = 0.0, 0
-        for start in range(0, size, self.batch_size):
-            items = torch.arange(start, min(start + self.batch_size, size))
+        for number in range(shard.index, -(-size // self.batch_size), shard.count):
+            items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, size))
             batch = self._take(split, items, len(items), len(items)).to(device)
             output = self._output(model, batch)
-            loss += self._loss(output, batch.target).item() * len(items)
+            means: dict[str, Tensor | float] = {f"{prefix}loss": self._loss(output, batch.target)}
             if self.classifies:
-                right += int((output.argmax(1) == batch.target).sum())
-        measured = {"loss": loss / size}
-        if self.classifies:
-            measured["accuracy"] = right / size
-        return measured
+                means[f"{prefix}accuracy"] = (output.argmax(1) == batch.target).double().mean()
+            yield means, len(items)
 
-    def evaluate(self, model: nn.Module, step: int) -> dict[str, float]:
+    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
         """See `Task.evaluate`."""
-        return self._measure(model, "validation")
+        return self._measure(model, self.judged, shard, self._prefix)
 
-    def test(self, model: nn.Module) -> dict[str, float]:
+    def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
         """See `Task.test`."""
-        return self._measure(model, "test")
+        if "test" in self.data:
+            yield from self._measure(model, "test", shard)
 
 
-def _checked(name: str, data: Data) -> tuple[Tensor, ...]:
-    data = tuple(data)
-    if len(data) not in (2, 3) or not all(isinstance(tensor, Tensor) for tensor in data):
-        raise TypeError(f"{name} must be two tensors, inputs and targets, or three, with lengths")
-    sizes = {len(tensor) if tensor.dim() else 0 for tensor in data}
+def _tensors(name: str, data: Sequence[Any]) -> tuple[Tensor, ...]:
+    """As tensors, classes as 64-bit numbers."""
+    if len(data) not in (2, 3) or not all(isinstance(each, (Tensor, np.ndarray)) for each in data):
+        raise TypeError(f"{name} must be two tensors or NumPy arrays, inputs and targets, or three, with lengths")
+    inputs, target, *lengths = (torch.as_tensor(each) for each in data)
+    return inputs, target if target.is_floating_point() else target.long(), *lengths
+
+
+def _checked(name: str, data: Data) -> tuple[Tensor, ...] | _Items:
+    if isinstance(data, DataLoader):
+        return _Items(name, data.dataset, data.collate_fn)
+    if isinstance(data, Dataset):
+        return _Items(name, data, default_collate)
+    tensors = _tensors(name, tuple(data))
+    sizes = {len(tensor) if tensor.dim() else 0 for tensor in tensors}
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(
             f"{name} must hold the same number of items, at least one, in each tensor, got {sorted(sizes)}"
         )
-    return data
+    _check_finite(name, tensors, range(len(tensors[0])))
+    return tensors
+
+
+def _check_finite(name: str, tensors: tuple[Tensor, ...], numbers: Sequence[int]) -> None:
+    """Raise with the place of the first number that is not finite."""
+    for part, tensor in zip(("inputs", "targets"), tensors, strict=False):
+        if not tensor.is_floating_point() or torch.isfinite(tensor.sum()):
+            continue
+        wrong = (~torch.isfinite(tensor)).nonzero()
+        if len(wrong):  # else only the sum was too large
+            item, *place = wrong[0].tolist()
+            value = tensor[tuple(wrong[0])].item()
+            at = f", at [{', '.join(map(str, place))}]" if place else ""
+            raise ValueError(f"{name} must be finite, got {value} in the {part} of item {numbers[item]}{at}")
+
+
+_SAMPLED = 64  # items, evenly over a set, that its checksum is taken over
+
+
+def _about(data: tuple[Tensor, ...] | _Items) -> dict[str, Any]:
+    if isinstance(data, _Items):
+        return {"items": len(data), "dataset": type(data.dataset).__qualname__}
+    count = len(data[0])
+    rows = torch.linspace(0, count - 1, min(count, _SAMPLED), dtype=torch.float64).long()
+    checksum = hashlib.blake2b(digest_size=8)
+    for tensor in data:
+        sample = tensor.detach().cpu()[rows].contiguous()
+        checksum.update(f"{sample.dtype} {list(tensor.shape)}".encode())
+        checksum.update(sample.view(torch.uint8).numpy().tobytes() if sample.dim() else b"")
+    return {"items": count, "shape": list(data[0].shape[1:]), "checksum": checksum.hexdigest()}

@@ -1,0 +1,68 @@
+"""Options from words: tyro, with whole numbers that may be written as 1e4."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+_REGISTRY = ConstructorRegistry()
+
+
+def whole(text: str) -> int:
+    """A whole number, also as 1e4 or 2.5e3."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise
+        return int(number)
+
+
+@_REGISTRY.primitive_rule
+def _whole_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+    if info.type is not int:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: whole(words[0]),
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+@dataclass(frozen=True)
+class Parser:
+    """The options of one command: what it is called, what they are made into, and their help."""
+
+    name: str
+    kind: Any
+    about: str | None = None
+    avoid_subcommands: bool = False
+
+    def _more(self) -> dict[str, Any]:
+        config = (tyro.conf.FlagCreatePairsOff, *([tyro.conf.AvoidSubcommands] if self.avoid_subcommands else []))
+        return {"prog": f"indrnn {self.name}", "description": self.about, "config": config, "registry": _REGISTRY}
+
+    def __call__(self, arguments: list[str]) -> Any:
+        """Parse; ends the program with a box that says what is wrong, or with the help."""
+        return tyro.cli(self.kind, args=arguments, **self._more())
+
+    def words(self) -> list[str]:
+        """Every option that there is, in the order of the help."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            self(["--help"])
+        return words_of(printed.getvalue())
+
+
+def words_of(help_text: str) -> list[str]:
+    """The options that a help lists."""
+    return list(dict.fromkeys(re.findall(r"(?:^|(?<=[\s│|]\s))(?:-h, )?(--[a-z][\w.-]*\w)", help_text, re.MULTILINE)))

@@ -1,0 +1,250 @@
+"""The commands that look at runs: evaluate, report, analyse."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+
+from ..models import Baseline, Transformer, from_plain, load
+from ..recipes import Recipe
+from ..recipes.pixels import PixelsRecipe
+from ..recipes.types import TYPES
+from ..training import RunFolder, Shard
+from ..training.evaluation import measure
+from ..training.options import check_count
+from ..training.processes import Processes, choose_device
+from ..training.run import is_finished, load_best
+from ..training.step import autocast
+from .main import UsageError, say
+from .parse import Parser
+
+# ---- evaluate
+
+
+@dataclass
+class EvaluateOptions:
+    """Measure the best weights of a run again, on the test data, in the precision it was trained in."""
+
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    data_dir: Path | None = None
+    """The folder of the data, where the run needs one; INDRNN_DATA or a cache if none is given."""
+
+
+EVALUATE = Parser("evaluate", EvaluateOptions)
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Measure a run's best weights again."""
+    from .train import prepare_half_precision
+
+    options = EVALUATE(arguments)
+    recorded, recipe = _recorded(options.run)
+    recipe = _with_data(recipe, options.data_dir, options.run)
+    model, which = _best(options.run, recipe)
+    device = choose_device(options.device, Processes())
+    precision = recipe.training.precision
+    if precision == "fp16" and device.type == "cpu":
+        precision, which = "float32", f"{which}, in float32 (it was trained in fp16, on a GPU)"
+    prepare_half_precision(replace(recipe.training, device=options.device, precision=precision))
+    model = model.to(device).eval()
+    with torch.inference_mode(), autocast(precision, device):
+        measured = measure(iter(recipe.task().test(model, Shard())), Processes()) or {}
+    say(f"{recorded['recipe']}: {', '.join(f'{name} {value:.6g}' for name, value in measured.items())} with {which}")
+    return 0
+
+
+def _with_data(recipe: Recipe, data_dir: Path | None, run: Path) -> Recipe:
+    if data_dir is None:
+        return recipe
+    if not hasattr(recipe, "data_dir"):
+        raise UsageError(f"data_dir: {run} makes its own data")
+    changed: Recipe = replace(recipe, data_dir=data_dir)  # type: ignore[type-var]
+    return changed
+
+
+def _recorded(run: Path) -> tuple[dict[str, Any], Recipe]:
+    """What a run's config.json says, and the recipe in it."""
+    folder = RunFolder(run)
+    if not folder.config.exists():
+        raise UsageError(f"run must be the folder of a run, and {run} holds no config.json")
+    recorded = folder.read_json(folder.config)
+    if "options" not in recorded:
+        raise UsageError(
+            f"{run} is not the run of a recipe: indrnn.training.evaluate(model, task, {str(run)!r}) measures it"
+        )
+    options = recorded["options"] | {"training": recorded["training"], "seed": recorded["seed"]}
+    return recorded, from_plain(options, TYPES)
+
+
+def _best(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:
+    """A run's best model, and which that is."""
+    folder = RunFolder(run)
+    if is_finished(folder):
+        return load(run), "the finished run's weights"
+    model = recipe.model_config().build()
+    step, _ = load_best(model, folder)
+    return model, f"the best weights so far, of step {step} (the run is not finished)"
+
+
+# ---- report
+
+
+@dataclass
+class ReportOptions:
+    """Gather runs of one task: a small JSON for each, and a picture of all in the folder; prints a table.
+
+    Runs that differ by their seeds alone are one row, with mean, standard deviation and number.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Folders of runs, finished or not."""
+    out: Path | None = None
+    """Where the files go, results/adding or results/pixels if none is given; what is there is drawn too."""
+    overwrite: bool = False
+    """Replace the picture, and what is kept of the same runs."""
+    check: bool = False
+    """Instead of gathering: compare the tables of README and docs with the files in results that they name."""
+
+
+REPORT = Parser("report", ReportOptions)
+
+
+def report(arguments: list[str]) -> int:
+    """Gather runs into a page of results, or check the pages."""
+    from ..analysis import runs as kept
+
+    options = REPORT(arguments)
+    if options.check:
+        from ..analysis.pages import check
+
+        pages = [path for path in (Path("README.md"), *sorted(Path("docs").glob("*.md"))) if path.exists()]
+        wrong, tables = check(pages, {name: kind.page for name, kind in _pages().items()})
+        for line in wrong:
+            say(line)
+        say(f"{tables} tables on {len(pages)} pages, {len(wrong)} differences")
+        return 1 if wrong else 0
+    kinds = {kept.kind(run) for run in options.runs}
+    known = _pages()
+    by_type = {kind.__name__: kind.page for kind in known.values()}
+    if len(kinds) != 1 or not kinds <= {*by_type, "own"}:
+        raise UsageError(f"runs must be of one task, {', '.join(known)} or your own")
+    first = kinds.pop()
+    if first == "own":
+        folder = RunFolder(options.runs[0])
+        lines = folder.read_metrics()
+        if not lines:
+            raise UsageError(f"runs must have an evaluation at least; {options.runs[0]} has none")
+        page = kept.own_page(lines)
+    else:
+        page = by_type[first]
+    out = options.out or Path("results") / page.name
+    say(kept.gather(page, options.runs, out, overwrite=options.overwrite))
+    return 0
+
+
+def _pages() -> dict[str, Any]:
+    return {kind.page.name: kind for kind in TYPES.values() if hasattr(kind, "page")}
+
+
+# ---- analyse
+
+
+@dataclass
+class GradientsOptions:
+    """Draw how gradients flow back over time and depth, as the paper's figure 5, and write the numbers beside it.
+
+    Each run's best weights see training batches as in training, and stay as they are.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Folders of runs of sequential or permuted MNIST, at the same training accuracy for a fair comparison."""
+    out: Path = Path("results/gradients")
+    """Where gradients.json and gradients.png go."""
+    batches: int | None = None
+    """Batches to take the mean over; an epoch if none is given."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    data_dir: Path | None = None
+    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+@dataclass
+class DepthOptions:
+    """Measure the gradients at the first and last block of plain, residual and dense networks, untrained."""
+
+    out: Path = Path("results/depth")
+    """Where depth.json and depth.png go."""
+    seeds: int = 5
+    """Seeds to take the mean over."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+GRADIENTS, DEPTH = Parser("analyse gradients", GradientsOptions), Parser("analyse depth", DepthOptions)
+
+
+def analyse(arguments: list[str]) -> int:
+    """Look into trained models."""
+    if arguments[:1] in (["--help"], ["-h"]):
+        say("usage: indrnn analyse {gradients,depth} [OPTIONS]\n")
+        say("  gradients RUN ...  draw how gradients flow over time and depth in trained networks")
+        say("  depth              measure how they reach the first layers of deep networks before any training")
+        return 0
+    if arguments[:1] == ["depth"]:
+        return _analyse_depth(arguments[1:])
+    if arguments[:1] != ["gradients"]:
+        raise UsageError("analyse needs the name of an analysis: gradients, with the folders of runs, or depth")
+    options = GRADIENTS(arguments[1:])
+    if not options.runs:
+        raise UsageError("analyse gradients needs the folders of runs")
+    from ..analysis import gradients
+
+    if options.batches is not None:
+        check_count("batches", options.batches)
+    _check_free(options.out, "gradients", options.overwrite)
+    flows = []
+    for run in options.runs:
+        recorded, recipe = _recorded(run)
+        if not isinstance(recipe, PixelsRecipe):
+            raise UsageError(f"runs must be of sequential or permuted MNIST, and {run} is not")
+        model, _ = _best(run, recipe)
+        task = replace(recipe, data_dir=options.data_dir).task()
+        model = model.to(choose_device(options.device, Processes()))
+        batches = options.batches or task.steps_per_epoch
+        say(f"{run}: {batches} batches of {task.batch_size}")
+        baseline = isinstance(recipe.model, (Baseline, Transformer))
+        flow = gradients.gradient_flow(model, task, batches)
+        about = {"name": run.name, "indrnn": not baseline, "batches": batches, "batch_size": task.batch_size}
+        flows.append({**about, "command": shlex.join(recorded["command"]), **flow})
+    say(f"drawn in {gradients.write(flows, options.out)}")
+    return 0
+
+
+def _analyse_depth(arguments: list[str]) -> int:
+    options = DEPTH(arguments)
+    check_count("seeds", options.seeds)
+    from ..analysis import depth
+
+    _check_free(options.out, "depth", options.overwrite)
+    RunFolder(options.out).prepare()
+    say(depth.write(depth.measure(options.seeds), options.seeds, options.out))
+    return 0
+
+
+def _check_free(out: Path, name: str, overwrite: bool) -> None:
+    there = [path.name for path in (out / f"{name}.json", out / f"{name}.png") if path.exists()]
+    if there and not overwrite:
+        raise UsageError(f"out: {out} holds {', '.join(there)} already; replace them with --overwrite")
+
+
+__all__ = ["analyse", "evaluate", "report"]

@@ -1,0 +1,64 @@
+"""The curve of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .folder import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def new_figure(panels: int, width: float = 5.0) -> tuple[Figure, list[Axes]]:
+    """Make a figure with panels side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * panels, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)  # without pyplot, which would want a display and keep the figure
+    axes = [figure.add_subplot(1, panels, i + 1) for i in range(panels)]
+    for each in axes:
+        each.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure; the file is whole or not there."""
+    temporary = path.with_name(f".{path.stem}.tmp.png")
+    try:
+        figure.savefig(temporary, dpi=120)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def draw_run(
+    run: RunFolder, metric: str, reference: tuple[float, str] | None = None, *, higher_is_better: bool = False
+) -> Path:
+    """Draw a metric of a run over its steps into curve.png; `reference` is a line to compare with, and its name."""
+    figure, (axes,) = new_figure(1)
+    draw_curve(axes, run.read_metrics(), metric, reference, logarithmic=not higher_is_better)
+    save_figure(figure, run.picture)
+    return run.picture
+
+
+def draw_curve(
+    axes: Axes,
+    lines: list[dict[str, Any]],
+    metric: str,
+    reference: tuple[float, str] | None,
+    *,
+    logarithmic: bool = True,
+) -> None:
+    """Draw a metric over the steps, with a line to compare it with."""
+    known = [(line["step"], line[metric]) for line in lines if line.get(metric) is not None]
+    axes.plot([step for step, _ in known], [value for _, value in known], color="C0", label=metric.replace("_", " "))
+    if reference is not None:
+        axes.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
+    if logarithmic and known and min(value for _, value in known) > 0:
+        axes.set_yscale("log")
+    axes.set_xlabel("training step")
+    axes.legend(frameon=False)

@@ -1,0 +1,303 @@
+"""What is told of a run while it goes on: events with numbers, and who listens to them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from .folder import RunFolder, finite
+
+if TYPE_CHECKING:
+    from .run import Result
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run begins, or goes on."""
+
+    folder: Path
+    step: int
+    """Steps that are behind it."""
+    steps: int
+    metric: str
+    higher_is_better: bool
+    model: nn.Module
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step was taken."""
+
+    step: int
+    steps: int
+    lr: float
+    loss: Tensor | float
+    """On the device: reading it waits for the step to be computed."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation was made."""
+
+    step: int
+    steps: int
+    lr: float
+    train_loss: float
+    """Mean since the evaluation before."""
+    gradient_norm: float
+    measured: dict[str, float]
+    best_step: int | None
+    """The best so far; this step where it is this evaluation."""
+    best: dict[str, float]
+    seconds: float
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """All of it that is worth a curve."""
+        means = {"lr": self.lr, "train_loss": self.train_loss, "gradient_norm": self.gradient_norm}
+        return {**means, **self.measured, "seconds": round(self.seconds, 3)}
+
+
+class Listener:
+    """Hears of a run, in its main process. All methods may be left as they are.
+
+    A listener that raises is told nothing more, and the run goes on: what tells cannot hurt.
+    """
+
+    def on_start(self, event: Start) -> None:
+        """A run begins, or goes on."""
+
+    def on_step(self, event: Step) -> None:
+        """A step was taken."""
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        """An evaluation was made."""
+
+    def on_note(self, text: str) -> None:
+        """Something worth a line."""
+
+    def on_end(self, result: Result) -> None:
+        """The run is finished, or stopped."""
+
+
+class Listeners:
+    """Passes events on, and keeps what goes wrong there away from the run.
+
+    Args:
+        each: the listeners.
+    """
+
+    def __init__(self, each: list[Listener]) -> None:
+        self.each = each
+
+    def __call__(self, name: str, event: Any) -> None:
+        """Call this method of each."""
+        for listener in list(self.each):
+            try:
+                getattr(listener, name)(event)
+            except Exception as error:
+                if isinstance(listener, MetricsFile):
+                    raise
+                self.each.remove(listener)
+                about = str(error) or type(error).__name__
+                self("on_note", f"{type(listener).__name__} is told nothing more: {about}")
+                if isinstance(listener, (Lines, Bar)):  # whoever would have shown that
+                    with contextlib.suppress(Exception):
+                        print(f"indrnn: the output ended ({about}); the run goes on", file=sys.stderr)
+
+
+class MetricsFile(Listener):
+    """metrics.jsonl: a line for each evaluation. Part of the run: where it cannot be written, the run ends."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        """Write the line."""
+        line = json.dumps(finite({"step": event.step, **event.numbers})) + "\n"
+        with self.folder.metrics.open("ab") as file:
+            file.write(line.encode())
+
+
+class TensorBoard(Listener):
+    """Scalars for TensorBoard, in the run's folder."""
+
+    def __init__(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._make: Any = SummaryWriter
+        self._writer: Any = None
+
+    def on_start(self, event: Start) -> None:
+        """Open the file."""
+        self._writer = self._make(str(event.folder / "tensorboard"), purge_step=event.step)
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        """Write the scalars."""
+        for name, value in finite(event.numbers).items():
+            if value is not None:
+                self._writer.add_scalar(name, value, event.step)
+
+    def on_end(self, result: Result) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+class WandB(Listener):
+    """Scalars for Weights & Biases; its environment variables say where to, WANDB_MODE=offline keeps them here."""
+
+    def __init__(self) -> None:
+        import wandb  # type: ignore[import-not-found,unused-ignore]
+
+        self._wandb: Any = wandb
+        self._run: Any = None
+
+    def on_start(self, event: Start) -> None:
+        """Open the run."""
+        name = event.folder.name
+        self._run = self._wandb.init(project=os.environ.get("WANDB_PROJECT", "indrnn"), name=name, config=event.config)
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        """Log the scalars."""
+        self._run.log(finite(event.numbers), step=event.step)
+
+    def on_end(self, result: Result) -> None:
+        """Close the run."""
+        self._run.finish(exit_code=0 if result.finished else 1)
+
+
+class Curve(Listener):
+    """curve.png, at the end.
+
+    Args:
+        draw: draws it, of the folder and the model with its best weights; None for the metric over the steps.
+    """
+
+    def __init__(self, draw: Callable[[RunFolder, nn.Module], Any] | None = None) -> None:
+        self._draw = draw
+        self._start: Start | None = None
+
+    def on_start(self, event: Start) -> None:
+        """Keep what is to be drawn."""
+        self._start = event
+
+    def on_end(self, result: Result) -> None:
+        """Draw it."""
+        if not result.finished or self._start is None:
+            return
+        from .curve import draw_run
+
+        folder = RunFolder(result.folder)
+        try:
+            if self._draw is not None:
+                self._draw(folder, self._start.model)
+            else:
+                draw_run(folder, self._start.metric, higher_is_better=self._start.higher_is_better)
+        except ImportError:
+            raise RuntimeError("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')") from None
+        except OSError as error:
+            raise RuntimeError(f"{folder.picture} cannot be written: {error.strerror or error}") from None
+
+
+def shown(event: Evaluation, metric: str) -> str:
+    """An evaluation as a line."""
+    numbers = "  ".join(f"{name} {value:.4g}" for name, value in event.measured.items())
+    best = ""
+    if event.best_step is not None and event.best_step != event.step:
+        best = f"  best {metric} {event.best[metric]:.4g} at step {event.best_step}"
+    return f"step {event.step}/{event.steps}  loss {event.train_loss:.4g}  {numbers}{best}"
+
+
+class Lines(Listener):
+    """A line for each evaluation, and now and then between them: for files and pipes.
+
+    Args:
+        every: seconds between two lines of progress.
+    """
+
+    def __init__(self, every: float = 30.0) -> None:
+        self.every, self._told = every, -float("inf")
+        self._began: tuple[float, int] | None = None
+        self._metric = ""
+
+    def on_start(self, event: Start) -> None:
+        """Keep what is measured."""
+        self._metric = event.metric
+
+    def on_note(self, text: str) -> None:
+        """Print it."""
+        print(text, flush=True)
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        """Print it."""
+        print(shown(event, self._metric), flush=True)
+
+    def on_step(self, event: Step) -> None:
+        """Print it, unless the last one was a moment ago."""
+        now = time.monotonic()
+        self._began = self._began or (now, event.step)
+        if event.step < event.steps and now - self._told >= self.every:
+            self._told = now
+            taken, seconds = event.step - self._began[1], now - self._began[0]
+            left = f"  {seconds / taken * (event.steps - event.step) / 60:.0f} min left" if taken else ""
+            rate = f"  {taken / max(seconds, 1e-9):.3g} steps/s" if taken else ""
+            print(f"step {event.step}/{event.steps}  loss {float(event.loss):.4g}{rate}{left}", flush=True)
+
+
+class Bar(Listener):
+    """A progress bar, with the time left, and a line above it for each evaluation."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = Console()
+        columns: list[Any] = [BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}")]
+        columns += [TimeRemainingColumn(), TextColumn("left")]
+        self._progress = Progress(*columns, console=self._console, transient=True)
+        self._task: Any = None
+        self._told = 0.0
+        self._metric = ""
+
+    def on_start(self, event: Start) -> None:
+        """Show the bar."""
+        self._metric = event.metric
+        self._progress.start()
+        self._task = self._progress.add_task("", total=event.steps, completed=event.step)
+
+    def on_end(self, result: Result) -> None:
+        """Take it away."""
+        self._progress.stop()
+
+    def on_note(self, text: str) -> None:
+        """Print it above the bar."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        """Print it above the bar."""
+        self.on_note(shown(event, self._metric))
+
+    def on_step(self, event: Step) -> None:
+        """Move the bar, a few times a second."""
+        if event.step == event.steps or time.monotonic() - self._told > 0.2:
+            self._told = time.monotonic()
+            self._progress.update(self._task, completed=event.step, description=f"loss {float(event.loss):.4g}")
+
+
+def progress() -> Listener:
+    """A bar in a terminal where rich is installed, else lines."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        with contextlib.suppress(ImportError):
+            return Bar()
+    return Lines()

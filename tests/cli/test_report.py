@@ -1,0 +1,64 @@
+"""`indrnn report` and `indrnn analyse`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .calls import (
+    DIGITS,
+    Call,
+    assert_done,
+    assert_refused,
+    lines,
+    read,
+)
+
+# ---- what is made of runs
+
+
+def test_runs_of_the_adding_problem_are_gathered(finished: Path, call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    said = assert_done(call("report", finished, "--out", out))
+    kept = read(out, f"{finished.name}.json")
+    result = read(finished, "result.json")
+    assert (kept["model"], kept["length"], kept["steps"]) == ("indrnn", 5, result["steps"])
+    assert kept["test_mse"] == result["test"]["test_mse"]
+    assert kept["curve"] == [[line["step"], line["validation_mse"]] for line in lines(finished)]
+    assert kept["command"] in said.out
+    assert (out / "adding.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_of_digits_are_gathered_and_looked_into(few_digits: Path, call: Call, tmp_path: Path) -> None:
+    runs = [tmp_path / "indrnn", tmp_path / "lstm"]
+    short = ["--data-dir", few_digits, "--steps", "2"]
+    assert_done(call(*DIGITS, *short, "--out", runs[0]))
+    recipe = ["train", "mnist-lstm-6", *DIGITS[2:]]
+    assert_done(call(*recipe, *short, "--permuted", "--out", runs[1]))
+    out = tmp_path / "results"
+    assert_done(call("report", runs[0], "--out", out))
+    said = assert_done(call("report", runs[1], "--out", out, "--overwrite"))  # and what is there
+    rows = [row.split(" | ") for row in said.out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| permuted MNIST, 7×7 pixels", "| sequential MNIST, 7×7 pixels"]
+    for row, run in zip(rows, reversed(runs), strict=True):
+        assert f"{100 * read(run, 'result.json')['test']['accuracy']:.2f} %" in row
+        assert f"{100 * lines(run)[0]['accuracy']:.2f} %" in row
+    assert {path.name for path in out.iterdir()} == {"indrnn.json", "lstm.json", "pixels.png"}
+
+    said = assert_done(call("analyse", "gradients", *runs, "--data-dir", few_digits, "--batches", "2", "--out", out))
+    assert str(out / "gradients.png") in said.out
+    flows = read(out, "gradients.json")
+    assert [(flow["name"], flow["indrnn"]) for flow in flows] == [("indrnn", True), ("lstm", False)]
+    assert [(len(flow["time"]), len(flow["depth"])) for flow in flows] == [(49, 1), (49, 1)]
+    assert_done(call("report", runs[0], "--out", out, "--overwrite"))  # takes gradients.json for no run
+
+
+def test_runs_that_cannot_be_gathered(finished: Path, few_digits: Path, call: Call, tmp_path: Path) -> None:
+    digits = tmp_path / "digits"
+    assert_done(call(*DIGITS, "--data-dir", few_digits, "--steps", "2", "--out", digits))
+    assert_refused(call("report", finished, digits), "runs must be of one task")
+    assert_refused(call("report", tmp_path), "holds no config.json")
+    assert_refused(call("report"), "runs must be of one task")
+    assert_refused(call("analyse", "gradients", finished), "runs must be of sequential or permuted MNIST")
+    assert_refused(call("analyse", "gradients", digits, "--batches", "0"), "batches must")
+    assert_refused(call("analyse", "gradients"), "needs the folders of runs")
+    assert_refused(call("analyse", "width", digits), "analyse needs the name of an analysis")
