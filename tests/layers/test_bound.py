@@ -544,7 +544,7 @@ def test_an_optimiser_that_looks_several_times_a_step_is_no_reason_to_warn() -> 
         optimizer.zero_grad()
         loss = (layer(x)[0] - 50).square().mean()
         loss.backward()
-        return float(loss)
+        return float(loss.detach())
 
     for _ in range(5):
         optimizer.step(closure)
