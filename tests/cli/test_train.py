@@ -131,7 +131,8 @@ def test_options_arrive(call: Call, tmp_path: Path) -> None:
     changed = {
         "--model.hidden-size": "9",
         "--model.layers": "3",
-        "--model.norm": "before",
+        "--model.norm": "batch",
+        "--model.norm-place": "before",
         "--batch-size": "4",
         "--lr": "0.0125",
         "--schedule.warm-up": "0.25",
@@ -146,13 +147,15 @@ def test_options_arrive(call: Call, tmp_path: Path) -> None:
     assert config["seed"] == 5
     assert (options["length"], options["batch_size"], options["test_sequences"]) == (5, 4, 11)
     assert options["model"]["type"] == "Plain"
-    assert (options["model"]["hidden_size"], options["model"]["layers"], options["model"]["norm"]) == (9, 3, "before")
+    assert (options["model"]["hidden_size"], options["model"]["layers"]) == (9, 3)
+    assert (options["model"]["norm"], options["model"]["norm_place"]) == ("batch", "before")
     assert options["model"]["gamma"] == 2.0
     assert (training["steps"], training["lr"], training["clip"], training["accumulate"]) == (8, 0.0125, None, 2)
     assert training["schedule"] == {"type": "Cosine", "warm_up": 0.25}
-    assert read(tmp_path / "run", "model.json")["network"] == options["model"]
+    of_the_task = {"input_size": 2, "sequence_length": 5}
+    assert read(tmp_path / "run", "model.json")["network"] == options["model"] | of_the_task
     weights = load_file(tmp_path / "run" / "weights.safetensors")
-    assert [weights[f"network.recurrences.{i}.weight_hh"].shape for i in range(3)] == [(9,)] * 3
+    assert [weights[f"network.blocks.{i}.unit.weight_hh"].shape for i in range(3)] == [(9,)] * 3
     assert 0 < lines(tmp_path / "run")[-1]["lr"] < 0.0125
 
 

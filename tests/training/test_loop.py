@@ -280,8 +280,9 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     result = go(model, task(), out, options, seed=11, config={"note": {"of": ["mine", 3]}}, report=told)
 
     assert {path.name for path in out.iterdir()} == {
-        *("config.json", "metrics.jsonl", "result.json", "weights.safetensors", "checkpoints"),
+        *("config.json", "metrics.jsonl", "result.json", "weights.safetensors", "model.json", "checkpoints"),
     }
+    torch.testing.assert_close(indrnn.load(out).state_dict(), model.state_dict())
     config = json.loads((out / "config.json").read_text())
     assert config["training"]["schedule"] == {"type": "Cosine", "warm_up": 0.1}
     assert config["training"] == json.loads(json.dumps(plain(options)))
@@ -935,3 +936,55 @@ def test_what_was_good_enough_is_so_when_it_is_taken_up_again(tmp_path: Path) ->
 def test_until_must_be_a_number() -> None:
     with pytest.raises(ValueError, match="until must be a finite number or None, got nan"):
         Training(until=math.nan)
+
+
+# ---- statistics of batch norms
+
+
+def norm_run(tmp_path: Path, name: str, gather: int) -> tuple[Path, Result]:
+    out = tmp_path / name
+    return out, go(classifier("after"), task(), out, replace(QUICK, steps=8, lr=0.05, gather=gather))
+
+
+def test_gathered_statistics_are_evaluated_and_saved_and_the_run_goes_on_as_without(tmp_path: Path) -> None:
+    with_out, with_ = norm_run(tmp_path, "gathered", 3)
+    without_out, _ = norm_run(tmp_path, "running", 0)
+    ours, theirs = ([line["train_loss"] for line in metrics(out)] for out in (with_out, without_out))
+    assert ours == theirs  # the run itself is the same
+    last: list[Any] = [Checkpoints(out / "checkpoints").find()[0] for out in (with_out, without_out)]
+    assert last[0]["model"].keys() == last[1]["model"].keys()
+    for name, value in last[0]["model"].items():
+        if isinstance(value, Tensor):
+            assert torch.equal(value, last[1]["model"][name]), name
+    assert [line["loss"] for line in metrics(with_out)] != [line["loss"] for line in metrics(without_out)]
+    # What is saved are the statistics of the best weights over the three batches before their step.
+    assert with_.best_step is not None
+    saved = indrnn.load(with_out)
+    again = copy.deepcopy(saved)
+    what = task()
+    batches = [what.batch(step, Shard()) for step in range(max(0, with_.best_step - 3), with_.best_step)]
+    indrnn.gather_statistics(again, batches, call=what.loss)
+    for (name, ours_), (_, expected) in zip(saved.named_buffers(), again.named_buffers(), strict=True):
+        if "running" in name:
+            torch.testing.assert_close(ours_, expected, msg=name)
+
+
+def test_a_task_that_carries_a_state_keeps_it_when_statistics_are_gathered(tmp_path: Path) -> None:
+    class Counts(TensorTask):
+        """Carries how many losses it has computed."""
+
+        seen = 0
+
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            self.seen += 1
+            return super().loss(model, batch)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"seen": self.seen}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.seen = state["seen"]
+
+    what = Counts(sequences(), sequences(13, seed=1), batch_size=BATCH, seed=3)
+    go(classifier("after"), what, tmp_path / "run", replace(QUICK, steps=4, gather=2))
+    assert what.seen == 4

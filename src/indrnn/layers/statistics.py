@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = 
     Example:
         indrnn.gather_statistics(model, (x for x, _ in itertools.islice(loader, 20)))
     """
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    norms = [module for module in model.modules() if is_batch_norm(module)]
     if not norms:
         return
     modes = [(module, module.training) for module in model.modules()]
@@ -66,6 +66,11 @@ def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = 
             for buffer, before in buffers:
                 if not (done and id(buffer) in gathered):
                     buffer.copy_(before)
+
+
+def is_batch_norm(module: nn.Module) -> TypeGuard[_BatchNorm]:
+    """Whether it is one that keeps running statistics."""
+    return isinstance(module, _BatchNorm) and module.track_running_stats
 
 
 def _run(model: nn.Module, batch: Any, state: Any, call: Call | None) -> Any:

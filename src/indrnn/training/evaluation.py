@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..layers.statistics import gather_statistics, is_batch_norm
 from .checkpoint import Checkpoints
 from .processes import Processes
-from .step import Stepper
-from .task import Measured, Shard
+from .step import Stepper, carried
+from .task import Batch, Measured, Shard
 
 
 def measure(
@@ -60,16 +61,16 @@ class Evaluator:
         self.due = False  # whether this step's evaluation was stopped before its end
 
     @contextlib.contextmanager
-    def evaluated_weights(self) -> Iterator[nn.Module]:
+    def evaluated_weights(self, step: int, stopped: Callable[[], bool]) -> Iterator[nn.Module]:
         """The model as it is evaluated and saved, in evaluation mode; the run's own weights come back afterwards.
 
-        With `ema` it has the averaged weights. What else is to be evaluated in the place of the run's weights is put
-        into the model here, and taken out at the end; `differs` says that there is something.
+        With `ema` it has the averaged weights, and with `gather` the statistics that batch norms have with these very
+        weights. `differs` says whether there is either.
         """
         model = self.stepper.model
-        self.group.copy_from_main([buffer for buffer in model.buffers() if not buffer.is_sparse])
+        self._share_buffers()
         average = self.stepper.average
-        with average.applied() if average is not None else contextlib.nullcontext():
+        with average.applied() if average is not None else contextlib.nullcontext(), self._gathered(step, stopped):
             model.eval()
             try:
                 with torch.no_grad(), self.stepper.autocast():
@@ -77,15 +78,50 @@ class Evaluator:
             finally:
                 model.train()
 
+    @contextlib.contextmanager
+    def _gathered(self, step: int, stopped: Callable[[], bool]) -> Iterator[None]:
+        """Statistics of batch norms over the training batches before this step; the run's own come back afterwards."""
+        stepper, count = self.stepper, self.stepper.options.gather
+        if not self._gathers or step == 0:
+            yield
+            return
+        kept = [(buffer, buffer.detach().clone()) for buffer in stepper.model.buffers()]
+        carries = carried(self.task)
+        try:
+            with stepper.autocast():
+                batches = self._until_stopped(range(max(0, step - count), step), stopped)
+                gather_statistics(stepper.model, batches, call=self.task.loss)
+            self._share_buffers()
+            yield
+        finally:
+            if carries is not None:
+                self.task.load_state_dict(carries)  # type: ignore[attr-defined]
+            with torch.no_grad():
+                for buffer, before in kept:
+                    buffer.copy_(before)
+
+    def _until_stopped(self, steps: range, stopped: Callable[[], bool]) -> Iterator[Batch]:
+        for step in steps:
+            yield self.stepper.batches.again(step)
+            if self.group.count == 1 and stopped():  # of several processes, all must make the same calls
+                return
+
+    def _share_buffers(self) -> None:
+        self.group.copy_from_main([buffer for buffer in self.stepper.model.buffers() if not buffer.is_sparse])
+
+    @property
+    def _gathers(self) -> bool:
+        return self.stepper.options.gather > 0 and any(is_batch_norm(each) for each in self.stepper.model.modules())
+
     @property
     def differs(self) -> bool:
         """Whether what is evaluated is something else than the run's weights, and is kept beside them."""
-        return self.stepper.average is not None
+        return self.stepper.average is not None or self._gathers
 
     def evaluate(self, step: int, stopped: Callable[[], bool], write: Callable[[Callable[[], None]], None]) -> bool:
         """Measure, and keep the weights where they are the best; returns whether it was not stopped."""
         shard = Shard(self.group.rank, self.group.count)
-        with self.evaluated_weights() as model:
+        with self.evaluated_weights(step, stopped) as model:
             measured = measure(iter(self.task.evaluate(model, step, shard)), self.group, stopped)
             weights = _copied(self.stepper.sharing.model_state()) if self.differs and measured is not None else None
         self.due = measured is None

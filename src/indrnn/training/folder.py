@@ -49,7 +49,8 @@ class RunFolder:
             if not self.path.is_dir():
                 return False
             entries = [path for path in self.path.iterdir() if path != self.lock and path.suffix != ".tmp"]
-            return any(path != self.checkpoints.folder or any(path.glob("*.[cd]*")) for path in entries)
+            kept = self.checkpoints.folder.glob("*.[cd]*")
+            return entries not in ([], [self.checkpoints.folder]) or any(path.suffix != ".tmp" for path in kept)
         except OSError as error:  # a name that is too long, a folder that is closed to us
             raise ValueError(f"out: cannot look into {self.path}: {error.strerror or error}") from None
 

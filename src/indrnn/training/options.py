@@ -232,6 +232,9 @@ class Training:
     """Pieces that a batch is computed in, one after the other, to save memory."""
     evaluate_every: int = 100
     """Steps between two evaluations, each a line in metrics.jsonl."""
+    gather: int = 20
+    """The last training batches over which statistics of batch norms are gathered before an evaluation, as running
+    ones lag behind the weights; 0 for the running ones."""
     until: float | None = None
     """Stop at the first evaluation that is this good, an accuracy of 0.92, say; None to go on to the last step."""
     patience: int | None = None
@@ -272,6 +275,7 @@ class Training:
             raise ValueError(f"until must be a finite number or None, got {self.until!r}")
         for name in ("accumulate", "evaluate_every"):
             check_count(name, getattr(self, name))
+        check_count("gather", self.gather, least=0)
         if self.patience is not None:
             check_count("patience", self.patience)
         if self.threads is not None:

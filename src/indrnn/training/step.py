@@ -233,6 +233,10 @@ class Batches:
         self._pool = ThreadPoolExecutor(1, "batches") if getattr(task, "prefetch", False) else None
         self._coming: tuple[tuple[int, int], Future[Batch]] | None = None
 
+    def again(self, step: int) -> Batch:
+        """This process's first piece of the batch of any step; what is made ahead stays as it is."""
+        return self._make(step, 0).to(self.device)
+
     def _make(self, step: int, piece: int) -> Batch:
         shard = Shard(self.group.rank * self.pieces + piece, self.group.count * self.pieces)
         batch = self.task.batch(step, shard)
