@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -144,16 +144,18 @@ class RecurrentBound(nn.Module):
         everywhere = DTensor.from_local(whole, u.device_mesh, [Replicate()] * u.device_mesh.ndim, run_check=False)
         u.to_local().copy_(everywhere.redistribute(u.device_mesh, u.placements).to_local())
 
-    def watch(self, *weights: Tensor) -> None:
+    def watch(self, of: Callable[[], Sequence[Tensor]]) -> None:
         """Warn, once, where a layer trains and a |u| exceeds its bound: no constraint was applied for many passes.
 
         What a GPU finds is looked at when it is there, passes later, so that the host never waits.
         """
-        if torch.compiler.is_compiling() or self._passes < 0 or not torch.is_grad_enabled():
+        if self._passes < 0 or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         self._passes += 1
-        if self._passes % _PATIENCE or not math.isfinite(self.upper) or torch._C._are_functorch_transforms_active():
+        every = _PATIENCE if self._passes < 8 * _PATIENCE else 8 * _PATIENCE
+        if self._passes % every or not math.isfinite(self.upper) or torch._C._are_functorch_transforms_active():
             return
+        weights = of()
         if any(type(u) not in (Tensor, nn.Parameter) or u.is_meta or not u.requires_grad for u in weights):
             return
         u = weights[0]

@@ -107,7 +107,7 @@ class _ConvIndRNN(nn.Module):
         lengths = as_lengths(lengths, input.device) if isinstance(input, Tensor) else None
         size = self._check(input, hx, lengths, resets)
         if self.training:
-            self.bound.watch(self.weight_hh)
+            self.bound.watch(lambda: [self.weight_hh])
         if self.batch_first:
             input = input.transpose(0, 1)
             resets = None if resets is None else resets.transpose(0, 1)

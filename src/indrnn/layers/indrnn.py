@@ -192,7 +192,7 @@ class IndRNN(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
         if self.training:
-            self.bound.watch(*(getattr(self, f"weight_hh{suffix}") for suffix in self._suffixes))
+            self.bound.watch(lambda: [getattr(self, f"weight_hh{suffix}") for suffix in self._suffixes])
         B, N, L = x.shape[1], self.hidden_size, self.num_layers
         masks: list[Tensor | None] = [None] * (L - 1)
         if self.training and self.dropout > 0:
@@ -381,7 +381,7 @@ class IndRNNCell(nn.Module):
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
         weight = self.weight_ih
         if self.training:
-            self.bound.watch(self.weight_hh)
+            self.bound.watch(lambda: [self.weight_hh])
         check_like_weight("input", input, weight)
         check_tensor("hx", hx, (*input.shape[:-1], self.hidden_size))
         check_like_weight("hx", hx, weight)

@@ -142,7 +142,7 @@ class RecurrentUnit(nn.Module):
             The features, (T, B, size), and the state after each sequence's last step, (B, size).
         """
         if self.training:
-            self.bound.watch(self.weight_hh)
+            self.bound.watch(lambda: [self.weight_hh])
         own = False  # whether x is ours alone, to compute over
         if self.weight is not None:
             own = not torch.compiler.is_compiling() and is_unwatched(self.weight, Weight) and not _are_calls_watched()

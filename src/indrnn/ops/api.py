@@ -60,7 +60,13 @@ def recurrence(
             resets=resets,
             backend=backend,
         )
-    return _run(Forward(x, u, bias, h_0, lengths, resets, activation, reverse), backend, overwrite=False)
+    choice.check_name(backend)
+    call = Forward(x, u, bias, h_0, lengths, resets, activation, reverse)
+    if is_watched() or not are_plain(*call[:6]):
+        check_forward(call)
+        return _by_op(call, backend)
+    h, h_last = Direct.apply(False, *call, backend)  # which checks
+    return h, h_last
 
 
 def recurrence_(
@@ -93,15 +99,7 @@ def recurrence_(
             resets=resets,
             backend=backend,
         )
-    return _run(call, backend, overwrite=True)
-
-
-def _run(call: Forward, backend: str | None, *, overwrite: bool) -> tuple[Tensor, Tensor]:
-    choice.check_name(backend)
-    if is_watched() or not are_plain(*call[:6]):
-        check_forward(call)
-        return _by_op(call, backend)
-    h, h_last = Direct.apply(overwrite, *call, backend)  # which checks
+    h, h_last = Direct.apply(True, *call, backend)  # which checks
     return h, h_last
 
 
@@ -132,10 +130,7 @@ def can_overwrite(call: Forward, backend: str | None) -> bool:
         return False
     if x.retains_grad or keeps_results():
         return False
-    if any(
-        other is not None and torch._C._is_alias_of(x, other)  # type: ignore[attr-defined]
-        for other in call[1:6]
-    ):  # also kept for backward
-        return False
-    choice.check_name(backend)
+    for other in call[1:6]:  # also kept for backward
+        if other is not None and torch._C._is_alias_of(x, other):  # type: ignore[attr-defined]
+            return False
     return choice.choose(x, call.activation, backend) is kernel

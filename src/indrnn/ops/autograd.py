@@ -184,7 +184,10 @@ def _backward(
     gradients = (dense(grad_h), dense(grad_h_last))
     h, u, h_0, lengths, resets = ctx.saved_tensors
     grad_x, grad_u, grad_bias, grad_h_0 = function(*gradients, h, u, h_0, lengths, resets, *ctx.options)
-    of_bias = None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype)
+    if ctx.bias_dtype is None:
+        of_bias = None
+    else:
+        of_bias = grad_bias if grad_bias.dtype == ctx.bias_dtype else grad_bias.to(ctx.bias_dtype)
     return grad_x, grad_u, of_bias, None if h_0 is None else grad_h_0, *[None] * 5
 
 

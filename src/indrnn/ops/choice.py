@@ -85,11 +85,13 @@ def check_name(backend: str | None) -> None:
 
 def _asked(backend: str | None, x: Tensor, activation: str) -> str | None:
     """The backend that was asked for; None for the automatic choice."""
-    check_name(backend)
     if backend is None:
-        backend = os.environ.get(_VARIABLE) or None
-        if backend is not None and backend not in _NAMES:
+        backend = os.environ.get(_VARIABLE)
+        if not backend:
+            return None
+        if backend not in _NAMES:
             raise ValueError(f"{_VARIABLE} must be unset or one of {', '.join(_NAMES)}, got {backend!r}")
+    check_name(backend)
     if backend == _AUTO_SCAN:
         return "scan" if scan.pays(x, activation) else None
     return backend

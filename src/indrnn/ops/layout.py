@@ -12,8 +12,9 @@ Call = TypeVar("Call", bound=NamedTuple)
 
 def readable(call: Call) -> Call:
     """The same call with tensors whose memory says all: without torch's negative bit, and with zeros written out."""
-    if any(isinstance(value, Tensor) and _is_lazy(value) for value in call):
-        return call._make(written_out(value) if isinstance(value, Tensor) else value for value in call)
+    for value in call:  # a plain loop: this is on the way of every call
+        if isinstance(value, Tensor) and _is_lazy(value):
+            return call._make(written_out(value) if isinstance(value, Tensor) else value for value in call)
     return call
 
 

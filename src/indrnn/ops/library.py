@@ -14,6 +14,7 @@ from torch import Tensor
 from . import choice, reference, reference_norm
 from .calls import Backward, Forward, NormBackward, NormForward, NormResult
 from .checks import check_backward, check_forward, check_lengths, check_norm_backward, check_norm_forward
+from .cpu import kernel
 from .layout import readable
 
 LIBRARY = torch.library.Library("indrnn", "DEF")
@@ -41,8 +42,9 @@ def forward(call: Forward, backend: str | None, *, overwrite: bool = False) -> t
     check_forward(call)
     check_lengths(call.lengths, call.x.shape[0])
     call = readable(call)
-    module = choice.choose(call.x, call.activation, backend)
-    results: tuple[Tensor, Tensor] = module.forward(call, overwrite=True) if overwrite else module.forward(call)
+    if overwrite:
+        return kernel.forward(call, overwrite=True)
+    results: tuple[Tensor, Tensor] = choice.choose(call.x, call.activation, backend).forward(call)
     return results
 
 
@@ -60,10 +62,12 @@ def norm_forward(call: NormForward, backend: str | None, *, overwrite: bool = Fa
     check_norm_forward(call)
     check_lengths(call.lengths, call.x.shape[0])
     call = readable(call)
+    if overwrite:
+        return kernel.norm_forward(call, overwrite=True)
     module = choice.choose(call.x, call.activation, backend)
     if not hasattr(module, "norm_forward"):
         return reference_norm.forward(call, module.forward)
-    result: NormResult = module.norm_forward(call, overwrite=True) if overwrite else module.norm_forward(call)
+    result: NormResult = module.norm_forward(call)
     return result
 
 

@@ -28,9 +28,11 @@ def keeps_results() -> bool:
 def are_plain(*tensors: Tensor | None) -> bool:
     """Whether all that are there are tensors and parameters of torch's own, on a CPU or a GPU."""
     for tensor in tensors:
-        if tensor is not None and type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        if tensor is None:
+            continue
+        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
             return False
-        if tensor is not None and tensor.device.type not in ("cpu", "cuda"):
+        if not (tensor.is_cpu or tensor.is_cuda):
             return False
     return True
 

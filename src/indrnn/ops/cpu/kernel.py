@@ -183,7 +183,7 @@ def forward(call: Forward, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
         state=state.data_ptr(),
     )
     run("forward", arguments)
-    return h, state.to(x.dtype)
+    return h, _cast(state, x.dtype)
 
 
 def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -211,7 +211,8 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         grad_bias=grad_bias.data_ptr(),
     )
     run("backward", arguments)
-    return grad_x, grad_u.to(u.dtype), grad_bias.to(u.dtype), carry.to(h.dtype if h_0 is None else h_0.dtype)
+    start_dtype = h.dtype if h_0 is None else h_0.dtype
+    return grad_x, _cast(grad_u, u.dtype), _cast(grad_bias, u.dtype), _cast(carry, start_dtype)
 
 
 def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
@@ -245,7 +246,7 @@ def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
         var=var.data_ptr(),
     )
     run("norm_forward", arguments)
-    h_last = state.to(x.dtype)
+    h_last = _cast(state, x.dtype)
     return NormResult(h, h_last, x.new_empty(0), mean, var) if y is None else NormResult(y, h_last, h, mean, var)
 
 
@@ -289,11 +290,11 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
     run("norm_backward", arguments)
     return (
         grad_x,
-        grad_u.to(u.dtype),
-        grad_bias.to(u.dtype),
-        carry.to(h.dtype if h_0 is None else h_0.dtype),
-        grad_weight.to(weight.dtype),
-        grad_shift.to(weight.dtype),
+        _cast(grad_u, u.dtype),
+        _cast(grad_bias, u.dtype),
+        _cast(carry, h.dtype if h_0 is None else h_0.dtype),
+        _cast(grad_weight, weight.dtype),
+        _cast(grad_shift, weight.dtype),
     )
 
 
@@ -319,9 +320,15 @@ def _common(
     }
 
 
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """As `tensor.to`, which takes a microsecond or two also where there is nothing to do."""
+    return tensor if tensor.dtype is dtype else tensor.to(dtype)
+
+
 def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
     """The tensor in this type and contiguous: itself where it is that already."""
-    return tensor.to(dtype).contiguous()
+    tensor = _cast(tensor, dtype)
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
 def _as_or_none(dtype: torch.dtype, tensor: Tensor | None) -> Tensor | None:
