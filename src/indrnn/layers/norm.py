@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
 from ..ops import timeline
 from ..ops.reference import accumulation_dtype
+from ..ops.watched import is_watched
 from .checks import check_choice, check_size
 from .padding import per_step, valid_steps, without_padding
 
@@ -104,9 +105,15 @@ class _BatchNorm(TorchBatchNorm):
 
     def _normalise(self, x: Tensor, mean: Tensor, var: Tensor, valid: Tensor | None, dtype: torch.dtype) -> Tensor:
         scale = torch.rsqrt(var + self.eps)
-        y = (x - mean) * (scale if self.weight is None else scale * self.weight.to(x.dtype))
-        if self.bias is not None:
-            y = y + self.bias.to(x.dtype)
+        scale = scale if self.weight is None else scale * self.weight.to(x.dtype)
+        shift = None if self.bias is None else self.bias.to(x.dtype)
+        y = x - mean
+        if torch.is_grad_enabled() or is_watched():
+            y = y * scale
+            y = y if shift is None else y + shift
+        else:  # one tensor where there would be three at a time
+            y = y.mul_(scale)
+            y = y if shift is None else y.add_(shift)
         if valid is not None:
             y = torch.where(per_step(valid, x), y, 0.0)
         return y.to(dtype)
