@@ -23,6 +23,7 @@ def _few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(depth, "NETWORKS", few)
 
 
+@pytest.mark.slow
 def test_it_leaves_numbers_and_a_figure(capsys: pytest.CaptureFixture[str]) -> None:
     results = []
     for folder in ("a", "b/c"):

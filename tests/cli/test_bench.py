@@ -153,6 +153,7 @@ def test_help_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"  {kind} " in said
 
 
+@pytest.mark.slow
 def test_against_measures_two_installed_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

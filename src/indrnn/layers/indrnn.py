@@ -191,7 +191,7 @@ class IndRNN(nn.Module):
         self, x: Tensor, h_0: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
-        if self.training:
+        if self.training and torch.is_grad_enabled():
             self.bound.watch(lambda: [getattr(self, f"weight_hh{suffix}") for suffix in self._suffixes])
         B, N, L = x.shape[1], self.hidden_size, self.num_layers
         masks: list[Tensor | None] = [None] * (L - 1)
@@ -380,7 +380,7 @@ class IndRNNCell(nn.Module):
             expected = f"(B, {self.input_size}) or ({self.input_size},)"
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
         weight = self.weight_ih
-        if self.training:
+        if self.training and torch.is_grad_enabled():
             self.bound.watch(lambda: [self.weight_hh])
         check_like_weight("input", input, weight)
         check_tensor("hx", hx, (*input.shape[:-1], self.hidden_size))

@@ -53,13 +53,18 @@ class Timeline:
 
 
 WHOLE = Timeline()
-_thread = threading.local()
+
+
+class _Thread(threading.local):
+    timeline: Timeline = WHOLE  # of a thread that has set none; an attribute that is there is found sooner
+
+
+_thread = _Thread()
 
 
 def timeline() -> Timeline:
     """What this thread's calls are given."""
-    here: Timeline = getattr(_thread, "timeline", WHOLE)
-    return here
+    return _thread.timeline
 
 
 @contextmanager
