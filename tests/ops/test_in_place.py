@@ -270,3 +270,17 @@ def test_bad_arguments_are_named() -> None:
         recurrence_(a * 1.0, u, torch.zeros(B, N + 1, dtype=torch.float64))
     with pytest.raises(ValueError, match="lengths must lie between 0 and T = 9"):
         recurrence_(a * 1.0, u, lengths=torch.tensor([1, 2, 10]))
+
+
+@pytest.mark.parametrize(
+    ("unpack", "message"),
+    [(lambda t: t.bfloat16(), "grad_h must be of h's type"), (lambda t: t.view(-1), "h must have the shape")],
+    ids=["another type", "another shape"],
+)
+def test_a_saved_tensor_that_a_hook_changed_is_checked(unpack: Any, message: str) -> None:
+    """The backward pass trusts the tensors that forward has checked, and no others."""
+    a, u, *_ = inputs(torch.float32)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: unpack(t) if t.dim() == 3 else t):
+        h, _ = recurrence_(a * 1.0, u)
+    with pytest.raises((TypeError, ValueError), match=message):
+        h.sum().backward()
