@@ -1,4 +1,4 @@
-"""The interface that the deep networks share."""
+"""`Network`: the interface of the deep networks, (T, B, input_size) to features and state."""
 
 from __future__ import annotations
 

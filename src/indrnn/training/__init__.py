@@ -1,4 +1,4 @@
-"""Training: a loop in plain PyTorch whose runs survive anything."""
+"""Training: a loop in plain PyTorch, with checkpoints from which a run is resumed to the bit."""
 
 from .folder import RunFolder
 from .listeners import Evaluation, Listener, Start, Step

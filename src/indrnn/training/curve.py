@@ -1,4 +1,4 @@
-"""The curve of a run."""
+"""`curve.png`: the metric of a run over its steps."""
 
 from __future__ import annotations
 

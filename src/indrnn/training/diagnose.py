@@ -1,4 +1,4 @@
-"""Where a number that is not finite came from."""
+"""NaN and infinity in training: the module in which one arose first."""
 
 from __future__ import annotations
 

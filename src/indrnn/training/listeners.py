@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on: events with numbers, and who listens to them."""
+"""Events of a run and their listeners: progress, metrics.jsonl, TensorBoard, Weights & Biases, curve.png."""
 
 from __future__ import annotations
 

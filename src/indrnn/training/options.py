@@ -1,4 +1,4 @@
-"""How a network is trained."""
+"""Training options: optimiser, learning rate schedules, clipping, precision, evaluation, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is learnt: batches, a loss, and numbers that say how well it went."""
+"""Tasks: batches, loss and metrics of what is learnt; `TensorTask` for one's own data."""
 
 from __future__ import annotations
 
