@@ -108,6 +108,25 @@ def test_an_x_that_another_argument_shares_memory_with_is_left_alone(shared: str
         assert ours is expected is None or torch.equal(ours, expected)
 
 
+@pytest.mark.parametrize("shared", ["u", "weight", "shift", "h_0", "bias", "mask"])
+def test_an_x_that_an_argument_of_the_norm_shares_memory_with_is_left_alone(shared: str) -> None:
+    """The norm's weight and mask are read after h is written, and kept for the backward pass."""
+    results = []
+    for overwrite in (True, False):
+        a, u, *_ = inputs()
+        x = a * 1.0
+        before = x.detach().clone()
+        part = {"h_0": x[2], "mask": x[2:3]}.get(shared, x[2, 1])
+        one = torch.ones(N, dtype=torch.float64)
+        options: dict[str, Any] = {"u": u, "weight": one, "shift": one} | {shared: part.detach()}
+        y, h_last, mean, var = recurrence_norm(x, **options, place="after", overwrite=overwrite)
+        assert torch.equal(x, before)
+        gradients = torch.autograd.grad(y.square().sum() + h_last.sum(), (a, u), allow_unused=True)
+        results.append((y, h_last, mean, var, *gradients))
+    for ours, expected in zip(*results, strict=True):
+        assert ours is expected is None or torch.equal(ours, expected)
+
+
 def test_an_x_that_keeps_its_gradient_is_left_alone() -> None:
     """Written over, it would be given h's gradient in place of its own."""
     gradients = []

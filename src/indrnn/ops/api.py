@@ -119,8 +119,14 @@ def _by_op(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
         ) from error
 
 
-def can_overwrite(call: Forward, backend: str | None) -> bool:
-    """Whether x may be computed over: by the C++ kernel, unseen, and in memory that is nobody else's."""
+def can_overwrite(call: Forward, backend: str | None, *others: Tensor | None) -> bool:
+    """Whether x may be computed over: by the C++ kernel, unseen, and in memory that is nobody else's.
+
+    Args:
+        call: the call.
+        backend: as for `recurrence`.
+        others: what is read or kept for backward beside the call's own tensors.
+    """
     x = call.x
     if not isinstance(x, Tensor) or is_watched() or not are_plain(*call[:6]):
         return False
@@ -130,7 +136,7 @@ def can_overwrite(call: Forward, backend: str | None) -> bool:
         return False
     if x.retains_grad or keeps_results():
         return False
-    for other in call[1:6]:  # also kept for backward
+    for other in (*call[1:6], *others):  # also kept for backward
         if other is not None and torch._C._is_alias_of(x, other):  # type: ignore[attr-defined]
             return False
     return choice.choose(x, call.activation, backend) is kernel

@@ -74,7 +74,7 @@ def recurrence_norm(
         run = OPS.recurrence_norm if torch.compiler.is_exporting() else RecurrenceNorm.apply  # as in api.py
         y, h_last, _, mean, var = run(*call, backend)
     else:
-        overwrite = overwrite and place == "after" and can_overwrite(call.recurrence, backend)
+        overwrite = overwrite and place == "after" and can_overwrite(call.recurrence, backend, weight, shift, mask)
         y, h_last, _, mean, var = _Direct.apply(overwrite, *call, backend)  # which checks
     return y, h_last, mean, var
 
