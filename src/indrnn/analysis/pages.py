@@ -1,15 +1,17 @@
 """Tables on pages beside the files they come from: `indrnn report --check`.
 
-A table under a line `<!-- from SOURCE -->` is compared with SOURCE: a folder of kept runs, a folder of such folders, or
-the tables of a benchmark, whose headings are the page's columns. A row is found there by its command, else by its first
-cell. Numbers on the page may be rounded; in a column "ours" each must be somewhere in the source's row, and columns
-that the source does not have are the page's own.
+A table under a line `<!-- from SOURCE -->` is compared with SOURCE: a folder of kept runs, a folder of such, the
+tables of a benchmark, whose headings are the page's columns, or the numbers of an analysis or a benchmark in JSON. A
+row is found there by its command, else by its first cell. Numbers on the page may be rounded; in a column "ours" each
+must be somewhere in the source's row, and columns that the source does not have are the page's own.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 from .runs import Page, kept, table_of
 
@@ -46,6 +48,8 @@ def _source(source: Path, kinds: dict[str, Page]) -> Table:
     if source.is_dir():
         return [row for name in sorted(kinds) if (source / name).is_dir() for row in _source(source / name, kinds)]
     text = source.read_text(encoding="utf-8")
+    if source.suffix == ".json":
+        return _measured(json.loads(text)["rows"])
     headed = re.findall(r"^([^|\n]+?):[^|\n]*\n+((?:\|.*\n?)+)", text, re.MULTILINE)
     if not headed:
         return [row for table in tables(text) for row in table]
@@ -56,6 +60,19 @@ def _source(source: Path, kinds: dict[str, Page]) -> Table:
                 name, *cells = row.values()
                 rows.setdefault(name, {"": name})[heading] = " ".join(cells)
     return list(rows.values())
+
+
+def _measured(rows: list[dict[str, Any]]) -> Table:
+    """Numbers in JSON: rows of an analysis as they are; of a benchmark, a row for each title, with its candidates."""
+    if not all({"title", "name"} <= row.keys() for row in rows):
+        return [{name.replace("_", " "): str(value) for name, value in row.items()} for row in rows]
+    by_title: dict[str, dict[str, str]] = {}
+    for row in rows:
+        cells = by_title.setdefault(row["title"], {"": row["title"]})
+        cells[row["name"]] = "{median} [{low}, {high}]".format(**row["ratio"])
+        if "peak_bytes" in row:
+            cells[f"{row['name']}, peak MiB"] = str(row["peak_bytes"] / 2**20)
+    return list(by_title.values())
 
 
 def tables(text: str) -> list[Table]:
@@ -79,7 +96,7 @@ def _differs(row: dict[str, str], rows: Table) -> str | None:
     if not found:
         return f"no row {name!r} in the source"
     problems = [problem for each in found if (problem := _cells(row, each, key))]
-    return None if len(problems) < len(found) else f"{name}: {problems[0]}"
+    return None if len(problems) < len(found) else f"{name}: {' or '.join(problems)}"
 
 
 def _cells(row: dict[str, str], source: dict[str, str], key: str) -> str | None:
@@ -106,5 +123,6 @@ def _numbers(cell: str) -> list[str]:
 
 def _rounds(mine: str, theirs: str) -> bool:
     """Whether a number may be another, rounded to fewer digits."""
-    decimals = len(mine.partition(".")[2]) if "e" not in mine else 12
-    return abs(float(mine) - float(theirs)) <= 0.5 * 10.0**-decimals * (1 + 1e-9) if mine != theirs else True
+    digits, _, power = mine.partition("e")
+    half = 0.5 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
+    return mine == theirs or abs(float(mine) - float(theirs)) <= half * (1 + 1e-9)
