@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import torch
@@ -36,15 +37,14 @@ class Alone:
         """Sum gradients, losses and wishes to stop over the processes."""
         return loss, stop
 
-    def norm(self) -> Tensor:
-        """The norm of the gradient, as a tensor on its device."""
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """The norm of the gradients together, as a tensor on their device."""
         if not gradients:
             return torch.zeros(())
         if gradients[0].device.type == "cpu":
             norm = _norm(gradients, None)
             # Large ones may overflow together, where each is finite and will be clipped.
-            return norm if torch.isfinite(norm) else _norm(gradients, torch.float64)
+            return norm if math.isfinite(norm.item()) else _norm(gradients, torch.float64)
         return _norm(gradients, torch.float64 if gradients[0].device.type == "cuda" else None)
 
     def model_state(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Alone:
 def _norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
     norms = torch._foreach_norm(gradients, 2.0, dtype)
     wide = torch.float32 if gradients[0].device.type == "mps" else torch.float64
-    norm: Tensor = torch.linalg.vector_norm(torch.stack([each.to(wide) for each in norms]))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms), dtype=wide)
     return norm
 
 
@@ -139,9 +139,9 @@ class Divided(Overlapped):
         self.runner.set_requires_gradient_sync(last)
         return contextlib.nullcontext()
 
-    def norm(self) -> Tensor:
+    def norm(self, gradients: list[Tensor]) -> Tensor:
         """See `Alone.norm`."""
-        norm: Any = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        norm: Any = nn.utils.get_total_norm(gradients)
         return norm.full_tensor().double()  # type: ignore[no-any-return]
 
     def model_state(self) -> dict[str, Any]:

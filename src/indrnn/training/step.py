@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -80,7 +81,7 @@ class Stepper:
             parameters["lr"] = self.lr
         self.optimizer.zero_grad()
         self.carried = carried(self.task)
-        mine = torch.zeros((), dtype=self._wide, device=self.device)
+        mine: Tensor | None = None
         for piece in range(options.accumulate):
             self.seed_for(step, piece)
             batch = self.batches(step, piece)
@@ -89,14 +90,17 @@ class Stepper:
             with sharing.piece(last=piece == options.accumulate - 1):
                 with self.autocast():
                     loss = self.task.loss(self.runner, batch)
-                self._scaled(loss * (share * sharing.scale)).backward()
-            mine += loss.detach() * share
-        total, stops = sharing.finish(mine, stop)
+                self._scaled(_times(loss, share * sharing.scale)).backward()
+            part = _times(loss.detach(), share).to(self._wide)
+            mine = part if mine is None else mine + part
+        assert mine is not None
+        summed, stops = sharing.finish(mine, stop)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        norm = sharing.norm()
+        gradients = [parameter.grad for parameter in sharing.parameters if parameter.grad is not None]
+        total, norm = self._seen(summed), self._seen(sharing.norm(gradients))
         stop = self._heed(step, total, norm, stops)
-        self._clip(norm)
+        self._clip(gradients, norm)
         self._update()
         constrain_(self.model)
         if self.average is not None:
@@ -123,13 +127,18 @@ class Stepper:
     def _scaled(self, loss: Tensor) -> Tensor:
         return loss if self.scaler is None else self.scaler.scale(loss)
 
-    def _heed(self, step: int, loss: Tensor, norm: Tensor, stops: Tensor | bool) -> bool:
+    def _seen(self, value: Tensor) -> Tensor | float:
+        """A number as Python's own, whose arithmetic takes no call of torch; a tensor where looking would wait."""
+        return value if self._later.waits else value.item()
+
+    def _heed(self, step: int, loss: Tensor | float, norm: Tensor | float, stops: Tensor | bool) -> bool:
         """Raise where numbers are not finite; on a GPU a step later, and the weights are left alone in between."""
-        bad = ~torch.isfinite(loss if self.scaler is not None else loss + norm)  # else the scaler sees to gradients
-        if not self._later.waits:
-            if bad:
+        telling = loss if self.scaler is not None else loss + norm  # the scaler sees to gradients
+        if not isinstance(loss, Tensor) or not isinstance(telling, Tensor):
+            if not math.isfinite(telling):
                 raise NotFiniteError(step, float(loss))
             return bool(stops)
+        bad = ~torch.isfinite(telling)
         self._bad = torch.maximum(self._bad, bad.to(self._bad))
         if self.scaler is None:
             self.optimizer.found_inf = self._bad  # type: ignore[attr-defined]
@@ -149,12 +158,12 @@ class Stepper:
             raise NotFiniteError(step, loss)
         return bool(wish)
 
-    def _clip(self, norm: Tensor) -> None:
+    def _clip(self, gradients: list[Tensor], norm: Tensor | float) -> None:
         options = self.options
-        gradients = [parameter.grad for parameter in self.sharing.parameters if parameter.grad is not None]
         if options.clip_norm is not None and gradients:
-            factor = (options.clip_norm / (norm + 1e-6)).clamp(max=1.0)
-            torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+            like = gradients[0]
+            factor = torch.as_tensor(options.clip_norm / (norm + 1e-6), dtype=self._wide, device=like.device)
+            torch._foreach_mul_(gradients, factor.clamp(max=1.0).to(like.dtype))
         if options.clip is not None and gradients:
             torch._foreach_clamp_min_(gradients, -options.clip)
             torch._foreach_clamp_max_(gradients, options.clip)
@@ -331,6 +340,11 @@ class Later:
         if event is not None:
             event.synchronize()
         return step, values
+
+
+def _times(value: Tensor, factor: float) -> Tensor:
+    """The product, without a call of torch where it is the value."""
+    return value if factor == 1 else value * factor
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
