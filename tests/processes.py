@@ -6,8 +6,8 @@ import copy
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +37,10 @@ def work(module: nn.Module, x: Tensor, options: dict[str, Any], gradient: Tensor
 def work_in_processes(calls: list[list[Call]], directory: Path, seconds: float = 60) -> tuple[list[list[Results]], str]:
     """Each process's calls, made in step with those of the others; and what they said, which may be a warning."""
     torch.save(calls, directory / "calls")
-    command = [sys.executable, __file__, str(directory)]
-
-    def run(rank: int) -> subprocess.CompletedProcess[str]:
-        arguments = [*command, str(rank), str(len(calls))]
-        return subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=False)
-
-    with ThreadPoolExecutor(len(calls)) as pool:
-        processes = list(pool.map(run, range(len(calls))))
-    said = "".join(process.stderr for process in processes)
-    assert all(process.returncode == 0 for process in processes), said
-    return [torch.load(directory / f"results{rank}") for rank in range(len(calls))], said
+    command = [sys.executable, __file__, str(directory), str(len(calls))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, done.stderr
+    return [torch.load(directory / f"results{rank}") for rank in range(len(calls))], done.stderr
 
 
 def divided(module: nn.Module, x: Tensor, options: dict[str, Any], gradient: Tensor, first: int) -> list[Call]:
@@ -76,15 +69,32 @@ def assert_one_batch(parts: Sequence[Results], whole: Results, **tolerance: Any)
             torch.testing.assert_close(piece, expected, msg=f"{name}: {{}}".format, **tolerance)
 
 
-def main(directory: Path, rank: int, size: int) -> None:
-    """One process."""
-    torch.set_num_threads(1)
+def one(directory: Path, rank: int, size: int) -> None:
+    """What one process does."""
     dist.init_process_group("gloo", f"file://{directory / 'meeting'}", rank=rank, world_size=size)
     calls = torch.load(directory / "calls", weights_only=False)[rank]
     torch.save([work(*call) for call in calls], directory / f"results{rank}")
     dist.barrier()
-    os._exit(0)  # torch now and then aborts in its own clean-up, after collectives that were differentiated
+
+
+def forked(work: Callable[[int], None], size: int) -> int:
+    """Run it in so many processes, forked from this one, as the import of torch is what costs; the worst exit code."""
+    torch.set_num_threads(1)
+    children = []
+    for rank in range(size):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                work(rank)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(code)  # torch now and then aborts in its own clean-up, after collectives that were differentiated
+        children.append(child)
+    return max(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) for child in children)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    folder, count = Path(sys.argv[1]), int(sys.argv[2])
+    sys.exit(forked(lambda rank: one(folder, rank, count), count))

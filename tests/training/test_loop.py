@@ -888,7 +888,7 @@ def test_ten_lines_learn(tmp_path: Path) -> None:
         network = indrnn.PlainIndRNN(3, 32, layers=2, batch_first=True)
         model = indrnn.SequenceClassifier(network, classes=2)
         data = TensorTask((x[:1500], y[:1500]), (x[1500:], y[1500:]), batch_size=50)
-        options = Training(steps=300, lr=2e-3, schedule=OneCycle())
+        options = Training(steps=150, lr=4e-3, schedule=OneCycle(), evaluate_every=50, gather=5)
         result = train(model, data, options, out=tmp_path, resume=True, quiet=True)
         with torch.no_grad():
             right = (model(x[1500:])[0].argmax(1) == y[1500:]).sum().item()

@@ -431,7 +431,8 @@ def test_a_result_is_json(tmp_path: Path) -> None:
 
 def test_a_standard_output_that_ends_does_not_end_a_run(tmp_path: Path) -> None:
     """`| head -1`, a full device, and none at all."""
-    command = f"{sys.executable} -m indrnn train adding-100-fast --length 5 --steps 4 --evaluate-every 1 --no-curve"
+    command = f"{sys.executable} -m indrnn train adding-100-fast --length 5 --steps 4 --evaluate-every 1"
+    command += " --no-curve --no-tensorboard --threads 1"
     for name, way in (("head", "| head -1"), ("full", ">/dev/full"), ("closed", ">&-")):
         script = f"set -o pipefail; {command} --out {name} {way}"
         done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
