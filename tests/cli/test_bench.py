@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.bench import against, layer, network, peers, scale, stream
+from indrnn.bench import against, layer, loop, network, peers, scale, stream
 from indrnn.bench.against import Case
 from indrnn.cli import main
 from indrnn.ops.cpu import kernel
@@ -34,6 +35,12 @@ def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "LAYERS": (1, 2),
             "OUT_OF_CACHE": 2000,
         },
+        loop: {
+            "SIDE": 4,
+            "HIDDEN": 5,
+            "CASES": tuple(replace(case, steps=2) for case in loop.CASES),
+            "STARTED": {"nothing": "pass", "more": "import json"},
+        },
     }
     for module, values in sizes.items():
         for name, value in values.items():
@@ -54,7 +61,7 @@ def rows(kind: str, out: str = "results/bench") -> list[dict[str, Any]]:
     return kept
 
 
-@pytest.mark.parametrize("kind", ["layer", "network", "stream", "scale"])
+@pytest.mark.parametrize("kind", ["layer", "network", "stream", "scale", "loop"])
 def test_each_leaves_numbers_tables_and_a_figure(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     assert bench(kind, "--quick", "--rounds", "2", "--out", "a/b") == 0
@@ -123,11 +130,26 @@ def test_scale_fits_an_exponent_and_says_what_memory_went_beyond(capsys: pytest.
     assert "T = 80: " in said
 
 
+def test_loop_times_both_loops_in_every_round() -> None:
+    assert bench("loop", "--rounds", "3") == 0
+    kept = rows("loop")
+    assert [row["name"] for row in kept] == [*(case.title for case in loop.CASES), "nothing", "more"]
+    for row in kept[: len(loop.CASES)]:
+        assert row["ms"]["median"] > 0
+        assert row["more_ms"]["low"] <= row["more_ms"]["median"] <= row["more_ms"]["high"]
+
+
+def test_a_loop_that_learns_something_else_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop.BareLoop, "take", lambda self, step: None)
+    with pytest.raises(AssertionError, match="not close"):
+        loop.check_agreement(torch.device("cpu"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "bench needs one of layer, network, stream, scale"),
-        (["speed"], "bench needs one of layer, network, stream, scale, got speed"),
+        ([], "bench needs one of layer, network, stream, scale, loop"),
+        (["speed"], "bench needs one of layer, network, stream, scale, loop, got speed"),
         (["layer", "--rounds", "1"], "rounds must be a whole number of at least 2, got 1"),
         (["layer", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
         (["layer", "--device", "abacus"], "device: abacus cannot be used"),
@@ -149,7 +171,7 @@ def test_bad_arguments_are_named(arguments: list[str], message: str, capsys: pyt
 def test_help_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--help") == 0
     said = capsys.readouterr().out
-    for kind in ("layer", "network", "stream", "scale"):
+    for kind in ("layer", "network", "stream", "scale", "loop"):
         assert f"  {kind} " in said
 
 

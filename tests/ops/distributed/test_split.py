@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import copy
 import datetime
-import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +33,7 @@ from indrnn.networks.config import Place
 from indrnn.ops import split_recurrence, split_time, sum_gradients, timeline
 from indrnn.ops.distributed.exchange import add_up
 from tests.ops.problems import NAMES, Problem, problem
+from tests.processes import forked
 
 T, B = 37, 5
 UNEVEN = {2: (30, 7), 4: (9, 0, 20, 8)}
@@ -401,25 +400,6 @@ def process(directory: Path, rank: int, size: int) -> None:
     dist.barrier()
 
 
-def main(directory: Path, size: int) -> None:
-    """All processes: forked from one, for the import of torch is what costs."""
-    torch.set_num_threads(1)
-    children = []
-    for rank in range(size):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                process(directory, rank, size)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            os._exit(status)
-        children.append(child)
-    statuses = [os.waitpid(child, 0)[1] for child in children]
-    sys.exit(any(statuses))
-
-
 # ---- the tests
 
 
@@ -491,4 +471,5 @@ def test_needs_a_process_group() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    folder, count = Path(sys.argv[1]), int(sys.argv[2])
+    sys.exit(forked(lambda rank: process(folder, rank, count), count))
