@@ -99,7 +99,7 @@ def _flush() -> None:
 def _in_a_line(error: Exception) -> bool:
     """Whether its message says enough: a run that cannot go on, a disk or memory that is full."""
     from ..training import RunError
-    from ..training.run import out_of_memory
+    from ..training.trouble import out_of_memory
 
     return isinstance(error, (RunError, OSError)) or out_of_memory(error)
 

@@ -15,10 +15,9 @@ from ..recipes import Recipe
 from ..recipes.pixels import PixelsRecipe
 from ..recipes.types import TYPES
 from ..training import RunFolder, Shard
-from ..training.evaluation import measure
+from ..training.evaluation import is_finished, load_best, measure
 from ..training.options import check_count
 from ..training.processes import Processes, choose_device
-from ..training.run import is_finished, load_best
 from ..training.step import autocast
 from .main import UsageError, say
 from .parse import Parser

@@ -21,9 +21,9 @@ from ..recipes.parameters import PARAMETERS
 from ..recipes.types import TYPES
 from ..training import Result, RunFolder, Training
 from ..training import train as train_model
+from ..training.evaluation import load_best
 from ..training.folder import Asked, plain
 from ..training.options import SCHEDULES, check_seed
-from ..training.run import load_best
 from .main import UsageError, say
 from .parse import Parser
 

@@ -1,10 +1,12 @@
 """Training: a loop in plain PyTorch, with checkpoints from which a run is resumed to the bit."""
 
+from .evaluation import evaluate
 from .folder import RunFolder
 from .listeners import Evaluation, Listener, Start, Step
 from .options import Constant, Cosine, OneCycle, Plateau, Schedule, Steps, Training
-from .run import Result, RunError, evaluate, train
+from .run import Result, train
 from .task import Batch, Measured, Shard, Task, TensorTask, derive_seed, generator, rows_of
+from .trouble import RunError
 
 __all__ = [
     "Batch",

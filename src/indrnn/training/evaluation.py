@@ -1,20 +1,22 @@
-"""Evaluations: measured together by all processes, stopped between batches, and the best weights kept."""
+"""Evaluations: measured together by all processes, stopped between batches, and the best weights kept and found."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..layers.statistics import gather_statistics, is_batch_norm
-from .checkpoint import Checkpoints
-from .processes import Processes
-from .step import Stepper, carried
-from .task import Batch, Measured, Shard
+from .checkpoint import BrokenCheckpointError, Checkpoints
+from .folder import RunFolder
+from .processes import Processes, choose_device
+from .step import Stepper, autocast, carried
+from .task import Batch, Measured, Shard, Task
 
 
 def measure(
@@ -41,6 +43,59 @@ def measure(
     total = sum(each[1] for each in everyone)
     names = dict.fromkeys(name for each in everyone for name in each[0])
     return {name: sum(each[0].get(name, 0.0) for each in everyone) / total for name in names}
+
+
+def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "auto") -> dict[str, float]:
+    """Measure the best weights of a run again, with the precision it was trained in: `Task.test`, else `evaluate`.
+
+    Args:
+        model: built as for the run; it ends up with those weights.
+        task: of the run.
+        run: its folder.
+        device: where to compute.
+    """
+    folder = RunFolder(Path(run))
+    load_best(model, folder)
+    where = choose_device(device, Processes())
+    model.to(where).eval()
+    precision = folder.read_json(folder.config)["training"]["precision"]
+    if precision == "fp16" and where.type == "cpu":
+        precision = "float32"
+    with torch.no_grad(), autocast(precision, where):
+        found = measure(task.test(model, Shard()), Processes())
+        return found or measure(task.evaluate(model, 0, Shard()), Processes()) or {}
+
+
+def is_finished(folder: RunFolder) -> bool:
+    """Whether the weights in a run's folder are those of its last checkpoint, and not of a time before it went on."""
+    if not (folder.result.exists() and folder.weights.exists()):
+        return False
+    state, _ = folder.checkpoints.find()
+    return state is None or bool(state["step"] == folder.read_json(folder.result)["steps"])
+
+
+def load_best(model: nn.Module, folder: RunFolder) -> tuple[int | None, bool]:
+    """Give a model the best weights of a run, whose folder is left as it is.
+
+    Returns:
+        Their step, and whether the run is finished.
+    """
+    if is_finished(folder):
+        from safetensors.torch import load_model
+
+        load_model(model, folder.weights)
+        return folder.read_json(folder.result)["best_step"], True
+    state, troubles = folder.checkpoints.find()
+    if state is None:
+        raise ValueError("; ".join(troubles) or f"{folder.path} holds no weights and no checkpoint")
+    if state["best_step"] is None:
+        raise ValueError(f"{folder.path} holds no weights and no checkpoint with an evaluation yet")
+    try:
+        best = folder.checkpoints.load_best(state["best_step"])
+    except (BrokenCheckpointError, OSError) as error:
+        raise ValueError(f"the best weights so far cannot be read: {error}") from None
+    model.load_state_dict(best.get("weights", best["model"]))
+    return state["best_step"], False
 
 
 class Evaluator:

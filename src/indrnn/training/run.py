@@ -11,7 +11,6 @@ import hashlib
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, is_dataclass
@@ -22,19 +21,17 @@ import torch
 from torch import nn
 
 from ..models import weights_as_bytes
-from .checkpoint import FORMAT, BrokenCheckpointError, verify, write_atomically
+from .checkpoint import FORMAT, write_atomically
 from .diagnose import first_not_finite
-from .evaluation import Evaluator, measure
-from .folder import RunFolder, command, defaults, finite, flat, machine, now, plain
+from .evaluation import Evaluator
+from .folder import RunFolder, command, finite, machine, now, plain
 from .listeners import Curve, Evaluation, Listener, Listeners, MetricsFile, Start, Step, TensorBoard, WandB, progress
-from .options import FREE_ON_RESUME, Training
-from .processes import LostError, Processes, choose_device, processes
-from .step import NotFiniteError, Stepper, autocast, may_fuse, to_device
-from .task import Shard, Task
-
-
-class RunError(RuntimeError):
-    """A run that cannot go on, and why, in a line."""
+from .opening import Opening
+from .options import Training
+from .processes import Processes, choose_device, processes
+from .step import NotFiniteError, Stepper, may_fuse, to_device
+from .task import Task
+from .trouble import RunError, lost, out_of_memory, signals
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ def train(
     if resume and overwrite:
         raise ValueError("resume and overwrite cannot both be asked for")
     threads = torch.get_num_threads()
-    with _lost(), processes(options.device) as group, torch.random.fork_rng(devices=_gpus()):
+    with lost(), processes(options.device) as group, torch.random.fork_rng(devices=_gpus()):
         run = _Run(model, task, options, RunFolder(Path(out)), seed, group)
         run.asked |= config or {}
         run.model_config = model_config or _config_of(model)
@@ -114,63 +111,10 @@ def train(
                 torch.set_num_threads(options.threads)
             with contextlib.ExitStack() as stack:
                 run.open(stack, resume, overwrite)
-                with _signals() as run.received:
+                with signals() as run.received:
                     return run.live(draw)
         finally:
             torch.set_num_threads(threads)
-
-
-def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "auto") -> dict[str, float]:
-    """Measure the best weights of a run again, with the precision it was trained in: `Task.test`, else `evaluate`.
-
-    Args:
-        model: built as for the run; it ends up with those weights.
-        task: of the run.
-        run: its folder.
-        device: where to compute.
-    """
-    folder = RunFolder(Path(run))
-    load_best(model, folder)
-    where = choose_device(device, Processes())
-    model.to(where).eval()
-    precision = folder.read_json(folder.config)["training"]["precision"]
-    if precision == "fp16" and where.type == "cpu":
-        precision = "float32"
-    with torch.no_grad(), autocast(precision, where):
-        found = measure(task.test(model, Shard()), Processes())
-        return found or measure(task.evaluate(model, 0, Shard()), Processes()) or {}
-
-
-def is_finished(folder: RunFolder) -> bool:
-    """Whether the weights in a run's folder are those of its last checkpoint, and not of a time before it went on."""
-    if not (folder.result.exists() and folder.weights.exists()):
-        return False
-    state, _ = folder.checkpoints.find()
-    return state is None or bool(state["step"] == folder.read_json(folder.result)["steps"])
-
-
-def load_best(model: nn.Module, folder: RunFolder) -> tuple[int | None, bool]:
-    """Give a model the best weights of a run, whose folder is left as it is.
-
-    Returns:
-        Their step, and whether the run is finished.
-    """
-    if is_finished(folder):
-        from safetensors.torch import load_model
-
-        load_model(model, folder.weights)
-        return folder.read_json(folder.result)["best_step"], True
-    state, troubles = folder.checkpoints.find()
-    if state is None:
-        raise ValueError("; ".join(troubles) or f"{folder.path} holds no weights and no checkpoint")
-    if state["best_step"] is None:
-        raise ValueError(f"{folder.path} holds no weights and no checkpoint with an evaluation yet")
-    try:
-        best = folder.checkpoints.load_best(state["best_step"])
-    except (BrokenCheckpointError, OSError) as error:
-        raise ValueError(f"the best weights so far cannot be read: {error}") from None
-    model.load_state_dict(best.get("weights", best["model"]))
-    return state["best_step"], False
 
 
 def _config_of(model: nn.Module) -> dict[str, Any] | None:
@@ -178,43 +122,8 @@ def _config_of(model: nn.Module) -> dict[str, Any] | None:
     return plain(config) if is_dataclass(config) and not isinstance(config, type) else None
 
 
-@contextlib.contextmanager
-def _lost() -> Iterator[None]:
-    try:
-        yield
-    except LostError as error:
-        raise RunError(str(error)) from error
-
-
 def _gpus() -> list[int]:
     return list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect Ctrl-C, SIGTERM and SIGHUP instead of dying of them; a second one does what it always did."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    hang_up = getattr(signal, "SIGHUP", None)
-    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:  # nohup ignores it
-        numbers.append(hang_up)
-    before = {number: signal.getsignal(number) for number in numbers}
-
-    def take(number: int, _frame: Any) -> None:
-        received.append(number)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    for number in before:
-        signal.signal(number, take)
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Run:
@@ -258,7 +167,7 @@ class _Run:
         problem: Exception | None = None
         if self.group.main:
             try:
-                state = self._open_folder(stack, resume, overwrite)
+                state = Opening(self.folder, self.asked, self.group.count, self.tell).open(stack, resume, overwrite)
             except (ValueError, OSError, RunError) as error:
                 problem = error
         state, text, bad = self.group.from_main((state, str(problem or ""), isinstance(problem, RunError)))
@@ -284,104 +193,6 @@ class _Run:
                 self._save()
             if self.group.main:
                 self._record(state)
-
-    def _open_folder(self, stack: contextlib.ExitStack, resume: bool, overwrite: bool) -> dict[str, Any] | None:
-        folder = self.folder
-        used = folder.used
-        if used and not (resume or overwrite):
-            raise ValueError(
-                f"out: {folder.path} holds something already; go on with it (resume), replace it (overwrite), or name "
-                "another folder"
-            )
-        folder.prepare()
-        stack.enter_context(folder.locked())
-        if overwrite:
-            folder.clear()
-        state = self._found() if resume and used else None
-        if resume and not used:
-            self.tell("on_note", f"nothing to resume in {folder.path}: starting")
-        folder.remove_temporary()
-        return state
-
-    def _found(self) -> dict[str, Any]:
-        """The state to go on from. A run is never started over by itself: where there is none, this raises."""
-        folder = self.folder
-        state, troubles = folder.checkpoints.find()
-        if state is None:
-            if not folder.checkpoints.any and not folder.config.exists():
-                raise ValueError(f"out: {folder.path} holds something that is no run of indrnn; name another folder")
-            what = "; ".join(troubles) or f"{folder.checkpoints.folder} holds no checkpoint"
-            raise RunError(
-                f"cannot resume {folder.path}: {what}. Nothing was changed: put the checkpoint back from a copy, or "
-                "start over with overwrite (--overwrite), which throws this run away"
-            )
-        if state.get("format", 1) > FORMAT:
-            raise RunError(
-                f"cannot resume {folder.path}: its checkpoint has format {state['format']}, of a later version of "
-                f"indrnn; this one reads up to {FORMAT}"
-            )
-        # The checkpoint's options have a checksum; in the first format they are in config.json alone.
-        self._compare(state["config"] if "config" in state else folder.read_json(folder.config))
-        if state["processes"] != self.group.count:
-            raise ValueError(
-                f"this run must be resumed by as many processes as began it, {state['processes']}, "
-                f"got {self.group.count}"
-            )
-        folder.checkpoints.settle()
-        for trouble in troubles:
-            self.tell("on_note", f"{trouble}; it is set aside")
-        self._see_to_best(state)
-        self.tell("on_note", f"resuming at step {state['step']}")
-        short = folder.cut_metrics(state["metrics_bytes"])
-        if short:
-            self.tell("on_note", short)
-        return state
-
-    def _see_to_best(self, state: dict[str, Any]) -> None:
-        """Best weights that are lost: those of the finished run, else the best from here on."""
-        step = state["best_step"]
-        if step is None:
-            return
-        folder = self.folder
-        path = folder.checkpoints.best(step)
-        try:
-            verify(path)
-            return
-        except (BrokenCheckpointError, OSError) as error:
-            about = str(error)
-        if path.exists():
-            path.replace(path.with_suffix(".damaged"))
-        with contextlib.suppress(Exception):
-            if folder.read_json(folder.result)["best_step"] == step:
-                from safetensors.torch import load_file
-
-                weights = load_file(folder.weights)
-                if weights.keys() == state["model"].keys():
-                    folder.checkpoints.save_best(step, {"model": weights})
-                    self.tell("on_note", f"{about}; the best weights are taken from {folder.weights}")
-                    return
-        self.tell("on_note", f"{about}; the best weights of step {step} are lost, and the best are sought from here on")
-        folder.checkpoints.forget_best()
-        state["best_step"], state["best"], state["since_best"] = None, {}, 0
-
-    def _compare(self, earlier: dict[str, Any]) -> None:
-        """Raise where this run is not the one it is to go on with."""
-        new = flat(plain(self.asked))
-        usual = flat(defaults(self.asked))
-        old = flat({name: value for name, value in earlier.items() if name not in _OF_THIS_TIME})
-        for part in ("task", "model"):  # earlier versions did not record these
-            if part not in earlier:
-                new = {name: value for name, value in new.items() if name.partition(".")[0] != part}
-        differences = []
-        for name in sorted({*new, *old}):
-            if name.startswith("training.") and name.removeprefix("training.") in FREE_ON_RESUME:
-                continue
-            kind = name.rpartition(".")[0] + ".type"  # a field that an earlier version did not have was at its default
-            before = old[name] if name in old else usual.get(name) if old.get(kind) == new.get(kind) else None
-            if before != new.get(name):
-                differences.append(f"{name} was {before!r} and is now {new.get(name)!r}")
-        if differences:
-            raise ValueError(f"cannot resume {self.folder.path} with other options: {'; '.join(differences)}")
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.stepper.load_state_dict(state)
@@ -620,14 +431,6 @@ class _Weights(nn.Module):
         return self._state
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether this is what torch says when there is no memory left."""
-    words = ("can't allocate memory", "out of memory", "not enough memory")
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
-    )
-
-
 def _about(model: nn.Module) -> dict[str, Any]:
     """What a model is: its class, its size, and a checksum of the shapes of what it holds."""
     state = model.state_dict()
@@ -635,7 +438,3 @@ def _about(model: nn.Module) -> dict[str, Any]:
     checksum = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return {"class": type(model).__qualname__, "parameters": parameters, "shapes": checksum}
-
-
-# What config.json says beside what was asked for
-_OF_THIS_TIME = ("processes", "fused", "command", "started", "threads", "machine", "resumed")
