@@ -67,14 +67,22 @@ class Bench:
         self.say(", ".join(f"{key} {value}" for key, value in self.machine().items()))
 
     def compare(
-        self, title: str, base: str, candidates: Mapping[str, Callable[[], object]], *, slower: bool = False
+        self,
+        title: str,
+        base: str,
+        candidates: Mapping[str, Callable[[], object]],
+        *,
+        slower: bool = False,
+        rounds: int | None = None,
     ) -> dict[str, Quantiles]:
         """Measure all, and give `base`'s time over each other's (with `slower`, each other's over `base`'s).
+
+        `rounds` is for candidates that take long: the benchmark's own number if None.
 
         Returns:
             The ratios.
         """
-        raw = self.interleaved(candidates)
+        raw = self.interleaved(candidates, rounds=rounds)
         head = f"time, as a multiple of {base}" if slower else f"times faster than {base}"
         self.say(f"\n{title}\n\n| | {head} [20 %, 80 %] | ms |\n|---|---|---|")
         ratios = {}
@@ -86,10 +94,12 @@ class Bench:
             self.rows.append({"title": title, "name": name, "base": base, "ms": asdict(took), "ratio": asdict(ratio)})
         return ratios
 
-    def interleaved(self, candidates: Mapping[str, Callable[[], object]], warm_up: int = 2) -> dict[str, list[float]]:
+    def interleaved(
+        self, candidates: Mapping[str, Callable[[], object]], warm_up: int = 2, *, rounds: int | None = None
+    ) -> dict[str, list[float]]:
         """Milliseconds, round by round: each runs once a round, so that what else the machine does falls on all."""
         raw: dict[str, list[float]] = {name: [] for name in candidates}
-        for i in range(warm_up + self.rounds):
+        for i in range(warm_up + (self.rounds if rounds is None else rounds)):
             for name, run in candidates.items():
                 self.wait()
                 start = time.perf_counter()

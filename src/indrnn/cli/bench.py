@@ -26,7 +26,7 @@ KINDS = {
     "scale": "time and memory as T, batch, neurons, layers and threads grow",
     "loop": "what the training loop adds to a bare one, and the command line to the start of Python",
 }
-ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 15}
+ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 41}
 ROUNDS_AGAINST = 31  # a few per cent are looked for
 
 
