@@ -87,7 +87,7 @@ def test_tables_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch, capsys
         main(["report", "--check"])
     said = capsys.readouterr().out
     assert ended.value.code == 0, said
-    assert int(said.split()[0]) >= 9
+    assert int(said.split()[0]) >= 11
 
 
 def test_a_table_that_differs_is_found(tmp_path: Path) -> None:
