@@ -49,10 +49,11 @@ def _new_checksum(dtype: Any) -> Any:
 
 
 def checksum_of(ids: Ids) -> str:
+    """Of ids and their type."""
     found = _new_checksum(ids.dtype)
     for start in range(0, len(ids), _PIECE):
         found.update(ids[start : start + _PIECE].tobytes())
-    return found.hexdigest()
+    return str(found.hexdigest())
 
 
 def encode_file(
@@ -68,6 +69,8 @@ def encode_file(
     try:
         source = _Source(name, path, unit, words, rules or {}, tokeniser)
         target = cache_folder() / "text" / f"{source.key}.ids"
+        if (found := _kept(source, target)) is not None:
+            return found
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with locked(target.with_suffix(".lock")):  # another process finds it when its turn comes
@@ -188,6 +191,8 @@ class _Source:
 
     def write(self, target: Path) -> Encoded:
         """Encode into a file of the cache, and what it is beside it; each is whole at every moment."""
+        for left in target.parent.glob(f".{target.name}.*.tmp"):  # of a process that was killed: we hold the lock
+            left.unlink(missing_ok=True)
         with progress(0, 2 * self.size) as advance:
             plan = self._plan(advance)
             temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
