@@ -17,6 +17,7 @@ from .layers import ConvIndRNN1d, ConvIndRNN2d, IndRNN, IndRNNCell, SequenceBatc
 from .layers.bound import RecurrentBound
 from .layers.config import ModuleConfig, config_of
 from .networks import Dense, Head, LanguageModel, Plain, Residual, TiedEmbedding
+from .tokeniser import Tokeniser
 
 __all__ = ["CONFIGS", "AnyNetwork", "Baseline", "Dense", "Head", "Plain", "Residual", "Transformer", "load", "save"]
 
@@ -34,7 +35,7 @@ _MODULES: dict[str, type[nn.Module]] = {
 }
 """The modules that are built from their constructor's arguments, by the name that stands in a file."""
 
-_MODEL, _WEIGHTS = "model.json", "weights.safetensors"
+_MODEL, _WEIGHTS, _TOKENISER = "model.json", "weights.safetensors", "tokeniser.json"
 
 
 def to_plain(config: Any) -> Any:
@@ -65,7 +66,7 @@ def from_plain(value: Any, types: dict[str, type] = CONFIGS) -> Any:
 def save(model: nn.Module, folder: str | Path) -> None:
     """Write a model into a folder, as weights.safetensors and model.json, from which `load` builds it again.
 
-    For every layer, network, head and baseline of this package. Each file is complete at every moment; a folder that
+    A language model's tokeniser, where it has one, goes into tokeniser.json beside them. For every layer, network, head and baseline of this package. Each file is complete at every moment; a folder that
     holds a model already gets the new one. A model of another type, or one that was changed since it was built (pruned,
     wrapped, parametrised), is refused: save its `state_dict` with torch.
 
@@ -79,6 +80,9 @@ def save(model: nn.Module, folder: str | Path) -> None:
         raise ValueError(f"folder must be a folder or a new name, and {folder} is a file")
     folder.mkdir(parents=True, exist_ok=True)
     content = {_WEIGHTS: weights_as_bytes(model), _MODEL: (json.dumps(to_plain(config), indent=2) + "\n").encode()}
+    tokeniser = getattr(model, "tokeniser", None)
+    if isinstance(tokeniser, Tokeniser):
+        content[_TOKENISER] = tokeniser.to_json().encode()
     temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in content}
     try:
         for name, path in temporary.items():
@@ -88,6 +92,8 @@ def save(model: nn.Module, folder: str | Path) -> None:
                 os.fsync(file.fileno())
         for name, path in temporary.items():
             path.replace(folder / name)
+        if _TOKENISER not in content:  # of the model that was here before
+            (folder / _TOKENISER).unlink(missing_ok=True)
     finally:
         for path in temporary.values():
             with contextlib.suppress(OSError):
@@ -123,6 +129,9 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module
     Args:
         folder: the folder of a run, or any that holds a weights.safetensors and a model.json.
         device: where the parameters go.
+
+    Returns:
+        The model. A language model of a run, or saved with its tokeniser, has that as `model.tokeniser`.
 
     Example:
         model = indrnn.load("runs/adding-100")
@@ -161,7 +170,18 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module
         if isinstance(module, RecurrentBound):  # which may have been set after the model was built
             module.upper, module.lower = (float(value) for value in stored[f"{name}._extra_state"])
     model.load_state_dict(stored, assign=True)
+    if isinstance(model, LanguageModel):
+        model.tokeniser = _tokeniser(folder / _TOKENISER)
     return model.eval()
+
+
+def _tokeniser(path: Path) -> Tokeniser | None:
+    if not path.exists():
+        return None
+    try:
+        return Tokeniser.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def weights_as_bytes(model: nn.Module) -> bytes:

@@ -122,12 +122,13 @@ def test_a_text_that_is_just_long_enough() -> None:
 def test_jitter() -> None:
     """Lengths are N(50, 5), about 25 for one in twenty, and at least 5; an epoch is read without a gap."""
     task = LanguageTask(places(400_000), batch_size=4, length=50, jitter=5.0, halved=0.05)
-    lengths, first_of_epoch = [], []
+    lengths, first_of_epoch = list[int](), list[int]()
+    before = 0
     for step in range(6000):
         window = task.batch(step, Shard())
         if window.fresh:
             first_of_epoch.append(step)
-        elif step:
+        else:
             assert int(window.inputs[0, 0]) == before + 1
         before = int(window.inputs[-1, 0])
         lengths.append(len(window.inputs))
