@@ -66,9 +66,10 @@ def from_plain(value: Any, types: dict[str, type] = CONFIGS) -> Any:
 def save(model: nn.Module, folder: str | Path) -> None:
     """Write a model into a folder, as weights.safetensors and model.json, from which `load` builds it again.
 
-    A language model's tokeniser, where it has one, goes into tokeniser.json beside them. For every layer, network, head and baseline of this package. Each file is complete at every moment; a folder that
-    holds a model already gets the new one. A model of another type, or one that was changed since it was built (pruned,
-    wrapped, parametrised), is refused: save its `state_dict` with torch.
+    For every layer, network, head and baseline of this package; a language model's tokeniser, where it has one, goes
+    into tokeniser.json. Each file is complete at every moment; a folder that holds a model already gets the new one. A
+    model of another type, or one that was changed since it was built (pruned, wrapped, parametrised), is refused: save
+    its `state_dict` with torch.
 
     Args:
         model: the model.
