@@ -53,11 +53,11 @@ def means(task: LanguageTask, pieces: Iterator[Measured]) -> dict[str, float]:
 
 
 class Table(nn.Module):
-    """A bigram model: log-probabilities of the next token by the last; counts the calls' targets."""
+    """A bigram model: log-probabilities of the next token by the last."""
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
-        self.logits = nn.Parameter(logits)
+        self.logits = nn.Parameter(logits, requires_grad=False)
 
     def forward(self, tokens: Tensor, state: Any = None, *, targets: Tensor) -> tuple[Tensor, Any]:
         return F.cross_entropy(self.logits[tokens].flatten(0, 1), targets.flatten()), state
@@ -121,10 +121,10 @@ def test_a_text_that_is_just_long_enough() -> None:
 
 def test_jitter() -> None:
     """Lengths are N(50, 5), about 25 for one in twenty, and at least 5; an epoch is read without a gap."""
-    task = LanguageTask(places(400_000), batch_size=4, length=50, jitter=5.0, halved=0.05)
+    task = LanguageTask(places(160_000), batch_size=4, length=50, jitter=5.0, halved=0.05)
     lengths, first_of_epoch = list[int](), list[int]()
     before = 0
-    for step in range(6000):
+    for step in range(2000):
         window = task.batch(step, Shard())
         if window.fresh:
             first_of_epoch.append(step)
@@ -136,10 +136,10 @@ def test_jitter() -> None:
     assert len(first_of_epoch) >= 3
     assert min(lengths) >= SHORTEST
     long = [length for length in lengths if length > 37]
-    assert len(long) / len(lengths) == pytest.approx(0.95, abs=0.01)
-    assert np.mean(long) == pytest.approx(50, abs=0.3)
-    assert np.std(long) == pytest.approx(5, abs=0.3)
-    assert np.mean([length for length in lengths if length <= 37]) == pytest.approx(25, abs=1.5)
+    assert len(long) / len(lengths) == pytest.approx(0.95, abs=0.02)
+    assert np.mean(long) == pytest.approx(50, abs=0.5)
+    assert np.std(long) == pytest.approx(5, abs=0.5)
+    assert np.mean([length for length in lengths if length <= 37]) == pytest.approx(25, abs=2)
 
 
 def test_a_window_can_be_made_again_in_any_order() -> None:
@@ -177,8 +177,8 @@ def test_pieces_of_a_batch_are_its_streams(count: int) -> None:
 
 def test_resets() -> None:
     task = LanguageTask(places(90_000), batch_size=3, length=6, reset=0.1)
-    fresh = [task.batch(step, Shard()).fresh for step in range(4000)]
-    assert sum(fresh) / len(fresh) == pytest.approx(0.1, abs=0.02)
+    fresh = [task.batch(step, Shard()).fresh for step in range(1500)]
+    assert sum(fresh) / len(fresh) == pytest.approx(0.1, abs=0.03)
     assert not any(LanguageTask(places(90_000), batch_size=3, length=6).batch(step, Shard()).fresh for step in (1, 9))
 
 

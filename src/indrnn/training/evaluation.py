@@ -51,9 +51,9 @@ def measure(
         return None
     total = sum(each[1] for each in everyone)
     names = dict.fromkeys(name for each in everyone for name in each[0])
-    means: dict[str, float] = {name: sum(each[0].get(name, 0.0) for each in everyone) / total for name in names}
-    derive: Callable[[dict[str, float]], dict[str, float]] | None = getattr(task, "derive", None)
-    return derive(means) if derive is not None and means else means
+    measured = {name: sum(each[0].get(name, 0.0) for each in everyone) / total for name in names}
+    derive: Callable[[dict[str, float]], dict[str, float]] = getattr(task, "derive", lambda means: means)
+    return derive(measured) if measured else {}
 
 
 class Evaluator:
