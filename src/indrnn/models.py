@@ -20,8 +20,17 @@ from .networks import Dense, Head, Language, LanguageModel, Plain, Residual, Tie
 from .tokeniser import Tokeniser
 
 __all__ = [
-    *("CONFIGS", "AnyNetwork", "Baseline", "Dense", "Head", "Language", "Plain", "Residual", "Transformer"),
-    *("load", "save"),
+    "CONFIGS",
+    "AnyNetwork",
+    "Baseline",
+    "Dense",
+    "Head",
+    "Language",
+    "Plain",
+    "Residual",
+    "Transformer",
+    "load",
+    "save",
 ]
 
 AnyNetwork = Plain | Residual | Dense | Baseline | Transformer

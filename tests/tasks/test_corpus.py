@@ -69,7 +69,7 @@ def test_what_is_no_file_is_named(name: str, case: str, tmp_path: Path) -> None:
         files[name].touch()
     what = {"missing": "there is none", "folder": "is a folder", "empty": "is empty"}[case]
     with pytest.raises((ValueError, FileNotFoundError), match=f"{name} must be .*{what}") as error:
-        read_text(**files)
+        read_text(files["text"], files["valid"], files["test"])
     assert str(files[name]) in str(error.value)
 
 

@@ -39,7 +39,8 @@ def numbered(count: int) -> Split:
 
 def corpus(train: int = 400, other: int = 57, tokeniser: Tokeniser = LETTERS) -> Corpus:
     random = np.random.default_rng(0)
-    return Corpus(*(split(random.integers(0, CLASSES, count)) for count in (train, other, other + 9)), tokeniser)
+    train_part, valid, test = (split(random.integers(0, CLASSES, count)) for count in (train, other, other + 9))
+    return Corpus(train_part, valid, test, tokeniser)
 
 
 def places(train: int, other: int = 20) -> Corpus:
@@ -323,7 +324,8 @@ def test_how_a_part_is_cut_changes_what_is_known_and_not_what_is_predicted() -> 
         with torch.no_grad():
             found[batch] = means(task, task.test(net, Shard()))
     text = torch.from_numpy(corpus().test.ids.astype(np.int64)).unsqueeze(1)
-    logits, _ = net(text[:-1])
+    with torch.no_grad():
+        logits, _ = net(text[:-1])
     assert found[1]["loss"] == pytest.approx(float(F.cross_entropy(logits[:, 0], text[1:, 0])), rel=1e-6)
     assert found[4]["loss"] != found[1]["loss"]
     assert found[4]["tokens"] == found[1]["tokens"]
@@ -347,7 +349,7 @@ OPTIONS = Training(
 
 def trained(out: Path, *, resume: bool = False, stop: int | None = None, **options: Any) -> LanguageTask:
     """A run with all that is random, and a state that is carried; it may be stopped as if it were killed."""
-    extra = {
+    extra: dict[str, Any] = {
         "batch_size": 4,
         "length": 6,
         "jitter": 2.0,
@@ -409,16 +411,16 @@ def test_a_run_is_not_resumed_on_another_text(tmp_path: Path) -> None:
 
 
 def test_a_small_network_learns_what_only_a_state_can_tell(tmp_path: Path) -> None:
-    """Every window of one token: what came before the last is in the carried state alone."""
+    """In windows of 4, half of what tells the tokens after 1 apart lies before the window."""
     text = np.tile([0, 1, 2, 0, 1, 3], 300)  # after 0, 1 comes 2 or 3 in turn
     parts = Corpus(split(text), split(text[:120]), split(text[:120]), LETTERS)
     task = LanguageTask(parts, batch_size=5, length=4, test_batch=1)
     torch.manual_seed(0)
     net = indrnn.LanguageModel(indrnn.PlainIndRNN(16, 16, 2, norm=None), CLASSES)
     result = train(
-        net, task, replace(OPTIONS, steps=300, evaluate_every=150, lr=2e-2), out=tmp_path / "run", quiet=True
+        net, task, replace(OPTIONS, steps=400, evaluate_every=200, lr=2e-2), out=tmp_path / "run", quiet=True
     )
-    assert result.test["bpc"] < 0.1  # without a state at windows' starts at least 1/6 bit more
+    assert result.test["bpc"] < 0.15  # 1/6 is the least without a state
 
 
 # ---- bad options
@@ -446,4 +448,4 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("part", ["validation", "test"])
 def test_parts_that_are_too_short(part: str) -> None:
     with pytest.raises(ValueError, match=f"the text for {part} must have at least 2 characters, got 1"):
-        LanguageTask(replace(corpus(), **{part: numbered(1)}), batch_size=4, length=6)
+        LanguageTask(replace(corpus(), **{part: numbered(1)}), batch_size=4, length=6)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from ..layers.config import config_of
 from ..layers.dropout import embedding_dropout, shared_dropout
 from ..layers.padding import valid_steps
 from ..ops.watched import are_plain
+from ..tokeniser import Tokeniser
 from . import cross_entropy
 from .cross_entropy import Reduction, linear_cross_entropy
 from .heads import Output, check_network, run_network
@@ -175,6 +176,9 @@ class LanguageModel(nn.Module):
         model = indrnn.LanguageModel(indrnn.ResidualIndRNN(600, 2000, 5, last_transition=600), 10_000)
         loss, state = model.loss(words[:-1], words[1:])
     """
+
+    tokeniser: Tokeniser | None = None
+    """What its words are, where a run or a saved model says so; see `indrnn.load`."""
 
     def __init__(
         self,
