@@ -38,7 +38,7 @@ def test_a_tenth_is_kept_back_for_each_part_without_a_file(
     letters = "".join(chr(97 + i % 26) for i in range(101))
     text = written(tmp_path / "text", letters)
     others = {name: written(tmp_path / name, "bcdefgh") for name in given}
-    corpus = read_text(text, **others)
+    corpus = read_text(text, others.get("valid"), others.get("test"))
     parts = {"train": corpus.train, "valid": corpus.validation, "test": corpus.test}
     assert tuple(len(part) for part in parts.values()) == sizes
     found = {name: corpus.tokeniser.decode(part.ids) for name, part in parts.items()}

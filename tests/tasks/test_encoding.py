@@ -93,10 +93,12 @@ def test_the_smallest_type_that_holds_them(classes: int, dtype: type, tmp_path: 
 
 @units
 @pytest.mark.parametrize("piece", [1, 2, 3, 7])
-def test_pieces_make_no_difference(unit: Unit, piece: int, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_make_no_difference(
+    unit: Unit, piece: int, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a byte, even: characters of four, words and line ends are cut by them."""
     whole = encoded(file, unit)
-    for path in encoding.cache_folder().rglob("*"):
+    for path in cache.rglob("*"):
         path.unlink() if path.is_file() else None
     monkeypatch.setattr(encoding, "_PIECE", piece)
     again = encoded(file, unit)
