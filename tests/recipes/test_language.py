@@ -71,7 +71,7 @@ def test_characters(name: str, length: int) -> None:
     else:
         assert (options.embedding, network.hidden_size) == (2000, 2000)
         assert network.dropout == (0.25 if name == "6" else 0.3)
-        assert len(built(options).network.recurrent_layers) == (6 if name == "6" else 21)  # type: ignore[union-attr, arg-type]
+        assert len(built(options).network.recurrent_layers) == (6 if name == "6" else 21)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["res12", "dense"])
