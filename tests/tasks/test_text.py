@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -20,6 +25,7 @@ from indrnn.tasks.corpus import Corpus, Split
 from indrnn.tasks.text import SHORTEST, LanguageTask, Window
 from indrnn.tokeniser import Tokeniser
 from indrnn.training import Measured, Shard, Training, train
+from indrnn.training.checkpoint import load
 from indrnn.training.evaluation import measure
 from indrnn.training.processes import Processes
 
@@ -423,6 +429,42 @@ def test_a_small_network_learns_what_only_a_state_can_tell(tmp_path: Path) -> No
     assert result.test["bpc"] < 0.15  # 1/6 is the least without a state
 
 
+# ---- in two processes
+
+
+def main(folder: Path) -> None:
+    """What each process does: a run, and the same one stopped and gone on with."""
+    torch.set_num_threads(1)
+    trained(folder / "straight")
+    for stop in (7, 16):
+        with contextlib.suppress(KeyboardInterrupt):
+            trained(folder / "killed", resume=True, stop=stop, checkpoint_every=0.0)
+    trained(folder / "killed", resume=True)
+    trained(folder / "pieces", accumulate=2)
+
+
+@pytest.mark.slow
+def test_two_processes_resumed_end_at_the_same_bits(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [*command, __file__, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
+    assert ended.returncode == 0, ended.stderr
+    weights = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("straight", "killed")]
+    assert weights[0] == weights[1]
+    state = load(tmp_path / "killed" / "checkpoints" / "last.ckpt")
+    assert [sorted(each["states"]) for each in state["task"]] == [[0], [1]]
+    state = load(tmp_path / "pieces" / "checkpoints" / "last.ckpt")
+    assert [sorted(each["states"]) for each in state["task"]] == [[0, 1], [2, 3]]
+    result = json.loads((tmp_path / "straight" / "result.json").read_text())
+    assert (result["test"]["batch"], result["test"]["tokens"]) == (1, 65)
+    net, task = indrnn.load(tmp_path / "straight"), LanguageTask(corpus(tokeniser=WORDS), batch_size=4, test_batch=1)
+    with torch.no_grad():
+        alone = means(task, task.test(net, Shard()))
+    assert result["test"] == pytest.approx(alone, rel=1e-5)
+
+
 # ---- bad options
 
 
@@ -449,3 +491,7 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
 def test_parts_that_are_too_short(part: str) -> None:
     with pytest.raises(ValueError, match=f"the text for {part} must have at least 2 characters, got 1"):
         LanguageTask(replace(corpus(), **{part: numbered(1)}), batch_size=4, length=6)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":  # a program of its own
+    main(Path(sys.argv[1]))
