@@ -324,9 +324,15 @@ ROWS = (
     Row("ptb-char-rnn", _char(Baseline("rnn", 1000), embedding=1000), _CHARS, "1.55 BPC", "10 days"),
     Row("ptb-char-lstm", _char(Baseline("lstm", 1000), embedding=1000), _CHARS, "1.36 BPC", "40 days"),
     Row("ptb-char-gru", _char(Baseline("gru", 1000), embedding=1000), f"beside {_CHARS}", "not shown", "30 days"),
-    Row("ptb-char-transformer", _char(Transformer(512, 3, 8), embedding=512), _CHARS, "1.45 BPC", "40 days"),
     Row(
-        "ptb-char-r-transformer", _char(Transformer(512, 3, 8, window=7), embedding=512), _CHARS, "1.24 BPC", "90 days"
+        "ptb-char-transformer", _char(Transformer(512, 3, 8, context=50), embedding=512), _CHARS, "1.45 BPC", "40 days"
+    ),
+    Row(
+        "ptb-char-r-transformer",
+        _char(Transformer(512, 3, 8, window=7, context=50), embedding=512),
+        _CHARS,
+        "1.24 BPC",
+        "90 days",
     ),
     Row("ptb-char-6-fast", _fast("char", _FAST_SIX, embedding=128), f"{_CHARS}, quicker", "1.26 BPC", "1 h"),
     Row("ptb-char-res-fast", _fast("char", _FAST_RESIDUAL, embedding=128), f"{_CHARS}, quicker", "1.21 BPC", "1 h"),
@@ -338,8 +344,14 @@ ROWS = (
     Row("ptb-word-rnn", _word(Baseline("rnn", 600)), _BESIDE, "not shown", "5 days"),
     Row("ptb-word-lstm", _word(Baseline("lstm", 600)), _WORDS, "perplexity 114.5", "8 days"),
     Row("ptb-word-gru", _word(Baseline("gru", 600)), _BESIDE, "not shown", "8 days"),
-    Row("ptb-word-transformer", _word(Transformer(600, 3, 8)), _WORDS, "perplexity 122.37", "15 days"),
-    Row("ptb-word-r-transformer", _word(Transformer(600, 3, 8, window=7)), _WORDS, "perplexity 84.38", "30 days"),
+    Row("ptb-word-transformer", _word(Transformer(600, 3, 8, context=50)), _WORDS, "perplexity 122.37", "15 days"),
+    Row(
+        "ptb-word-r-transformer",
+        _word(Transformer(600, 3, 8, window=7, context=50)),
+        _WORDS,
+        "perplexity 84.38",
+        "30 days",
+    ),
     Row("ptb-word-res-fast", _fast("word", _FAST_WORDS, embedding=256), _QUICKER, "perplexity 58.99", "90 min"),
     Row("ptb-word-dense-fast", _fast("word", _FAST_WORDS_DENSE, embedding=256), _QUICKER, "perplexity 55.24", "90 min"),
     Row("ptb-word-lstm-fast", _fast("word", Baseline("lstm", 256, 2), embedding=256), _BESIDE, "not shown", "90 min"),
