@@ -356,7 +356,7 @@ OPTIONS = Training(
 def trained(out: Path, *, resume: bool = False, stop: int | None = None, **options: Any) -> LanguageTask:
     """A run with all that is random, and a state that is carried; it may be stopped as if it were killed."""
     extra: dict[str, Any] = {
-        "batch_size": 4,
+        "batch_size": 8,
         "length": 6,
         "jitter": 2.0,
         "halved": 0.2,
@@ -411,7 +411,7 @@ def test_a_run_is_not_resumed_on_another_text(tmp_path: Path) -> None:
     trained(tmp_path / "run", steps=5)
     random = np.random.default_rng(1)
     other = Corpus(split(random.integers(0, CLASSES, 400)), corpus().validation, corpus().test, WORDS)
-    task = LanguageTask(other, batch_size=4, length=6, jitter=2.0, halved=0.2, reset=0.1, valid_batch=10, test_batch=1)
+    task = LanguageTask(other, batch_size=8, length=6, jitter=2.0, halved=0.2, reset=0.1, valid_batch=10, test_batch=1)
     with pytest.raises(ValueError, match=r"cannot resume .*task\.train\.checksum was"):
         train(model(norm="step", norm_steps=6), task, OPTIONS, out=tmp_path / "run", seed=4, resume=True, quiet=True)
 
