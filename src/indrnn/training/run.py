@@ -214,6 +214,9 @@ class _Run:
             record = earlier | self.config | {"resumed": [*earlier.get("resumed", []), this_time]}
         self._writing(lambda: folder.write_json(folder.config, record))
         self._writing(folder.metrics.touch)
+        tokeniser = getattr(self.task, "tokeniser", None)
+        if tokeniser is not None:
+            self._writing(lambda: write_atomically(folder.tokeniser, tokeniser.to_json().encode()))
 
     # ---- from the first step to the last
 
