@@ -19,7 +19,7 @@ from indrnn.baselines import KINDS, SRU, BaselineRNN, TransformerBaseline
 from indrnn.layers.parameters import parameter_groups
 from indrnn.models import CONFIGS as TYPES
 from indrnn.models import Baseline, Dense, Head, Plain, Residual, Transformer, from_plain, to_plain
-from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN
+from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN, WordEmbedding
 from indrnn.recipes import find
 from indrnn.training import checkpoint
 from indrnn.training.folder import plain
@@ -305,7 +305,9 @@ MODULES: dict[str, Any] = {
     "a head of an IndRNN": lambda: indrnn.SequenceClassifier(indrnn.IndRNN(M, 5), 4, "mean"),
     "a head of torch's LSTM": lambda: indrnn.StepRegressor(nn.LSTM(M, 5, 2, bidirectional=True), 2),
     "LanguageModel": lambda: indrnn.LanguageModel(PlainIndRNN(M, M, 2), 11, dropout=0.3),
+    "an untied LanguageModel": lambda: indrnn.LanguageModel(PlainIndRNN(M, 5, 2), 11, tied=False, word_dropout=0.3),
     "TiedEmbedding": lambda: indrnn.TiedEmbedding(11, M, start=0.1),
+    "WordEmbedding": lambda: WordEmbedding(11, M, start=0.1),
     "BaselineRNN": lambda: BaselineRNN("gru", M, 5, 2, dropout=0.1, batch_first=True),
     "TransformerBaseline": lambda: TransformerBaseline(M, 8, 1, 2, window=3),
     "SRU": lambda: SRU(M, 5, 2),

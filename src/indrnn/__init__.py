@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .networks import (
         Dense,
         DenseIndRNN,
+        Language,
         LanguageModel,
         Plain,
         PlainIndRNN,
@@ -48,7 +49,7 @@ _HOMES = {
     ),
     "models": ("load", "save"),
     "networks": (
-        *("Dense", "DenseIndRNN", "LanguageModel", "Plain", "PlainIndRNN", "Residual", "ResidualIndRNN"),
+        *("Dense", "DenseIndRNN", "Language", "LanguageModel", "Plain", "PlainIndRNN", "Residual", "ResidualIndRNN"),
         *("SequenceClassifier", "SequenceRegressor", "State", "StepClassifier", "StepRegressor", "TiedEmbedding"),
     ),
     "ops": ("Backend", "backends", "recurrence"),
@@ -64,6 +65,7 @@ __all__ = [
     "DenseIndRNN",
     "IndRNN",
     "IndRNNCell",
+    "Language",
     "LanguageModel",
     "Plain",
     "PlainIndRNN",

@@ -16,20 +16,25 @@ from .baselines import SRU, Baseline, Transformer
 from .layers import ConvIndRNN1d, ConvIndRNN2d, IndRNN, IndRNNCell, SequenceBatchNorm, SharedDropout, StepBatchNorm
 from .layers.bound import RecurrentBound
 from .layers.config import ModuleConfig, config_of
-from .networks import Dense, Head, LanguageModel, Plain, Residual, TiedEmbedding
+from .networks import Dense, Head, Language, Plain, Residual, TiedEmbedding, WordEmbedding
 
-__all__ = ["CONFIGS", "AnyNetwork", "Baseline", "Dense", "Head", "Plain", "Residual", "Transformer", "load", "save"]
+__all__ = [
+    *("CONFIGS", "AnyNetwork", "Baseline", "Dense", "Head", "Language", "Plain", "Residual", "Transformer"),
+    *("load", "save"),
+]
 
 AnyNetwork = Plain | Residual | Dense | Baseline | Transformer
 
-CONFIGS: dict[str, type] = {kind.__name__: kind for kind in (Plain, Residual, Dense, Baseline, Transformer, Head)}
+CONFIGS: dict[str, type] = {
+    kind.__name__: kind for kind in (Plain, Residual, Dense, Baseline, Transformer, Head, Language)
+}
 """The types of options, by the name that stands in a file."""
 
 _MODULES: dict[str, type[nn.Module]] = {
     kind.__name__: kind
     for kind in (
         *(IndRNN, IndRNNCell, ConvIndRNN1d, ConvIndRNN2d, SequenceBatchNorm, StepBatchNorm, SharedDropout, SRU),
-        *(TiedEmbedding, LanguageModel, nn.RNN, nn.LSTM, nn.GRU),
+        *(TiedEmbedding, WordEmbedding, nn.RNN, nn.LSTM, nn.GRU),
     )
 }
 """The modules that are built from their constructor's arguments, by the name that stands in a file."""
