@@ -19,8 +19,17 @@ from .layers.config import ModuleConfig, config_of
 from .networks import Dense, Head, Language, Plain, Residual, TiedEmbedding, WordEmbedding
 
 __all__ = [
-    *("CONFIGS", "AnyNetwork", "Baseline", "Dense", "Head", "Language", "Plain", "Residual", "Transformer"),
-    *("load", "save"),
+    "CONFIGS",
+    "AnyNetwork",
+    "Baseline",
+    "Dense",
+    "Head",
+    "Language",
+    "Plain",
+    "Residual",
+    "Transformer",
+    "load",
+    "save",
 ]
 
 AnyNetwork = Plain | Residual | Dense | Baseline | Transformer
