@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .baselines import SRU, Baseline, Transformer
+from .baselines import QRNN, SRU, Baseline, Transformer
 from .layers import ConvIndRNN1d, ConvIndRNN2d, IndRNN, IndRNNCell, SequenceBatchNorm, SharedDropout, StepBatchNorm
 from .layers.bound import RecurrentBound
 from .layers.config import ModuleConfig, config_of
@@ -20,6 +20,7 @@ from .networks import Dense, Head, Language, Plain, Residual, TiedEmbedding, Wor
 
 __all__ = [
     "CONFIGS",
+    "QRNN",
     "AnyNetwork",
     "Baseline",
     "Dense",
@@ -32,10 +33,10 @@ __all__ = [
     "save",
 ]
 
-AnyNetwork = Plain | Residual | Dense | Baseline | Transformer
+AnyNetwork = Plain | Residual | Dense | Baseline | QRNN | Transformer
 
 CONFIGS: dict[str, type] = {
-    kind.__name__: kind for kind in (Plain, Residual, Dense, Baseline, Transformer, Head, Language)
+    kind.__name__: kind for kind in (Plain, Residual, Dense, Baseline, QRNN, Transformer, Head, Language)
 }
 """The types of options, by the name that stands in a file."""
 

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import indrnn
 from indrnn import IndRNN, Language, LanguageModel, Plain, Residual
-from indrnn.baselines import Baseline, BaselineRNN
+from indrnn.baselines import SRU, Baseline, BaselineRNN, QRNNBaseline
 from indrnn.networks import PlainIndRNN, ResidualIndRNN, TiedEmbedding, WordEmbedding, cross_entropy
 from indrnn.networks.cross_entropy import linear_cross_entropy
 from tests.networks.networks import B, T, lively, make
@@ -352,6 +352,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "plain": lambda: PlainIndRNN(SIZE, SIZE, 2, dtype=DOUBLE),
     "residual": lambda: ResidualIndRNN(SIZE, 5, 1, last_transition=SIZE, dtype=DOUBLE),
     "IndRNN": lambda: IndRNN(SIZE, SIZE, 2, dtype=DOUBLE),
+    "QRNN": lambda: QRNNBaseline(SIZE, SIZE, 2, dtype=DOUBLE),
+    "SRU": lambda: SRU(SIZE, SIZE, 2, dtype=DOUBLE),
     "torch's LSTM": lambda: nn.LSTM(SIZE, SIZE, 2, dtype=DOUBLE),
     "rnn": lambda: BaselineRNN("rnn", SIZE, SIZE, 2, dtype=DOUBLE),
     "lstm": lambda: BaselineRNN("lstm", SIZE, SIZE, 2, dtype=DOUBLE),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import tyro
 
-from ..models import Baseline, Transformer, from_plain, load
+from ..models import QRNN, Baseline, Transformer, from_plain, load
 from ..recipes import Recipe
 from ..recipes.pixels import PixelsRecipe
 from ..recipes.types import TYPES
@@ -222,7 +222,7 @@ def analyse(arguments: list[str]) -> int:
         model = model.to(choose_device(options.device, Processes()))
         batches = options.batches or task.steps_per_epoch
         say(f"{run}: {batches} batches of {task.batch_size}")
-        baseline = isinstance(recipe.model, (Baseline, Transformer))
+        baseline = isinstance(recipe.model, (Baseline, QRNN, Transformer))
         flow = gradients.gradient_flow(model, task, batches)
         about = {"name": run.name, "indrnn": not baseline, "batches": batches, "batch_size": task.batch_size}
         flows.append({**about, "command": shlex.join(recorded["command"]), **flow})
