@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -14,7 +15,7 @@ from ..layers.config import config_of
 from ..layers.dropout import embedding_dropout, shared_dropout
 from ..layers.padding import valid_steps
 from ..ops.watched import are_plain
-from . import cross_entropy
+from . import cross_entropy, generation
 from .cross_entropy import Reduction, linear_cross_entropy
 from .heads import Output, check_network, run_network
 from .unit import is_unwatched
@@ -277,15 +278,82 @@ class LanguageModel(nn.Module):
             input, state, lengths=lengths, resets=resets, targets=targets, reduction=reduction
         )
 
+    def generate(
+        self,
+        prompt: Tensor,
+        length: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Tensor:
+        """Return the `length` tokens that come after a prompt, drawn one after the other.
+
+        Each step reads one token and the carried state, so a token costs the same after a long text as after a short
+        one. The model must be in evaluation mode.
+
+        Args:
+            prompt: (P,), class indices, at least one; or a batch of prompts, (P, B) in the network's layout.
+            length: how many.
+            temperature: the logits are divided by it: below 1 for likelier tokens, above for others; 0 for the
+                likeliest.
+            top_k: draw among so many of the likeliest.
+            top_p: draw among the fewest of the likeliest whose probabilities add up to this.
+            seed: the same for the same tokens, on the same machine.
+
+        Returns:
+            (length,), or (length, B) in the network's layout.
+
+        Example:
+            model.eval().generate(torch.tensor([3, 1, 4]), 100, temperature=0.8)
+        """
+        options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        drawn = list(self.stream(prompt, length, **options))
+        if not drawn:
+            return prompt.new_empty((0,) if prompt.dim() == 1 else (0, self._time_first(prompt).shape[1]))
+        return self._time_first(torch.stack(drawn)) if prompt.dim() == 2 else torch.stack(drawn)
+
+    def stream(
+        self,
+        prompt: Tensor,
+        length: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Iterator[Tensor]:
+        """The tokens of `generate`, each as it is drawn: of the shape (), or (B,) for a batch of prompts."""
+        generation.check_prompt(prompt, self.classes)
+        check_size("length", length, 0)
+        generation.check_sampling(temperature, top_k, top_p)
+        check_size("seed", seed, 0)
+        if self.training:
+            raise ValueError("the model must be in evaluation mode to generate: call model.eval() first")
+        batch = self._time_first(prompt) if prompt.dim() == 2 else prompt.unsqueeze(1)
+        drawn = generation.tokens(self._next, batch.long(), length, temperature, top_k, top_p, seed)
+        return drawn if prompt.dim() == 2 else (token.squeeze(0) for token in drawn)
+
+    @torch.no_grad()
+    def _next(self, input: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The logits (B, classes) after tokens (T, B), and the state."""
+        features, state = run_network(self.network, self._vectors(self._time_first(input)), state, None, None)
+        return self._decode(self._time_first(features)[-1]), state
+
+    def _time_first(self, tensor: Tensor) -> Tensor:
+        """From the network's layout to (T, B, ...), or back."""
+        return tensor.transpose(0, 1) if self._batch_first else tensor
+
     @property
     def _batch_first(self) -> bool:
         return bool(getattr(self.network, "batch_first", False))
 
     def _vectors(self, input: Tensor) -> Tensor:
         vectors: Tensor = self.embedding(input)
-        if self._batch_first and vectors.dim() == 3:
-            return shared_dropout(vectors.transpose(0, 1), self.word_dropout, self.training).transpose(0, 1)
-        return shared_dropout(vectors, self.word_dropout, self.training)
+        if vectors.dim() == 2:
+            return shared_dropout(vectors, self.word_dropout, self.training)
+        return self._time_first(shared_dropout(self._time_first(vectors), self.word_dropout, self.training))
 
     def _without_padding(self, targets: Tensor, lengths: Lengths) -> Tensor:
         if lengths is None:
@@ -294,8 +362,7 @@ class LanguageModel(nn.Module):
         if targets.dim() == 1:
             valid = torch.arange(len(targets), device=targets.device) < given
         else:
-            valid = valid_steps(targets.t() if self._batch_first else targets, given)  # type: ignore[assignment]
-            valid = valid.t() if self._batch_first else valid
+            valid = self._time_first(valid_steps(self._time_first(targets), given))  # type: ignore[arg-type]
         return torch.where(valid, targets, cross_entropy.IGNORED)
 
     def _decode(self, features: Tensor) -> Tensor:
