@@ -304,11 +304,23 @@ def test_every_image_of_a_measurement_counts_once() -> None:
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"batch_size": True}, "batch_size must be a whole number of at least 1, got True"),
         ({"shrink": 0}, "shrink must be a whole number of at least 1, got 0"),
+        ({"shift": -1}, "shift must be a whole number of at least 0, got -1"),
         ({"shrink": 2}, "shrink must divide the 3×5 pixels of an image, got 2"),
         ({"split_seed": 0.5}, "seed must be a whole number of 64 bits, got 0.5"),
         ({"permutation_seed": 2**64}, "seed must be a whole number of 64 bits, got 18446744073709551616"),
     ],
-    ids=["validation", "all", "float", "batch size", "bool", "shrink", "does not divide", "split", "permutation"],
+    ids=[
+        "validation",
+        "all",
+        "float",
+        "batch size",
+        "bool",
+        "shrink",
+        "shift",
+        "does not divide",
+        "split",
+        "permutation",
+    ],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -381,3 +393,56 @@ def test_mnist() -> None:
     assert int(torch.bincount(task.data["validation"][1]).min()) > 200  # of about 300
     batch = task.batch(0, WHOLE)
     assert (tuple(batch.inputs.shape), tuple(batch.target.shape)) == ((784, 32, 1), (32,))
+
+
+@pytest.mark.parametrize("permuted", [False, True], ids=["in order", "permuted"])
+def test_training_images_are_shifted_over_the_background(permuted: bool) -> None:
+    images = torch.randint(1, 256, (6, 3, 5), dtype=torch.uint8)
+    labels = torch.arange(6, dtype=torch.uint8)
+    plain, shifted = (
+        Pixels((images, labels), (images, labels), validation=1, batch_size=5, permuted=permuted, shift=shift)
+        for shift in (0, 2)
+    )
+    order = torch.arange(15) if plain.order_of_pixels is None else plain.order_of_pixels
+    seen = set()
+    for step in range(40):
+        before, after = plain.batch(step, Shard()), shifted.batch(step, Shard())
+        assert torch.equal(before.target, after.target)
+        for item in range(5):
+            given, found = torch.zeros(15), torch.zeros(15)
+            given[order], found[order] = before.inputs[:, item, 0], after.inputs[:, item, 0]
+            moves = [
+                (down, right)
+                for down in range(-2, 3)
+                for right in range(-2, 3)
+                if torch.equal(_moved(given.view(3, 5), down, right), found.view(3, 5))
+            ]
+            assert len(moves) == 1
+            seen.add(moves[0])
+    assert len(seen) == 25
+    pieces = [shifted.batch(3, Shard(index, 2)).inputs for index in range(2)]
+    assert torch.equal(torch.cat(pieces, dim=1), shifted.batch(3, Shard()).inputs)
+    kept = [next(iter(task.evaluate(_Sum(), 0, Shard())))[0]["loss"] for task in (plain, shifted)]
+    assert kept[0] == kept[1]
+    assert shifted.describe() == plain.describe() | {"shift": 2}
+
+
+def _moved(image: Tensor, down: int, right: int) -> Tensor:
+    """By a loop over pixels; what comes from outside is background, −1."""
+    result = torch.full_like(image, -1.0)
+    for y in range(3):
+        for x in range(5):
+            if 0 <= y - down < 3 and 0 <= x - right < 5:
+                result[y, x] = image[y - down, x - right]
+    return result
+
+
+class _Sum(nn.Module):
+    """Logits that follow from the pixels alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum((0, 2))[:, None] * self.weight

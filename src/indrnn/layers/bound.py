@@ -149,11 +149,12 @@ class RecurrentBound(nn.Module):
 
         What a GPU finds is looked at when it is there, passes later, so that the host never waits.
         """
-        if self._passes < 0 or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        passes = self._passes + 1
+        if not passes or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
-        self._passes += 1
-        every = _PATIENCE if self._passes < 8 * _PATIENCE else 8 * _PATIENCE
-        if self._passes % every or not math.isfinite(self.upper) or torch._C._are_functorch_transforms_active():
+        self.__dict__["_passes"] = passes  # past Module.__setattr__, which takes longer than all the rest
+        every = _PATIENCE if passes < 8 * _PATIENCE else 8 * _PATIENCE
+        if passes % every or not math.isfinite(self.upper) or torch._C._are_functorch_transforms_active():
             return
         weights = of()
         if any(type(u) not in (Tensor, nn.Parameter) or u.is_meta or not u.requires_grad for u in weights):

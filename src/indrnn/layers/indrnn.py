@@ -301,10 +301,11 @@ class IndRNN(nn.Module):
     ) -> None:
         if input.shape[-1] != self.input_size:
             raise ValueError(f"input's last dimension must be input_size = {self.input_size}, got {input.shape[-1]}")
-        check_like_weight("input", input, self.weight_ih_l0)
+        weight = self.weight_ih_l0
+        check_like_weight("input", input, weight)
         batches = () if batch is None else (batch,)
         check_tensor("hx", hx, (self.num_layers * self._directions, *batches, self.hidden_size))
-        check_like_weight("hx", hx, self.weight_ih_l0)
+        check_like_weight("hx", hx, weight)
         check_tensor("lengths", lengths, batches)
         time = timeline().all_steps(time)
         check_resets(resets, (*batches, time) if self.batch_first else (time, *batches))

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from . import library, reference
 from .calls import Backward, Forward
-from .cpu import kernel
-from .layout import dense, readable
+from .layout import dense
 from .watched import are_batched, are_plain, is_watched
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -79,7 +78,6 @@ class Direct(torch.autograd.Function):
         if overwrite:
             ctx.mark_dirty(inputs[0])
         Recurrence.setup_context(ctx, inputs, output)
-        ctx.marks = _marks((output[0], inputs[1], *inputs[3:6])) if overwrite else None
         return output
 
     @staticmethod
@@ -91,19 +89,9 @@ class Direct(torch.autograd.Function):
         def function(*args: Any) -> Gradients:
             if not are_plain(*args[:7]):  # a gradient, or what a saved tensor's hook returned
                 return OPS.recurrence_backward(*args)  # type: ignore[no-any-return]
-            call = Backward(*args[:-1])
-            if ctx.marks is not None and ctx.marks == _marks(call[2:7]):
-                return kernel.backward(
-                    readable(call)
-                )  # the tensors that were checked before; autograd checks gradients
-            return library.backward(call, args[-1])
+            return library.backward(Backward(*args[:-1]), args[-1])
 
         return None, *_backward(ctx, grad_h, grad_h_last, function)
-
-
-def _marks(tensors: tuple[Tensor | None, ...]) -> list[object]:
-    """What tells whether tensors are the same ones: a saved tensor's hook may return another."""
-    return [tensor if tensor is None else (tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors]
 
 
 class RecurrenceBackward(torch.autograd.Function):

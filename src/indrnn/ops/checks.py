@@ -19,6 +19,8 @@ _OPTIONAL = frozenset({"bias", "h_0", "mask", "lengths", "resets", "grad_h", "gr
 def check_forward(call: Forward) -> None:
     """Raise where an argument of the forward pass cannot be."""
     x, u, bias, h_0, lengths, resets, activation, _ = call
+    if lengths is None and resets is None and _is_usual(x, activation, u, bias, h_0):
+        return
     _check_tensors("x", x, u=u, bias=bias, h_0=h_0, lengths=lengths, resets=resets)
     _check_series("x", x, activation)
     _check_vectors("x", x, u=u, bias=bias)
@@ -29,6 +31,8 @@ def check_forward(call: Forward) -> None:
 def check_backward(call: Backward) -> None:
     """Raise where an argument of the backward pass cannot be."""
     grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, _ = call
+    if lengths is None and resets is None and _is_usual(h, activation, u, None, h_0, grad_h_last, like=grad_h):
+        return
     _check_tensors("h", h, u=u, h_0=h_0, lengths=lengths, resets=resets, grad_h=grad_h, grad_h_last=grad_h_last)
     _check_series("h", h, activation)
     _check_vectors("h", h, u=u)
@@ -68,6 +72,33 @@ def check_lengths(lengths: Tensor | None, T: int) -> None:
         low, high = int(lengths.min()), int(lengths.max())
         if low < 0 or high > T:
             raise ValueError(f"lengths must lie between 0 and T = {T}, got values from {low} to {high}")
+
+
+def _is_usual(
+    x: Tensor, activation: str, u: Tensor, bias: Tensor | None, *states: Tensor | None, like: Tensor | None = None
+) -> bool:
+    """Whether these are dense CPU tensors of one type and of the right shapes, so that no check below would raise.
+
+    A small call spends much of its time in those, which look at each tensor several times.
+    """
+    if not (isinstance(x, Tensor) and x.is_cpu and x.dim() >= 3 and x.dtype in FLOATS):
+        return False
+    if x.layout is not torch.strided or x.is_nested:
+        return False
+    if activation not in reference.ACTIVATIONS or not _is_like(u, x, x.shape[-1:]):
+        return False
+    if bias is not None and not _is_like(bias, x, x.shape[-1:]):
+        return False
+    for state in states:
+        if state is not None and not _is_like(state, x, x.shape[1:]):
+            return False
+    return like is None or _is_like(like, x, x.shape)
+
+
+def _is_like(value: Tensor, x: Tensor, shape: torch.Size) -> bool:
+    if not (isinstance(value, Tensor) and value.is_cpu and value.dtype is x.dtype):
+        return False
+    return value.layout is torch.strided and not value.is_nested and value.shape == shape
 
 
 def _check_tensors(of: str, like: Tensor, /, **given: Tensor | None) -> None:

@@ -13,7 +13,7 @@ Call = TypeVar("Call", bound=NamedTuple)
 def readable(call: Call) -> Call:
     """The same call with tensors whose memory says all: without torch's negative bit, and with zeros written out."""
     for value in call:  # a plain loop: this is on the way of every call
-        if isinstance(value, Tensor) and _is_lazy(value):
+        if isinstance(value, Tensor) and (value.is_neg() or value._is_zerotensor()):
             return call._make(written_out(value) if isinstance(value, Tensor) else value for value in call)
     return call
 

@@ -23,6 +23,8 @@ def _summary(run: dict[str, Any]) -> dict[str, Any]:
     task = "permuted MNIST" if options["permuted"] else "sequential MNIST"
     if options["shrink"] > 1:
         task += f", {SIDE // options['shrink']}×{SIDE // options['shrink']} pixels"
+    if options.get("shift", 0) > 0:
+        task += f", training images shifted by up to {options['shift']}"
     return {**run, "task": task, "epochs": run["steps"] / epoch}
 
 
@@ -64,6 +66,8 @@ class PixelsRecipe:
     """Read the pixels in a fixed random order."""
     shrink: int = 1
     """Average squares of so many pixels a side first: 2 makes 196 steps of 784."""
+    shift: int = 0
+    """Move each training image by up to so many pixels each way, drawn anew each time."""
     batch_size: int = 32
     """Images in a batch."""
     validation: int = 3000
@@ -85,7 +89,7 @@ class PixelsRecipe:
 
     def __post_init__(self) -> None:
         seeds = (self.seed, self.split_seed, self.permutation_seed)
-        check_pixels(self.validation, self.judge, self.batch_size, self.shrink, *seeds)
+        check_pixels(self.validation, self.judge, self.batch_size, self.shrink, self.shift, *seeds)
         if not self.validation < TRAINING_IMAGES:
             raise ValueError(f"validation must be fewer than the {TRAINING_IMAGES} images, got {self.validation}")
         if SIDE % self.shrink:
@@ -106,6 +110,7 @@ class PixelsRecipe:
             batch_size=self.batch_size,
             permuted=self.permuted,
             shrink=self.shrink,
+            shift=self.shift,
             seed=self.seed,
             split_seed=self.split_seed,
             permutation_seed=self.permutation_seed,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..training.options import check_count, check_seed
-from ..training.task import Batch, TensorTask, generator
+from ..training.task import Batch, Shard, TensorTask, generator, rows_of
 from .files import DataFile, DataSet, read
 
 MNIST = DataSet(
@@ -77,6 +77,7 @@ class Pixels(TensorTask):
         batch_size: images in a batch.
         permuted: read the pixels in an order drawn by `permutation_seed`, the same for all images.
         shrink: average squares of so many pixels a side first: 2 makes sequences a quarter as long.
+        shift: move each training image by up to so many pixels each way, drawn anew each time, over the background.
         seed: of the order of the images in training.
         split_seed: see `validation`.
         permutation_seed: see `permuted`.
@@ -92,11 +93,12 @@ class Pixels(TensorTask):
         batch_size: int = 32,
         permuted: bool = False,
         shrink: int = 1,
+        shift: int = 0,
         seed: int = 0,
         split_seed: int = 0,
         permutation_seed: int = 0,
     ) -> None:
-        check_pixels(validation, judge, batch_size, shrink, seed, split_seed, permutation_seed)
+        check_pixels(validation, judge, batch_size, shrink, shift, seed, split_seed, permutation_seed)
         images, labels = train
         if not validation < len(images):
             raise ValueError(f"validation must be fewer than the {len(images)} training images, got {validation}")
@@ -104,7 +106,8 @@ class Pixels(TensorTask):
         pixels = self._sequences(images, shrink)
         steps = pixels.shape[1]
         place = torch.randperm(steps, generator=generator(permutation_seed, "permutation")) if permuted else None
-        self.order_of_pixels = place
+        self.order_of_pixels, self.shift = place, shift
+        self._shifts = _shifts(images.shape[1] // shrink, images.shape[2] // shrink, shift, place) if shift else None
 
         def part(pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             return (pixels if place is None else pixels[:, place]), labels.long()
@@ -118,6 +121,21 @@ class Pixels(TensorTask):
             batch_size=batch_size,
             seed=seed,
         )
+
+    def describe(self) -> dict[str, Any]:
+        """See `TensorTask.describe`; with the shift, where there is one."""
+        return super().describe() | ({"shift": self.shift} if self.shift else {})
+
+    def batch(self, step: int, shard: Shard) -> Batch:
+        """See `Task.batch`."""
+        batch = super().batch(step, shard)
+        if self._shifts is None:
+            return batch
+        drawn = torch.randint(len(self._shifts), (batch.total,), generator=generator(self.seed, "shift", step))
+        rows, _ = rows_of(shard, batch.total)
+        padded = F.pad(batch.inputs, (0, 0, 0, 0, 0, 1), value=-1.0)  # one step more: a background pixel
+        batch.inputs = padded.gather(0, self._shifts[drawn[rows]].t().unsqueeze(-1))
+        return batch
 
     @staticmethod
     def _sequences(images: Tensor, shrink: int) -> Tensor:
@@ -136,8 +154,27 @@ class Pixels(TensorTask):
         return Batch(x.mul_(1 / 128).sub_(1), labels, count, total)
 
 
+def _shifts(height: int, width: int, most: int, place: Tensor | None) -> Tensor:
+    """For each shift of an image, the step that each step's pixel comes from: (shifts, steps); after the last, none."""
+    steps = height * width
+    number = torch.full((height + 2 * most, width + 2 * most), steps)
+    number[most : most + height, most : most + width] = torch.arange(steps).view(height, width)
+    moved = number.unfold(0, height, 1).unfold(1, width, 1).reshape(-1, steps)
+    if place is None:
+        return moved
+    step_of = torch.cat([place.argsort(), torch.tensor([steps])])  # of each pixel, in the order of reading
+    return step_of[moved[:, place]]
+
+
 def check_pixels(
-    validation: int, judge: str, batch_size: int, shrink: int, seed: int, split_seed: int, permutation_seed: int
+    validation: int,
+    judge: str,
+    batch_size: int,
+    shrink: int,
+    shift: int,
+    seed: int,
+    split_seed: int,
+    permutation_seed: int,
 ) -> None:
     """Raise for options that cannot be."""
     check_count("validation", validation)
@@ -145,6 +182,7 @@ def check_pixels(
         raise ValueError(f"judge must be validation or train, got {judge!r}")
     check_count("batch_size", batch_size)
     check_count("shrink", shrink)
+    check_count("shift", shift, 0)
     check_seed(seed)
     check_seed(split_seed, "split_seed")
     check_seed(permutation_seed, "permutation_seed")
