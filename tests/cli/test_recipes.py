@@ -30,18 +30,21 @@ def test_recipes_lists_every_recipe_grouped_with_its_parameters(call: Call) -> N
     said = assert_done(call("recipes")).out
     assert re.split(r"\s{2,}", said.split("\n")[0].strip())[:2] == ["recipe", "in the paper"]
     groups = listed(said)
-    assert [heading.partition("(")[2] for heading in groups] == ["adding)", "mnist)", "pmnist)", "ptb)", "text)"]
+    assert [heading.partition("(")[2] for heading in groups] == [
+        *("adding)", "mnist)", "pmnist)", "ptb)", "text)"),
+        *("ntu60)", "ntu120)", "utd)", "skeleton)"),
+    ]
     rows = [row for group in groups.values() for row in group]
     assert sorted(row[0] for row in rows) == sorted(ROWS)
     for name, paper, value, parameters, cost in rows:
+        if name.startswith("skeleton-") or name in ("text-char", "text-word"):
+            assert parameters == "by data"
+        else:
+            with torch.device("meta"):
+                model = ROWS[name].recipe.model_config().build()
+            count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+            assert parameters == f"{count:,}"
         assert (paper, value, cost) == (ROWS[name].paper, ROWS[name].value, ROWS[name].cost)
-        if name in ("text-char", "text-word"):  # as many as the text's vocabulary asks for
-            assert parameters == "by text"
-            continue
-        with torch.device("meta"):
-            model = ROWS[name].recipe.model_config().build()
-        count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        assert parameters == f"{count:,}"
 
 
 @pytest.mark.parametrize(

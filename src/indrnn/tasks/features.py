@@ -1,0 +1,201 @@
+"""Samples of skeletons: which frames are taken, how bodies are placed and turned, and the features made of them.
+
+Shapes: T frames of a sample, B samples, M bodies, J joints.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .joints import Joints
+
+Feature = Literal["coordinates", "relative", "differences", "bones", "distances"]
+FEATURES: tuple[str, ...] = get_args(Feature)
+
+
+def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
+    """One frame of each of T equal parts of a recording: ⌊(t + r_t) · length / T⌋.
+
+    A part of a recording shorter than T frames is less than a frame; frames are then taken more than once.
+
+    Args:
+        lengths: (B,), frames of each recording.
+        where: (T, B) in [0, 1), r: where in its part each is taken, uniform for a frame at random.
+
+    Returns:
+        Their numbers, (T, B), never falling along T.
+    """
+    steps = where.shape[0]
+    time = torch.arange(steps).unsqueeze(1)
+    last = ((time + 1) * lengths - 1) // steps  # where t + r was rounded up, the part's last frame
+    return torch.minimum(((time + where) * lengths / steps).long(), last)
+
+
+def width(features: tuple[Feature, ...], joints: Joints, bodies: int) -> int:
+    """Numbers in each frame of these features."""
+    each = {
+        "coordinates": 3 * joints.count,
+        "relative": 3 * joints.count,
+        "differences": 3 * joints.count,
+        "bones": 3 * len(joints.bones),
+        "distances": len(joints.distances),
+    }
+    return bodies * sum(each[feature] for feature in features)
+
+
+def check_features(features: tuple[str, ...], joints: Joints) -> None:
+    """Raise for features that these joints do not have."""
+    for feature, needed in (("distances", joints.lines), ("bones", joints.bones)):
+        if feature in features and not needed:
+            what = "lines" if feature == "distances" else "bones"
+            raise ValueError(f"features: {feature} need the {what} of the joints; give a file of them (--joints)")
+
+
+def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...]) -> Tensor:
+    """The features of samples, beside each other.
+
+    Args:
+        x: (T, B, M, J, 3), a body that is not there all zeros.
+        joints: what the J joints are.
+        features: any of
+            coordinates;
+            relative, coordinates from the body's centre in each frame;
+            differences, x_{t+1} − x_t, zero in the last frame and where the body is missing in one of the two;
+            bones, from each bone's first joint to its second;
+            distances, of joints to lines between joints.
+
+    Returns:
+        (T, B, features).
+    """
+    return torch.cat([_MAKE[feature](x, joints).flatten(2) for feature in features], dim=-1)
+
+
+def _coordinates(x: Tensor, joints: Joints) -> Tensor:
+    return x
+
+
+def _relative(x: Tensor, joints: Joints) -> Tensor:
+    return x - x[..., joints.centre : joints.centre + 1, :]
+
+
+def _differences(x: Tensor, joints: Joints) -> Tensor:
+    moved = torch.zeros_like(x)
+    torch.sub(x[1:], x[:-1], out=moved[:-1])
+    if x.shape[2] > 1:
+        here = present(x)
+        moved[:-1] *= here[1:] & here[:-1]
+    return moved
+
+
+def _bones(x: Tensor, joints: Joints) -> Tensor:
+    first, second = torch.tensor(joints.bones).unbind(1)
+    return x[..., second, :] - x[..., first, :]
+
+
+def _distances(x: Tensor, joints: Joints) -> Tensor:
+    """|(p − a) × d| for a line through a along d, |d| = 1: linear in (p, 1), so one small product for each body."""
+    first, second = torch.tensor(joints.lines).unbind(1)
+    line, joint = torch.tensor(joints.distances).unbind(1)
+    each = _relative(x, joints).flatten(0, 2)  # (T B M, J, 3): the numbers below are then no larger than a body
+    a = each[:, first]  # (T B M, lines, 3)
+    d = F.normalize(each[:, second] - a, dim=-1)
+    dx, dy, dz = d.unbind(-1)
+    mx, my, mz = torch.linalg.cross(a, d).neg_().unbind(-1)
+    zero = torch.zeros_like(dx)
+    # Rows that multiply (p_x, p_y, p_z, 1) to the three components of p × d − a × d
+    rows = [torch.stack(row, -1) for row in ((zero, dz, -dy, mx), (-dz, zero, dx, my), (dy, -dx, zero, mz))]
+    lines = torch.cat(rows, dim=1)  # (T B M, 3 lines, 4)
+    points = F.pad(each, (0, 1), value=1.0).transpose(1, 2)  # (T B M, 4, J)
+    result = x.new_empty(len(each), len(line))
+    parts = (tensor.split(_AT_ONCE) for tensor in (lines, points, result))
+    for line_part, point_part, part in zip(*parts, strict=True):
+        cross = (line_part @ point_part).unflatten(1, (3, -1))
+        distance = cross.square_().sum(1).sqrt_().flatten(1)  # (T B M, lines J)
+        torch.index_select(distance, 1, line * joints.count + joint, out=part)
+    return result.view(*x.shape[:3], -1)
+
+
+_AT_ONCE = 128  # bodies whose distances are computed together: what is in between stays in cache
+
+_MAKE = {
+    "coordinates": _coordinates,
+    "relative": _relative,
+    "differences": _differences,
+    "bones": _bones,
+    "distances": _distances,
+}
+
+
+def present(x: Tensor) -> Tensor:
+    """Whether a body is in a frame: (T, B, M, 1, 1)."""
+    return (x != 0).flatten(-2).any(-1)[..., None, None]
+
+
+def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) -> Tensor:
+    """Samples relative to where the main body stood in a recording's first frame, turned where a matrix is given.
+
+    A body that is not there stays zero.
+
+    Args:
+        x: (T, B, M, J, 3).
+        first: (B, J, 3), the main body in the first frame.
+        joints: what the J joints are.
+        turn: (B, 3, 3), each point p becomes turn p.
+    """
+    moved = x - first[:, None, joints.centre : joints.centre + 1]
+    if turn is not None:
+        steps, batch = x.shape[:2]
+        moved = torch.matmul(moved.view(steps, batch, -1, 3), turn.transpose(1, 2)).view(x.shape)
+    return moved if x.shape[2] == 1 else moved.mul_(present(x))
+
+
+def aligned(first: Tensor, joints: Joints) -> Tensor:
+    """The rotations, (B, 3, 3), after which `up` is along y in the first frame (B, J, 3), and `across` in x and y."""
+    assert joints.up is not None
+    assert joints.across is not None
+    up = first[:, joints.up[1]] - first[:, joints.up[0]]
+    across = first[:, joints.across[1]] - first[:, joints.across[0]]
+    y = F.normalize(up, dim=1)
+    x = F.normalize(across - (across * y).sum(1, keepdim=True) * y, dim=1)
+    rotation = torch.stack([x, y, torch.linalg.cross(x, y)], dim=1)
+    usable = (rotation.norm(dim=2) > 0.5).all(1)[:, None, None]  # a body whose joints fall together stays as it is
+    return torch.where(usable, rotation, torch.eye(3))
+
+
+def sized(first: Tensor, joints: Joints) -> Tensor:
+    """What bodies are multiplied with, (B, 1, 1), so that their bones have a mean length of 1/4 in the first frame."""
+    one, two = torch.tensor(joints.bones).unbind(1)
+    mean = (first[:, one] - first[:, two]).norm(dim=2).mean(1)
+    return torch.where(mean > 0, 0.25 / mean, 1.0)[:, None, None]
+
+
+def random_turns(count: int, turn: float, tilt: float, scale: float, source: torch.Generator) -> Tensor:
+    """Random rotations and scales, (count, 3, 3), uniform.
+
+    Args:
+        count: how many.
+        turn: degrees about the vertical axis, y, at most, either way.
+        tilt: degrees about x and about z at most.
+        scale: sizes are multiplied with a number in 1 ± scale.
+        source: of the numbers.
+    """
+    numbers = torch.rand(4, count, generator=source).mul_(2).sub_(1)
+    about_y, about_x, about_z = (numbers[i] * math.radians(most) for i, most in enumerate((turn, tilt, tilt)))
+    rotation = _about(about_z, 2) @ _about(about_x, 0) @ _about(about_y, 1)
+    return rotation * (1 + scale * numbers[3])[:, None, None]
+
+
+def _about(angle: Tensor, axis: int) -> Tensor:
+    """Rotations about an axis, (count, 3, 3)."""
+    result = torch.zeros(len(angle), 3, 3)
+    one, two = (axis + 1) % 3, (axis + 2) % 3
+    result[:, axis, axis] = 1
+    result[:, one, one] = result[:, two, two] = angle.cos()
+    result[:, two, one] = angle.sin()
+    result[:, one, two] = -angle.sin()
+    return result
