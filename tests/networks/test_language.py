@@ -199,6 +199,9 @@ def test_first_and_second_derivatives_are_right(reduction: Any, monkeypatch: pyt
 
     assert torch.autograd.gradcheck(loss, given)
     assert torch.autograd.gradgradcheck(loss, given)
+    given[2].requires_grad_(False)
+    assert torch.autograd.gradcheck(loss, given)
+    assert torch.autograd.gradgradcheck(loss, given)
 
 
 def test_a_loss_of_no_target_that_counts_is_torchs() -> None:

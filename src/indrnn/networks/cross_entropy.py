@@ -39,8 +39,9 @@ def linear_cross_entropy(
     dtype, device = features.dtype, features.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
+    differentiated = torch.is_grad_enabled() and any(each.requires_grad for each in (features, weight, bias))
     return _InPieces.apply(  # type: ignore[no-any-return]
-        features, weight, bias, targets, reduction, dtype, torch.is_grad_enabled()
+        features, weight, bias, targets, reduction, dtype, differentiated
     )
 
 
@@ -98,4 +99,7 @@ class _InPieces(torch.autograd.Function):
         features, weight, bias = (of.to(ctx.dtype) for of in inputs)
         logits = F.linear(features, weight, bias).to(accumulation_dtype(ctx.dtype))
         loss = F.cross_entropy(logits, targets, reduction=ctx.reduction)
-        return *torch.autograd.grad(loss, inputs, grad, create_graph=True, allow_unused=True), *none
+        needed = ctx.needs_input_grad[:3]
+        chosen = [of for of, need in zip(inputs, needed, strict=True) if need]
+        found = iter(torch.autograd.grad(loss, chosen, grad, create_graph=True))
+        return *(next(found) if need else None for need in needed), *none
