@@ -148,8 +148,8 @@ def test_a_loop_that_learns_something_else_is_not_compared(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "bench needs one of layer, network, stream, scale, loop"),
-        (["speed"], "bench needs one of layer, network, stream, scale, loop, got speed"),
+        ([], "bench needs one of layer, network, stream, scale, loop, parse"),
+        (["speed"], "bench needs one of layer, network, stream, scale, loop, parse, got speed"),
         (["layer", "--rounds", "1"], "rounds must be a whole number of at least 2, got 1"),
         (["layer", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
         (["layer", "--device", "abacus"], "device: abacus cannot be used"),

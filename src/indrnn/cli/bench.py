@@ -25,8 +25,9 @@ KINDS = {
     "stream": "latency of one step at batch 1, beside torch's cells",
     "scale": "time and memory as T, batch, neurons, layers and threads grow",
     "loop": "what the training loop adds to a bare one, and the command line to the start of Python",
+    "parse": "MB/s of reading skeleton files of NTU RGB+D, beside numpy.loadtxt and plain Python",
 }
-ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 41}
+ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 41, "parse": 15}
 ROUNDS_AGAINST = 31  # a few per cent are looked for
 
 
@@ -76,7 +77,7 @@ def bench(arguments: list[str]) -> int:
         torch.set_num_threads(options.threads)
     device = _usable(options.device)
     command = shlex.join(["indrnn", "bench", *arguments])
-    from ..bench import layer, loop, network, scale, stream
+    from ..bench import layer, loop, network, parse, scale, stream
     from ..bench.measure import Bench
 
     if options.against is not None:
@@ -90,6 +91,7 @@ def bench(arguments: list[str]) -> int:
         "stream": stream,
         "scale": scale,
         "loop": loop,
+        "parse": parse,
     }
     torch.manual_seed(0)
     if options.keep_memory:
