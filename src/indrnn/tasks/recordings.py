@@ -1,0 +1,240 @@
+"""Skeleton recordings in memory: sequences of joint positions, one after the other, and what is known of each."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FRAMES, INDEX, MANIFEST = "frames.npy", "index.csv", "prepared.json"
+"""The files that `indrnn prepare` leaves in its folder; the last is written when all else is there."""
+FORMAT = 1
+"""Of these files; a folder of another format is prepared anew."""
+COLUMNS = ("setup", "camera", "performer", "replication", "action", "length", "body_1", "body_2")
+"""Whole numbers in the index, behind the name."""
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Sequences of skeletons.
+
+    Args:
+        frames: (ΣT, bodies, joints, 3) in float32, sequence after sequence; may be a memory map. A body that is not
+            there is zero.
+        lengths: (n,) int64, the frames of each sequence.
+        label: (n,) int64, its class, from 0.
+        subject: (n,) int64, who is seen.
+        fields: what else is known of each sequence, by name, such as "camera" or "view": (n,) each.
+    """
+
+    frames: NDArray[np.float32]
+    lengths: NDArray[np.int64]
+    label: NDArray[np.int64]
+    subject: NDArray[np.int64]
+    fields: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.frames.ndim != 4 or self.frames.shape[3] != 3 or self.frames.dtype != np.float32:
+            raise ValueError(
+                f"frames must be (ΣT, bodies, joints, 3) in float32, got {self.frames.shape} in {self.frames.dtype}"
+            )
+        n = len(self.lengths)
+        for name, array in {"lengths": self.lengths, "label": self.label, "subject": self.subject}.items():
+            if array.shape != (n,) or array.dtype != np.int64:
+                raise ValueError(f"{name} must be ({n},) in int64, got {array.shape} in {array.dtype}")
+        for name, array in self.fields.items():
+            if array.shape != (n,):
+                raise ValueError(f"{name} must have one entry for each of {n} sequences, got {array.shape}")
+        if n and self.lengths.min() < 1:
+            at = int(self.lengths.argmin())
+            raise ValueError(f"lengths must be at least 1, got {self.lengths[at]} for sequence {at}")
+        if self.lengths.sum() != len(self.frames):
+            raise ValueError(
+                f"lengths must add up to the {len(self.frames)} frames that are there, and add up to "
+                f"{self.lengths.sum()}"
+            )
+        if n and self.label.min() < 0:
+            raise ValueError(f"label must be numbers from 0, got {self.label.min()}")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @functools.cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(n,) int64, the first frame of each sequence."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def sequence(self, index: int) -> NDArray[np.float32]:
+        """The frames of one sequence, (T, bodies, joints, 3)."""
+        start = self.starts[index]
+        return self.frames[start : start + self.lengths[index]]
+
+
+def read_npz(
+    path: Path,
+    *,
+    frames_field: str = "frames",
+    lengths_field: str = "lengths",
+    label_field: str = "label",
+    subject_field: str = "subject",
+) -> Recordings:
+    """Read a skeleton set from one `.npz` file.
+
+    Args:
+        path: the file. It has frames, (ΣT, joints, 3) or (ΣT, bodies, joints, 3), and, for each of n sequences, its
+            length, label and subject. Other arrays of n entries become `fields`.
+        frames_field: the name of the frames in it.
+        lengths_field: that of the lengths.
+        label_field: that of the labels, which may be any whole numbers or words: they are numbered in their order,
+            from 0, and kept as they were in `fields`.
+        subject_field: that of the subjects.
+
+    Raises:
+        ValueError: names the file and the field that is missing or wrong.
+        FileNotFoundError: if there is no such file.
+    """
+    try:
+        arrays = _arrays(path, (frames_field, lengths_field, label_field, subject_field))
+        frames = _frames(frames_field, arrays.pop(frames_field))
+        lengths = _whole(lengths_field, arrays.pop(lengths_field))
+        subject = _whole(subject_field, arrays.pop(subject_field))
+        label = arrays[label_field]
+        if label.ndim != 1 or label.dtype.kind not in "iuUS":
+            raise ValueError(f"{label_field} must be (n,) whole numbers or words, got {label.shape} in {label.dtype}")
+        numbered = np.unique(label, return_inverse=True)[1].astype(np.int64)
+        fields = {name: array for name, array in arrays.items() if array.shape == lengths.shape}
+        read = Recordings(frames, lengths, numbered, subject, fields)
+        broken = ~np.isfinite(frames).all((1, 2, 3))
+        if broken.any():
+            at = int(broken.argmax())
+            sequence = int(np.searchsorted(read.starts, at, "right")) - 1
+            raise ValueError(
+                f"{frames_field} must be finite, and frame {at - read.starts[sequence]} of sequence {sequence} is not"
+            )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return read
+
+
+def _arrays(path: Path, needed: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it is one array, not a .npz file of several")
+            lacking = [name for name in needed if name not in file]
+            if lacking:
+                has = f"it has {', '.join(file)}" if len(file) else "it is empty"
+                raise ValueError(f"it has no {lacking[0]}; {has}")
+            return {name: file[name] for name in file}
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"it cannot be read as .npz: {error}") from None
+
+
+def _frames(name: str, array: NDArray[Any]) -> NDArray[np.float32]:
+    if array.ndim not in (3, 4) or array.shape[-1] != 3 or array.dtype.kind not in "fiu" or 0 in array.shape:
+        raise ValueError(
+            f"{name} must be numbers of the shape (ΣT, joints, 3) or (ΣT, bodies, joints, 3), got {array.shape} in "
+            f"{array.dtype}"
+        )
+    with np.errstate(over="ignore"):  # what is too large is infinite, and refused as that
+        array = array.astype(np.float32, copy=False)
+    return array[:, None] if array.ndim == 3 else array
+
+
+def _whole(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be (n,) whole numbers, got {array.shape} in {array.dtype}")
+    return array.astype(np.int64)
+
+
+# ---- what `indrnn prepare` wrote
+
+
+def read_prepared(folder: Path, *, verify: bool = False, say: Callable[[str], None] | None = None) -> Recordings:
+    """Read the folder that `indrnn prepare` wrote; frames are a memory map.
+
+    Args:
+        folder: which.
+        verify: whether checksums are compared too, which reads all of the frames; sizes are in any case.
+        say: where to tell of what was left out when it was prepared; nowhere if None.
+
+    Returns:
+        The recordings, in the order of their names. Labels are actions less 1, subjects are performers; fields are
+        "name", "setup", "camera", "performer", "replication", "action", "body_1" and "body_2" (Kinect's ids).
+
+    Raises:
+        ValueError: if the folder holds no such files, or they are not as they were written.
+        FileNotFoundError: if there is no such folder.
+    """
+    manifest = _manifest(folder)
+    for name, about in manifest["files"].items():
+        _check(folder / name, about, verify)
+    columns = _index(folder / INDEX)
+    fields: dict[str, NDArray[Any]] = {name: columns[name] for name in columns if name != "length"}
+    try:
+        frames = np.load(folder / FRAMES, mmap_mode="r", allow_pickle=False)
+        read = Recordings(frames, columns["length"], columns["action"] - 1, columns["performer"], fields)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}; prepare it anew") from None
+    broken = manifest.get("broken", {})
+    if broken and say is not None:
+        say(f"{folder}: {len(broken)} broken files were left out, listed in {MANIFEST}")
+    return read
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no such folder")
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        found, files = manifest["format"], manifest["files"]
+        sound = all(isinstance(files[name]["bytes"], int) for name in (FRAMES, INDEX))
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is not a folder that `indrnn prepare` has finished: it has no {MANIFEST}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read: {error!r}") from None
+    if found != FORMAT or not sound:
+        raise ValueError(f"{path} has format {found}, and {FORMAT} is expected; prepare it anew with this version")
+    return dict(manifest)
+
+
+def _check(path: Path, about: Mapping[str, Any], verify: bool) -> None:
+    try:
+        size = path.stat().st_size
+        if size != about["bytes"]:
+            raise ValueError(f"{path} has {size} bytes, not the {about['bytes']} that were written; prepare it anew")
+        if verify and checksum(path) != about["sha256"]:
+            raise ValueError(f"{path} has another checksum than when it was written; prepare it anew")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _index(path: Path) -> dict[str, NDArray[Any]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    if not rows or tuple(rows[0]) != ("name", *COLUMNS) or any(len(row) != len(rows[0]) for row in rows):
+        raise ValueError(f"{path} must have the columns {', '.join(('name', *COLUMNS))}; prepare it anew")
+    names, *numbers = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(rows[0])
+    try:
+        whole = [np.array([int(each) for each in column], dtype=np.int64) for column in numbers]
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{path}: {error}; prepare it anew") from None
+    return {"name": np.array(names, dtype=np.str_), **dict(zip(COLUMNS, whole, strict=True))}
