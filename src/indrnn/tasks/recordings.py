@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,13 +161,12 @@ def _whole(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
 # ---- what `indrnn prepare` wrote
 
 
-def read_prepared(folder: Path, *, verify: bool = False, say: Callable[[str], None] | None = None) -> Recordings:
+def read_prepared(folder: Path, *, verify: bool = False) -> Recordings:
     """Read the folder that `indrnn prepare` wrote; frames are a memory map.
 
     Args:
         folder: which.
         verify: whether checksums are compared too, which reads all of the frames; sizes are in any case.
-        say: where to tell of what was left out when it was prepared; nowhere if None.
 
     Returns:
         The recordings, in the order of their names. Labels are actions less 1, subjects are performers; fields are
@@ -184,13 +183,9 @@ def read_prepared(folder: Path, *, verify: bool = False, say: Callable[[str], No
     fields: dict[str, NDArray[Any]] = {name: columns[name] for name in columns if name != "length"}
     try:
         frames = np.load(folder / FRAMES, mmap_mode="r", allow_pickle=False)
-        read = Recordings(frames, columns["length"], columns["action"] - 1, columns["performer"], fields)
+        return Recordings(frames, columns["length"], columns["action"] - 1, columns["performer"], fields)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}; prepare it anew") from None
-    broken = manifest.get("broken", {})
-    if broken and say is not None:
-        say(f"{folder}: {len(broken)} broken files were left out, listed in {MANIFEST}")
-    return read
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
