@@ -82,25 +82,37 @@ def test_ids_may_change() -> None:
     assert found.ids.tolist() == [100, 200]
 
 
-def test_two_who_pass_each_other_are_matched_to_the_least_sum() -> None:
-    """Where they meet, the nearest body of the next frame is the other's: only the sum of both says who is who."""
-    steps = np.arange(21)[:, None, None] - 10
-    shape = standing()
-    ahead = np.array([0.0, 0.0, 0.2])
-    a, b = shape + steps * np.array([0.09, 0, 0]), shape + ahead - steps * np.array([0.03, 0, 0])
-    found = read([[Body(x), Body(y)][:: 1 - 2 * (t % 2)] for t, (x, y) in enumerate(zip(a, b, strict=True))])
+def test_one_who_walks_behind_another_is_matched_to_the_least_sum() -> None:
+    """The one behind comes nearer to where the other was than to their own place: only the sum says who is who."""
+    way = 0.2 * np.arange(20)[:, None, None] * np.array([1.0, 0, 0])
+    a, b = lively(20) + way, moving(20, 0.25, by=0.001, seed=1) + way
+    found = read([[Body(x, 1), Body(y, 2)][:: 1 - 2 * (t % 2)] for t, (x, y) in _timed(a, b)])
     assert is_slot(found, 0, a)
     assert is_slot(found, 1, b)
 
 
-def test_someone_who_comes_back_is_in_the_same_slot() -> None:
-    """Under another id, near where they were."""
-    a, b = lively(50), calm(50)
+def test_someone_who_comes_back_is_the_same() -> None:
+    """Under another id, near where they were, for a time in which someone new would be a ghost."""
+    a, b = lively(34), calm(34)
     gap = range(20, 26)
     found = read([[Body(y, 5), *([] if t in gap else [Body(x, 7 + (t > 25))])] for t, (x, y) in _timed(a, b)])
     a[list(gap)] = 0
     assert is_slot(found, 0, a)
     assert is_slot(found, 1, b)
+
+
+def test_two_who_come_back_are_matched_with_the_nearest() -> None:
+    """Both are near enough to both places."""
+    a, b, third = lively(50), moving(50, 0.3, by=0.03, seed=1), calm(50, 4.0)
+    gap = range(20, 23)
+    frames = []
+    for t in range(50):
+        both = [] if t in gap else [Body(a[t], 2 * t), Body(b[t], 2 * t + 1)]
+        frames.append([Body(third[t], 999), *both[:: 1 if t < 20 else -1]])
+    found = read(frames)
+    kept = [t for t in range(50) if t not in gap]  # in the gap there is nobody but the third
+    assert is_slot(found, 0, a[kept])
+    assert is_slot(found, 1, b[kept])
 
 
 def test_someone_who_is_found_elsewhere_is_known_by_the_id() -> None:
