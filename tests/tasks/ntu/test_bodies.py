@@ -190,7 +190,8 @@ def test_frames_with_a_ghost_alone_are_dropped() -> None:
 
 def flattened(joints: Positions) -> Positions:
     """Wider than it is high: 0.4 by 0.32 m."""
-    return joints * np.array([1.0, 0.2, 1.0])
+    flat: Positions = joints * np.array([1.0, 0.2, 1.0])
+    return flat
 
 
 def test_ghosts_that_are_too_flat_are_dropped() -> None:

@@ -139,8 +139,8 @@ def _joined(tracks: list[Track], skeletons: Skeletons, at: NDArray[np.int64]) ->
 def _distance(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
     """Between two bodies, (..., 25, 3): the mean distance of their joints."""
     squares = (a - b) ** 2
-    distances: NDArray[np.float32] = np.sqrt(squares[..., 0] + squares[..., 1] + squares[..., 2])
-    return distances.mean(-1)
+    mean: NDArray[np.float32] = np.sqrt(squares[..., 0] + squares[..., 1] + squares[..., 2]).mean(-1)
+    return mean
 
 
 def _is_flat(joints: NDArray[np.float32]) -> bool:
