@@ -55,6 +55,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     """What is offered after words: ["train adding-100", ...]: --steps, --lr, ..."""
     from ..recipes import ROWS, Row
     from ..training.folder import flat, plain
+    from .prepare import NTU
     from .runs import DEPTH, EVALUATE, GRADIENTS, REPORT
     from .train import DEMO, RECIPES, train_parser
 
@@ -71,6 +72,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     offers += [([f"bench {kind}" for kind in kinds], options), (["bench"], kinds)]
     offers += [(["analyse gradients"], GRADIENTS.words()), (["analyse depth"], DEPTH.words())]
     offers += [(["analyse"], ["gradients", "depth"]), (["train"], [*ROWS, "--resume", "--config", "--help"])]
+    offers += [(["prepare ntu"], NTU.words()), (["prepare"], ["ntu"])]
     for parser in (DEMO, RECIPES, EVALUATE, REPORT):
         offers.append(([parser.name], parser.words()))
     return [*offers, (["completion"], list(SHELLS))]

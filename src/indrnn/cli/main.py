@@ -18,6 +18,7 @@ commands:
   recipes [WORD ...]   list recipes: what each is in the paper, parameters, cost
   train RECIPE         train one; `indrnn train RECIPE --help` shows everything that can be changed
   train --resume RUN   go on with a run
+  prepare ntu FOLDER   turn the recordings of NTU RGB+D into arrays that training reads
   evaluate RUN         measure the best weights of a run again
   report RUN ...       gather runs of a task into small JSON files, a picture and a table; --check the pages
   analyse KIND         draw how gradients flow: over time and depth in trained runs, or by depth alone
@@ -40,6 +41,7 @@ COMMANDS = {
     "demo": "train",
     "recipes": "train",
     "train": "train",
+    "prepare": "prepare",
     "evaluate": "runs",
     "report": "runs",
     "analyse": "runs",

@@ -228,7 +228,7 @@ def _fetch(address: str, part: Path, most: int, say: Callable[[str], None]) -> b
         if have + left > most:
             raise http.client.HTTPException(f"it has {have + left} bytes, more than the {most} that it may have")
         say(f"{'going on with' if resumed else 'downloading'} {address} ({(have + left) / 1e6:.1f} MB)")
-        with part.open("ab" if resumed else "wb") as file, _progress(have, have + left) as advance:
+        with part.open("ab" if resumed else "wb") as file, progress(have, have + left) as advance:
             received = 0
             while piece := answer.read(_PIECE):
                 file.write(piece)
@@ -243,7 +243,7 @@ def _fetch(address: str, part: Path, most: int, say: Callable[[str], None]) -> b
 
 
 @contextlib.contextmanager
-def _progress(done: int, total: int) -> Iterator[Callable[[int], None]]:
+def progress(done: int, total: int) -> Iterator[Callable[[int], None]]:
     """A bar, where there is a terminal to draw it on."""
     try:
         from rich.console import Console

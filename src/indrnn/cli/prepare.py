@@ -1,0 +1,78 @@
+"""The command `indrnn prepare`: recordings as published to arrays that training reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from .main import UsageError, say
+from .parse import Parser
+
+SHOWN = 20
+"""Broken files that are named on the screen; all are in the manifest."""
+
+
+@dataclass
+class NtuOptions:
+    """Read the .skeleton files of NTU RGB+D 60, 120 or both, and write arrays that training reads.
+
+    After a stop, the same command goes on where it was. Samples with missing skeletons are left out by the published
+    lists. A broken file is named, counted and left out.
+    """
+
+    folder: tyro.conf.Positional[list[Path]]
+    """Folders of .skeleton files, nested as they like, or .zip archives as published, or folders of these."""
+    out: Path
+    """The folder to write: frames.npy, index.csv and prepared.json. The disk needs room for the arrays twice."""
+    strict: bool = False
+    """Stop at a broken file."""
+    workers: int | None = None
+    """Processes; as many as there are cores if none is given."""
+    overwrite: bool = False
+    """Replace what is prepared there already."""
+
+
+NTU = Parser("prepare ntu", NtuOptions)
+SETS = {"ntu": NTU}
+
+
+def prepare(arguments: list[str]) -> int:
+    """Turn recordings into arrays."""
+    if arguments[:1] in (["--help"], ["-h"]):
+        say(
+            "usage: indrnn prepare ntu FOLDER ... --out DIR [OPTIONS]\n\nTurn recordings into arrays that training reads."
+        )
+        say("\n`indrnn prepare ntu --help` says more.")
+        return 0
+    if not arguments or arguments[0] not in SETS:
+        given = f", got {arguments[0]}" if arguments else ""
+        raise UsageError(f"prepare needs one of {', '.join(SETS)}{given}")
+    options = NTU(arguments[1:])
+    if not options.folder:
+        raise UsageError("prepare ntu needs a folder of .skeleton files or a .zip of them")
+    from ..tasks.ntu.prepare import prepare as prepare_ntu
+    from ..tasks.ntu.splits import summary
+    from ..tasks.recordings import MANIFEST, read_prepared
+
+    done = prepare_ntu(
+        options.folder,
+        options.out,
+        strict=options.strict,
+        workers=options.workers,
+        overwrite=options.overwrite,
+    )
+    if not done.new:
+        say(f"{options.out} is prepared from these files already; --overwrite does it again")
+    for path, word in list(done.broken.items())[:SHOWN]:
+        say(f"broken: {path}: {word}")
+    if len(done.broken) > SHOWN:
+        say(f"and {len(done.broken) - SHOWN:,} more, in {options.out / MANIFEST}")
+    say(
+        f"{options.out}: {done.samples:,} samples of {done.frames:,} frames; left out: {done.left_out:,} with missing "
+        f"skeletons, {len(done.broken):,} broken"
+    )
+    for line in summary(read_prepared(options.out)):
+        say(line)
+    return 0

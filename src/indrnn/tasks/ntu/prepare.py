@@ -1,0 +1,315 @@
+"""From the recordings of NTU RGB+D to arrays on disk: in parallel, and taken up again after a stop."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...training.checkpoint import write_atomically
+from ...training.folder import RunFolder
+from ...training.options import check_count
+from ..files import progress
+from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST
+from .bodies import SLOTS, arrange
+from .parser import JOINTS, parse
+from .sources import Sample, find
+from .splits import missing, parts_of
+
+PARTS = ".parts"
+"""Folder of what is done, until all is."""
+PART_SAMPLES = 128
+RULES = 1
+"""Version of what makes frames of files: parts that were made by another are made anew."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What came of it.
+
+    Args:
+        samples: that are in the arrays.
+        frames: that these have.
+        left_out: samples that were there and are in the lists of missing skeletons.
+        broken: files that were left out, and why, by where they are.
+        new: whether anything was done: not where the folder holds the very same already.
+    """
+
+    samples: int
+    frames: int
+    left_out: int
+    broken: dict[str, str]
+    new: bool = True
+
+
+def prepare(
+    places: list[Path],
+    out: Path,
+    *,
+    strict: bool = False,
+    workers: int | None = None,
+    overwrite: bool = False,
+) -> Prepared:
+    """Read `.skeleton` files and write the arrays that `read_prepared` reads.
+
+    What is done is kept in parts, so that a call after a stop goes on where the last was, and ends with the same bytes.
+    The disk needs room for the arrays twice.
+
+    Args:
+        places: folders and `.zip` files, see `sources.find`. Samples that are in the lists of missing skeletons are left
+            out.
+        out: the folder to write, which must be new, empty or of an earlier call.
+        strict: whether a broken file is an error; else it is left out and named in what is returned and in `out`.
+        workers: processes; as many as there are cores if None, 1 for none beside this one. The others import the main
+            module, so a script needs `if __name__ == "__main__":` around the call.
+        overwrite: whether to replace what an earlier call has finished.
+
+    Raises:
+        ValueError: for options that cannot be, files that are not there or not right, a folder that holds other things.
+        FileNotFoundError: if a place is not there.
+    """
+    if workers is not None:
+        check_count("workers", workers)
+    samples, broken = find(places)
+    _check_strict(strict, broken)
+    kept = [sample for sample in samples if sample.name not in missing()]
+    if not kept:
+        reason = next((f"{path}: {word}" for path, word in broken.items()), "all are in the lists of missing skeletons")
+        raise ValueError(f"there is no sample to prepare; {reason}")
+    folder = RunFolder(out)
+    _check_place(out)
+    folder.prepare()
+    with folder.locked():
+        finished = _finished(out)
+        if finished is not None and not overwrite:
+            if finished.get("sources") != _digest(kept):
+                raise ValueError(f"out: {out} is prepared from other files; --overwrite replaces it")
+            _check_strict(strict, finished["broken"])
+            _clear_parts(out)
+            return _result(finished, new=False)
+        if finished is not None:
+            _clear(out)
+        (out / PARTS).mkdir(exist_ok=True)
+        parts = [_Part(out, i // PART_SAMPLES, kept[i : i + PART_SAMPLES]) for i in range(0, len(kept), PART_SAMPLES)]
+        _make(parts, strict, workers)
+        made = [part.read() for part in parts]
+        for each in made:
+            broken |= each["broken"]
+        rows = [row for each in made for row in each["rows"]]
+        if not rows:
+            _clear_parts(out)
+            path, word = next(iter(broken.items()))
+            raise ValueError(f"none of {len(broken)} files can be read; {path}: {word}")
+        manifest = _write(out, parts, rows) | {"left_out": len(samples) - len(kept), "broken": broken}
+        manifest["sources"] = _digest(kept)
+        write_atomically(out / MANIFEST, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
+        _clear_parts(out)
+        return _result(manifest)
+
+
+def _check_strict(strict: bool, broken: dict[str, str]) -> None:
+    if strict and broken:
+        path, word = next(iter(broken.items()))
+        raise ValueError(f"{path}: {word}")
+
+
+def _result(manifest: dict[str, Any], *, new: bool = True) -> Prepared:
+    return Prepared(manifest["samples"], manifest["frames"], manifest["left_out"], manifest["broken"], new)
+
+
+def _digest(samples: list[Sample]) -> str:
+    """Of what the arrays are made from, wherever it is."""
+    facts = [RULES, *([sample.name, [(each.size, each.version) for each in sample.sources]] for sample in samples)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+# ---- the folder
+
+
+def _check_place(out: Path) -> None:
+    """Refuse a folder with anything that is not of an earlier call."""
+    try:
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"out must be a folder, and {out} is a file")
+        names = {path.name for path in out.iterdir() if path.suffix != ".tmp"} if out.exists() else set()
+    except OSError as error:
+        raise ValueError(f"out: cannot look into {out}: {error.strerror or error}") from None
+    others = names - {".lock", FRAMES, INDEX, MANIFEST, PARTS}
+    if not others and not names & {MANIFEST, PARTS}:
+        others = names - {".lock"}
+    if others:
+        raise ValueError(f"out: {out} holds something else ({min(others)}); name a new or an empty folder")
+
+
+def _finished(out: Path) -> dict[str, Any] | None:
+    """What an earlier call has finished; None where there is nothing, or of another format."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+        if manifest.get("format") == FORMAT and all((out / name).is_file() for name in (FRAMES, INDEX)):
+            return dict(manifest)
+    return None
+
+
+def _clear(out: Path) -> None:
+    for name in (MANIFEST, FRAMES, INDEX):  # the first says that the others are there
+        (out / name).unlink(missing_ok=True)
+    _clear_parts(out)
+
+
+def _clear_parts(out: Path) -> None:
+    shutil.rmtree(out / PARTS, ignore_errors=True)
+    for path in out.glob(".*.tmp"):  # of processes that were killed
+        path.unlink(missing_ok=True)
+
+
+# ---- parts
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Successive samples, done together: frames in one file, and rows of the index in another that is written last."""
+
+    out: Path
+    number: int
+    samples: list[Sample]
+
+    @property
+    def size(self) -> int:
+        return sum(sample.size for sample in self.samples)
+
+    def path(self, suffix: str) -> Path:
+        """The names change with what it is made from, so that no part is taken for another."""
+        return self.out / PARTS / f"{self.number:05}-{_digest(self.samples)[:16]}{suffix}"
+
+    def read(self) -> dict[str, Any]:
+        """Rows of the index and broken files."""
+        return dict(json.loads(self.path(".json").read_text(encoding="utf-8")))
+
+    def is_done(self) -> bool:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return bool(self.read()["bytes"] == self.path(".frames").stat().st_size)
+        return False
+
+    def make(self) -> dict[str, str]:
+        """Read its files and write it; returns what is broken."""
+        rows, frames, broken = [], [], {}
+        for sample in self.samples:
+            try:
+                sequence = arrange(parse(sample.read()))
+            except ValueError as error:
+                broken[str(sample.sources[0])] = str(error)
+                continue
+            parts = parts_of(sample.name)
+            assert parts is not None
+            row = {**parts, "length": len(sequence.frames)}
+            row |= {f"body_{slot + 1}": int(id) for slot, id in enumerate(sequence.ids)}
+            rows.append([sample.name, *(row[column] for column in COLUMNS)])
+            frames.append(sequence.frames)
+        content = b"".join(each.tobytes() for each in frames)
+        write_atomically(self.path(".frames"), content)
+        about = {"rows": rows, "broken": broken, "bytes": len(content)}
+        write_atomically(self.path(".json"), json.dumps(about).encode())
+        return broken
+
+
+def _make(parts: list[_Part], strict: bool, workers: int | None) -> None:
+    """Make what is not done, in parallel."""
+    done = [part for part in parts if part.is_done()]
+    left = [part for part in parts if part not in done]
+    for part in done:
+        _check_strict(strict, part.read()["broken"])
+    sizes = [sum(part.size for part in some) for some in (done, parts)]
+    with progress(*sizes) as advance:
+        if (count := min(_cores() if workers is None else workers, len(left))) <= 1:
+            for part in left:
+                _check_strict(strict, part.make())
+                advance(part.size)
+            return
+        with _pool(count) as pool:
+            futures: dict[Future[dict[str, str]], _Part] = {pool.submit(part.make): part for part in left}
+            for future in as_completed(futures):
+                _check_strict(strict, future.result())
+                advance(futures[future].size)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _pool(workers: int) -> Iterator[Executor]:
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    try:
+        yield pool
+    except BrokenProcessPool:
+        raise OSError("a process was killed, for want of memory perhaps; call again to go on, with fewer --workers")
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    """Leave Ctrl-C to the process that started this one, and end with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+# ---- the arrays
+
+
+def _write(out: Path, parts: list[_Part], rows: list[list[Any]]) -> dict[str, Any]:
+    """Write frames and index; returns what is to be said of them."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("name", *COLUMNS), *rows])
+    frames = sum(row[1 + COLUMNS.index("length")] for row in rows)
+
+    def pieces() -> Iterator[bytes]:
+        head = io.BytesIO()
+        shape = (frames, SLOTS, JOINTS, 3)
+        np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        yield head.getvalue()
+        for part in parts:
+            yield part.path(".frames").read_bytes()
+
+    files = {
+        FRAMES: _write_file(out / FRAMES, pieces),
+        INDEX: _write_file(out / INDEX, lambda: iter([text.getvalue().encode()])),
+    }
+    return {"format": FORMAT, "samples": len(rows), "frames": frames, "files": files}
+
+
+def _write_file(path: Path, pieces: Callable[[], Iterator[bytes]]) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+
+    def write(file: IO[bytes]) -> None:
+        nonlocal size
+        for piece in pieces():
+            file.write(piece)
+            digest.update(piece)
+            size += len(piece)
+
+    write_atomically(path, write)
+    return {"bytes": size, "sha256": digest.hexdigest()}

@@ -1,0 +1,138 @@
+"""Where the `.skeleton` files of NTU RGB+D are: in folders, nested as they like, and in zip archives as published."""
+
+from __future__ import annotations
+
+import functools
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .splits import parts_of
+
+SUFFIX = ".skeleton"
+MOST_BYTES = 1 << 28
+"""Of a file: the longest recordings have some 10 MB."""
+_ZIP_TROUBLES = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, or a member of an archive."""
+
+    path: Path
+    member: str | None
+    size: int
+    version: int
+    """Changes when the content does: the time of the last change, or an archive's checksum."""
+
+    def __str__(self) -> str:
+        return str(self.path) if self.member is None else f"{self.path}:{self.member}"
+
+    def read(self) -> bytes:
+        """Its content; `ValueError` says why it cannot be read."""
+        if self.size > MOST_BYTES:
+            raise ValueError(f"it has {self.size:,} bytes, more than any recording")
+        try:
+            return self.path.read_bytes() if self.member is None else _archive(self.path).read(self.member)
+        except OSError as error:
+            raise ValueError(f"it cannot be read: {error.strerror or error}") from None
+        except _ZIP_TROUBLES as error:
+            raise ValueError(f"it cannot be read from the archive: {error}") from None
+
+
+@functools.lru_cache(maxsize=4)
+def _archive(path: Path) -> zipfile.ZipFile:
+    """Opened once in a process: the list of its members takes longer to read than they do."""
+    return zipfile.ZipFile(path)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A recording, and where it is: more than one place where there are copies, which must be the same."""
+
+    name: str
+    sources: tuple[Source, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return sum(source.size for source in self.sources)
+
+    def read(self) -> bytes:
+        """Its content; `ValueError` says why it cannot be read."""
+        content = self.sources[0].read()
+        for other in self.sources[1:]:
+            if other.read() != content:
+                raise ValueError(f"{other} has the same name and another content")
+        return content
+
+
+def find(places: Iterable[Path]) -> tuple[list[Sample], dict[str, str]]:
+    """All `.skeleton` files in folders and archives, and archives in folders.
+
+    Args:
+        places: folders and `.zip` files.
+
+    Returns:
+        The samples, sorted by name, and what is wrong with files that are none, by where they are.
+
+    Raises:
+        ValueError: if a place is neither, or there is no such file at all.
+        FileNotFoundError: if a place is not there.
+    """
+    places = list(places)
+    found: dict[str, dict[str, Source]] = {}
+    wrong: dict[str, str] = {}
+    for place in places:
+        for source in _sources(place, wrong):
+            name = Path(source.member or source.path).name.removesuffix(SUFFIX)
+            if parts_of(name) is None:
+                wrong[str(source)] = f"it must be named as S001C001P001R001A001{SUFFIX}"
+            else:
+                found.setdefault(name, {})[str(source)] = source
+    if not found and not wrong:
+        raise ValueError(f"there is no {SUFFIX} file in {', '.join(map(str, places))}, nor in an archive there")
+    samples = [Sample(name, tuple(of for _, of in sorted(found[name].items()))) for name in sorted(found)]
+    return samples, wrong
+
+
+def _sources(place: Path, wrong: dict[str, str]) -> Iterator[Source]:
+    if not place.exists():
+        raise FileNotFoundError(f"{place}: there is no such folder or archive")
+    if not place.is_dir():
+        if not zipfile.is_zipfile(place):
+            raise ValueError(f"{place} must be a folder of {SUFFIX} files or a .zip of them")
+        yield from _members(place.resolve())
+        return
+    for folder, _, names in os.walk(place.resolve(), onerror=_refuse):
+        for name in names:
+            path = Path(folder, name)
+            if name.startswith("."):  # of the system, as ._S001...
+                continue
+            if name.endswith(SUFFIX):
+                try:
+                    about = path.stat()
+                except OSError as error:
+                    wrong[str(path)] = f"it cannot be read: {error.strerror or error}"
+                else:
+                    yield Source(path, None, about.st_size, about.st_mtime_ns)
+            elif name.lower().endswith(".zip"):
+                try:
+                    yield from _members(path)
+                except (OSError, *_ZIP_TROUBLES) as error:
+                    wrong[str(path)] = f"it cannot be read as an archive: {error}"
+
+
+def _refuse(error: OSError) -> None:
+    raise ValueError(f"cannot look into {error.filename}: {error.strerror or error}")
+
+
+def _members(path: Path) -> Iterator[Source]:
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            name = info.filename.rpartition("/")[2]
+            if name.endswith(SUFFIX) and not name.startswith("."):
+                yield Source(path, info.filename, info.file_size, info.CRC)
