@@ -41,10 +41,8 @@ SETS = {"ntu": NTU}
 def prepare(arguments: list[str]) -> int:
     """Turn recordings into arrays."""
     if arguments[:1] in (["--help"], ["-h"]):
-        say(
-            "usage: indrnn prepare ntu FOLDER ... --out DIR [OPTIONS]\n\nTurn recordings into arrays that training reads."
-        )
-        say("\n`indrnn prepare ntu --help` says more.")
+        say("usage: indrnn prepare ntu FOLDER ... --out DIR [OPTIONS]\n")
+        say("Turn recordings into arrays that training reads. `indrnn prepare ntu --help` says more.")
         return 0
     if not arguments or arguments[0] not in SETS:
         given = f", got {arguments[0]}" if arguments else ""

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...training.checkpoint import write_atomically
 from ...training.folder import RunFolder
@@ -29,7 +28,7 @@ from ..files import progress
 from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST
 from .bodies import SLOTS, arrange
 from .parser import JOINTS, parse
-from .sources import Sample, find
+from .sources import Sample, close_archives, find
 from .splits import missing, parts_of
 
 PARTS = ".parts"
@@ -72,8 +71,7 @@ def prepare(
     The disk needs room for the arrays twice.
 
     Args:
-        places: folders and `.zip` files, see `sources.find`. Samples that are in the lists of missing skeletons are left
-            out.
+        places: folders and `.zip` files, see `sources.find`. Samples in the lists of missing skeletons are left out.
         out: the folder to write, which must be new, empty or of an earlier call.
         strict: whether a broken file is an error; else it is left out and named in what is returned and in `out`.
         workers: processes; as many as there are cores if None, 1 for none beside this one. The others import the main
@@ -96,18 +94,22 @@ def prepare(
     _check_place(out)
     folder.prepare()
     with folder.locked():
-        finished = _finished(out)
-        if finished is not None and not overwrite:
+        _remove_temporary(out)
+        if (out / MANIFEST).exists() and not overwrite:
+            finished = _finished(out)
             if finished.get("sources") != _digest(kept):
                 raise ValueError(f"out: {out} is prepared from other files; --overwrite replaces it")
             _check_strict(strict, finished["broken"])
             _clear_parts(out)
             return _result(finished, new=False)
-        if finished is not None:
-            _clear(out)
+        for name in (MANIFEST, FRAMES, INDEX):  # the first says that the others are there
+            (out / name).unlink(missing_ok=True)
         (out / PARTS).mkdir(exist_ok=True)
         parts = [_Part(out, i // PART_SAMPLES, kept[i : i + PART_SAMPLES]) for i in range(0, len(kept), PART_SAMPLES)]
-        _make(parts, strict, workers)
+        try:
+            _make(parts, strict, workers)
+        finally:
+            close_archives()
         made = [part.read() for part in parts]
         for each in made:
             broken |= each["broken"]
@@ -157,25 +159,27 @@ def _check_place(out: Path) -> None:
         raise ValueError(f"out: {out} holds something else ({min(others)}); name a new or an empty folder")
 
 
-def _finished(out: Path) -> dict[str, Any] | None:
-    """What an earlier call has finished; None where there is nothing, or of another format."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+def _finished(out: Path) -> dict[str, Any]:
+    """What an earlier call has finished."""
+    try:
         manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-        if manifest.get("format") == FORMAT and all((out / name).is_file() for name in (FRAMES, INDEX)):
-            return dict(manifest)
-    return None
-
-
-def _clear(out: Path) -> None:
-    for name in (MANIFEST, FRAMES, INDEX):  # the first says that the others are there
-        (out / name).unlink(missing_ok=True)
-    _clear_parts(out)
+        sound = manifest["format"] == FORMAT and all((out / name).is_file() for name in manifest["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"out: {out} is damaged, or prepared by another version; --overwrite replaces it")
+    return dict(manifest)
 
 
 def _clear_parts(out: Path) -> None:
     shutil.rmtree(out / PARTS, ignore_errors=True)
-    for path in out.glob(".*.tmp"):  # of processes that were killed
-        path.unlink(missing_ok=True)
+
+
+def _remove_temporary(out: Path) -> None:
+    """Remove what processes that were killed had half written."""
+    for name in (FRAMES, INDEX, MANIFEST):
+        for path in out.glob(f".{name}.*.tmp"):
+            path.unlink(missing_ok=True)
 
 
 # ---- parts
@@ -221,7 +225,7 @@ class _Part:
             row |= {f"body_{slot + 1}": int(id) for slot, id in enumerate(sequence.ids)}
             rows.append([sample.name, *(row[column] for column in COLUMNS)])
             frames.append(sequence.frames)
-        content = b"".join(each.tobytes() for each in frames)
+        content = b"".join(each.astype("<f4", copy=False).tobytes() for each in frames)
         write_atomically(self.path(".frames"), content)
         about = {"rows": rows, "broken": broken, "bytes": len(content)}
         write_atomically(self.path(".json"), json.dumps(about).encode())
@@ -230,12 +234,14 @@ class _Part:
 
 def _make(parts: list[_Part], strict: bool, workers: int | None) -> None:
     """Make what is not done, in parallel."""
-    done = [part for part in parts if part.is_done()]
-    left = [part for part in parts if part not in done]
-    for part in done:
-        _check_strict(strict, part.read()["broken"])
-    sizes = [sum(part.size for part in some) for some in (done, parts)]
-    with progress(*sizes) as advance:
+    left = []
+    for part in parts:
+        if part.is_done():
+            _check_strict(strict, part.read()["broken"])
+        else:
+            left.append(part)
+    total, to_do = (sum(part.size for part in some) for some in (parts, left))
+    with progress(total - to_do, total) as advance:
         if (count := min(_cores() if workers is None else workers, len(left))) <= 1:
             for part in left:
                 _check_strict(strict, part.make())
@@ -259,7 +265,9 @@ def _pool(workers: int) -> Iterator[Executor]:
     try:
         yield pool
     except BrokenProcessPool:
-        raise OSError("a process was killed, for want of memory perhaps; call again to go on, with fewer --workers")
+        raise OSError(
+            "a process was killed, for want of memory perhaps; call again to go on, with fewer --workers"
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -49,6 +49,11 @@ def _archive(path: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
+def close_archives() -> None:
+    """Close those that this process has read from."""
+    _archive.cache_clear()
+
+
 @dataclass(frozen=True)
 class Sample:
     """A recording, and where it is: more than one place where there are copies, which must be the same."""
