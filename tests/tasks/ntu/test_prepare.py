@@ -287,7 +287,14 @@ module.prepare([Path(sys.argv[1])], Path(sys.argv[2]), workers=1)
 """
 
 
-@pytest.mark.parametrize("at", [4, 7, 9], ids=["in the second part", "in the frames", "in the manifest"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(4, id="in the second part"),
+        pytest.param(7, id="in the frames", marks=pytest.mark.slow),
+        pytest.param(9, id="in the manifest", marks=pytest.mark.slow),
+    ],
+)
 def test_taken_up_again_after_kill_9(at: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three parts are written in two files each, then three files."""
     (folder / "S001C001P001R001A003.skeleton").write_bytes(b"")
