@@ -126,8 +126,8 @@ def test_scale_fits_an_exponent_and_says_what_memory_went_beyond(capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "bench needs one of layer, network, stream, scale"),
-        (["speed"], "bench needs one of layer, network, stream, scale, got speed"),
+        ([], "bench needs one of layer, network, stream, scale, parse"),
+        (["speed"], "bench needs one of layer, network, stream, scale, parse, got speed"),
         (["layer", "--rounds", "1"], "rounds must be a whole number of at least 2, got 1"),
         (["layer", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
         (["layer", "--device", "abacus"], "device: abacus cannot be used"),

@@ -81,7 +81,7 @@ def test_options_of_a_recipe_are_completed(recipe: str, script: Path, call: Call
     [
         *(command for command in COMMANDS if command not in ("train", "analyse", "bench", "completion")),
         *(f"analyse {kind}" for kind in ("gradients", "depth")),
-        *(f"bench {kind}" for kind in ("layer", "network", "stream", "scale")),
+        *(f"bench {kind}" for kind in ("layer", "network", "stream", "scale", "parse")),
     ],
 )
 def test_options_of_a_command_are_completed(command: str, script: Path, call: Call) -> None:

@@ -24,8 +24,9 @@ KINDS = {
     "network": "training steps of the paper's networks beside their matrix products alone",
     "stream": "latency of one step at batch 1, beside torch's cells",
     "scale": "time and memory as T, batch, neurons, layers and threads grow",
+    "parse": "MB/s of reading skeleton files of NTU RGB+D, beside numpy.loadtxt and plain Python",
 }
-ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9}
+ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "parse": 15}
 ROUNDS_AGAINST = 31  # a few per cent are looked for
 
 
@@ -75,7 +76,7 @@ def bench(arguments: list[str]) -> int:
         torch.set_num_threads(options.threads)
     device = _usable(options.device)
     command = shlex.join(["indrnn", "bench", *arguments])
-    from ..bench import layer, network, scale, stream
+    from ..bench import layer, network, parse, scale, stream
     from ..bench.measure import Bench
 
     if options.against is not None:
@@ -83,7 +84,13 @@ def bench(arguments: list[str]) -> int:
         _against(measured, kind, options.against, command, options.keep_memory)
         return 0
     RunFolder(options.out).prepare()
-    modules: dict[str, ModuleType] = {"layer": layer, "network": network, "stream": stream, "scale": scale}
+    modules: dict[str, ModuleType] = {
+        "layer": layer,
+        "network": network,
+        "stream": stream,
+        "scale": scale,
+        "parse": parse,
+    }
     torch.manual_seed(0)
     if options.keep_memory:
         keep_memory()

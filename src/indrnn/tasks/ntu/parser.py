@@ -20,7 +20,6 @@ MOST_BODIES = 6
 """That a Kinect tracks at once."""
 _BODY_FIELDS, _JOINT_FIELDS = 10, 12
 _NOT_TEXT = re.compile(rb"[^\t\n\r -~]")
-_STATES = range(256)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -77,12 +76,12 @@ def parse_in_python(text: bytes) -> Skeletons:
                 states.append(joint[11])
     for number, _ in lines:
         raise ValueError(f"line {number}: more than the frames that the file says it has")
-    tracked = [_whole(n, "trackingState", word, _STATES) for n, word in zip(numbers, states, strict=True)]
+    known = {word: _whole(numbers[states.index(word)], "trackingState", word, range(256)) for word in set(states)}
     return Skeletons(
         np.array(counts, dtype=np.int64),
         np.array(ids, dtype=np.int64),
         _coordinates(numbers, positions).astype(np.float32).reshape(-1, JOINTS, 3),
-        np.array(tracked, dtype=np.uint8).reshape(-1, JOINTS),
+        np.array([known[word] for word in states], dtype=np.uint8).reshape(-1, JOINTS),
     )
 
 
@@ -117,7 +116,13 @@ def _whole(number: int, what: str, word: bytes, values: range, allowed: str = "a
 
 
 def _coordinates(numbers: list[int], words: list[bytes]) -> NDArray[np.float64]:
-    values = np.array(list(map(_coordinate, words)), dtype=np.float64)
+    try:
+        values = np.array(list(map(float, words)), dtype=np.float64)
+        fast = b"_" not in b"".join(words)  # which Python takes in a number
+    except ValueError:
+        fast = False
+    if not fast:
+        values = np.array(list(map(_coordinate, words)), dtype=np.float64)
     wrong = ~(np.abs(values) <= _LARGEST)
     if wrong.any():
         at = int(wrong.argmax())
