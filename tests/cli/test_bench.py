@@ -61,7 +61,10 @@ def rows(kind: str, out: str = "results/bench") -> list[dict[str, Any]]:
     return kept
 
 
-@pytest.mark.parametrize("kind", ["layer", "network", "stream", "scale", "loop"])
+@pytest.mark.parametrize(
+    "kind",
+    ["layer", "network", "stream", "scale", "loop", pytest.param("parse", marks=pytest.mark.slow)],  # it starts processes
+)
 def test_each_leaves_numbers_tables_and_a_figure(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     assert bench(kind, "--quick", "--rounds", "2", "--out", "a/b") == 0
@@ -171,7 +174,7 @@ def test_bad_arguments_are_named(arguments: list[str], message: str, capsys: pyt
 def test_help_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--help") == 0
     said = capsys.readouterr().out
-    for kind in ("layer", "network", "stream", "scale", "loop"):
+    for kind in ("layer", "network", "stream", "scale", "loop", "parse"):
         assert f"  {kind} " in said
 
 

@@ -79,7 +79,8 @@ def test_options_of_a_recipe_are_completed(recipe: str, script: Path, call: Call
 @pytest.mark.parametrize(
     "command",
     [
-        *(command for command in COMMANDS if command not in ("train", "analyse", "bench", "completion")),
+        *(command for command in COMMANDS if command not in ("train", "prepare", "analyse", "bench", "completion")),
+        "prepare ntu",
         *(f"analyse {kind}" for kind in ("gradients", "depth")),
         *(f"bench {kind}" for kind in ("layer", "network", "stream", "scale", "parse")),
     ],

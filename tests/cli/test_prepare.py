@@ -55,7 +55,7 @@ def test_errors_are_one_line(folder: Path, tmp_path: Path, call: Call) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     (tmp_path / "empty").mkdir()
-    cases = {
+    cases: dict[str, list[str | Path]] = {
         "prepare needs one of ntu": ["prepare"],
         "prepare needs one of ntu, got kinetics": ["prepare", "kinetics"],
         "A002.skeleton: line 5: ": ["prepare", "ntu", folder, "--out", tmp_path / "a", "--strict"],

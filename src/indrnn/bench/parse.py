@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..tasks.ntu.bodies import arrange
 from ..tasks.ntu.parser import parse, parse_in_python
@@ -48,7 +49,7 @@ def in_plain_python(text: bytes) -> list[list[float]]:
     return rows
 
 
-def by_loadtxt(text: bytes) -> object:
+def by_loadtxt(text: bytes) -> NDArray[np.float32]:
     """The joints by NumPy, which reads lines of one length: those are picked out first."""
     rows = [line for line in text.split(b"\n") if line.count(b" ") == 11]
     return np.loadtxt(io.BytesIO(b"\n".join(rows)), usecols=(0, 1, 2), dtype=np.float32)
@@ -67,7 +68,7 @@ def check_agreement(text: bytes) -> None:
     """All read the same joints."""
     expected = np.array(in_plain_python(text)).astype(np.float32)
     for found in (parse(text).joints, parse_in_python(text).joints, by_loadtxt(text)):
-        np.testing.assert_array_equal(np.reshape(found, (-1, 3)), expected)
+        np.testing.assert_array_equal(found.reshape(-1, 3), expected)
 
 
 def run(bench: Bench) -> None:

@@ -129,7 +129,8 @@ def _arrays(path: Path, needed: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened:
+            file = np.load(opened, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it is one array, not a .npz file of several")
             lacking = [name for name in needed if name not in file]

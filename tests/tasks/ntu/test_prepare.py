@@ -307,7 +307,12 @@ def test_taken_up_again_after_kill_9(at: int, folder: Path, tmp_path: Path, monk
         read_prepared(out)
     made: list[int] = []
     make = module._Part.make
-    monkeypatch.setattr(module._Part, "make", lambda part: made.append(part.number) or make(part))
+
+    def counted(part: module._Part) -> dict[str, str]:
+        made.append(part.number)
+        return make(part)
+
+    monkeypatch.setattr(module._Part, "make", counted)
     prepare([folder], out, workers=1)
     assert made == ([1, 2] if at == 4 else [])
     assert content_of(out) == content_of(tmp_path / "whole")
