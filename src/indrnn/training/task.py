@@ -198,13 +198,17 @@ class TensorTask:
 
     def batch(self, step: int, shard: Shard) -> Batch:
         """See `Task.batch`."""
+        items = self._items_of(step)
+        rows, count = rows_of(shard, len(items))
+        return self._take("train", items[rows], count, len(items))
+
+    def _items_of(self, step: int) -> Tensor:
+        """The items of a step's batch."""
         epoch, at = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
             order = torch.randperm(self._size("train"), generator=generator(self.seed, "order", epoch))
             self._order = epoch, order
-        items = self._order[1][at * self.batch_size : (at + 1) * self.batch_size]
-        rows, count = rows_of(shard, len(items))
-        return self._take("train", items[rows], count, len(items))
+        return self._order[1][at * self.batch_size : (at + 1) * self.batch_size]
 
     def _of(self, split: str, items: Tensor) -> tuple[Tensor, ...]:
         data = self.data[split]

@@ -1,0 +1,175 @@
+"""Samples of skeletons: which frames are taken, how bodies are placed and turned, and the features made of them.
+
+Shapes: T frames of a sample, B samples, M bodies, J joints.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .joints import Joints
+
+Feature = Literal["coordinates", "differences", "bones", "distances"]
+FEATURES: tuple[str, ...] = get_args(Feature)
+
+
+def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
+    """One frame of each of T equal parts of a recording: ⌊(t + r_t) · length / T⌋.
+
+    A part of a recording shorter than T frames is less than a frame; frames are then taken more than once.
+
+    Args:
+        lengths: (B,), frames of each recording.
+        where: (T, B) in [0, 1), r: where in its part each is taken, uniform for a frame at random.
+
+    Returns:
+        Their numbers, (T, B), never falling along T.
+    """
+    steps = where.shape[0]
+    time = torch.arange(steps, dtype=torch.float64).unsqueeze(1)
+    numbers = ((time + where) * lengths / steps).long()
+    return torch.minimum(numbers, lengths - 1)  # a sum that was rounded up
+
+
+def width(features: tuple[Feature, ...], joints: Joints, bodies: int) -> int:
+    """Numbers in each frame of these features."""
+    each = {
+        "coordinates": 3 * joints.count,
+        "differences": 3 * joints.count,
+        "bones": 3 * len(joints.bones),
+        "distances": len(joints.distances),
+    }
+    return bodies * sum(each[feature] for feature in features)
+
+
+def check_features(features: tuple[str, ...], joints: Joints) -> None:
+    """Raise for features that these joints do not have."""
+    for feature, needed in (("distances", joints.lines), ("bones", joints.bones)):
+        if feature in features and not needed:
+            what = "lines" if feature == "distances" else "bones"
+            raise ValueError(f"features: {feature} need the {what} of the joints; give a file of them (--joints)")
+
+
+def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...]) -> Tensor:
+    """The features of samples, beside each other.
+
+    Args:
+        x: (T, B, M, J, 3), a body that is not there all zeros.
+        joints: what the J joints are.
+        features: any of
+            coordinates;
+            differences, x_{t+1} − x_t, zero in the last frame and where the body is missing in one of the two;
+            bones, from each bone's first joint to its second;
+            distances, of joints to lines between joints.
+
+    Returns:
+        (T, B, features).
+    """
+    return torch.cat([_MAKE[feature](x, joints).flatten(2) for feature in features], dim=-1)
+
+
+def _coordinates(x: Tensor, joints: Joints) -> Tensor:
+    return x
+
+
+def _differences(x: Tensor, joints: Joints) -> Tensor:
+    moved = torch.zeros_like(x)
+    torch.sub(x[1:], x[:-1], out=moved[:-1])
+    if x.shape[2] > 1:
+        here = present(x)
+        moved[:-1] *= here[1:] & here[:-1]
+    return moved
+
+
+def _bones(x: Tensor, joints: Joints) -> Tensor:
+    first, second = torch.tensor(joints.bones).unbind(1)
+    return x[..., second, :] - x[..., first, :]
+
+
+def _distances(x: Tensor, joints: Joints) -> Tensor:
+    """|(p − a) × d| for a line through a along d, |d| = 1: linear in (p, 1), so one small product for each frame."""
+    first, second = torch.tensor(joints.lines).unbind(1)
+    x = x - x[..., joints.centre : joints.centre + 1, :]  # the numbers below are then no larger than a body
+    a = x[..., first, :]  # (..., lines, 3)
+    d = F.normalize(x[..., second, :] - a, dim=-1)
+    moment = torch.linalg.cross(a, d)
+    dx, dy, dz = d.unbind(-1)
+    zero = torch.zeros_like(dx)
+    # p × d − a × d as rows of a matrix that multiplies (p_x, p_y, p_z, 1)
+    rows = torch.stack([zero, dz, -dy, -dz, zero, dx, dy, -dx, zero], -1).unflatten(-1, (3, 3))
+    matrix = torch.cat([rows, -moment.unsqueeze(-1)], dim=-1).flatten(0, -4)  # (T B M, lines, 3, 4)
+    points = F.pad(x, (0, 1), value=1.0).flatten(0, -3).transpose(1, 2)  # (T B M, 4, J)
+    cross = (matrix.transpose(1, 2).flatten(1, 2) @ points).unflatten(1, (3, -1))  # (T B M, 3, lines, J)
+    distance = cross.square_().sum(1).sqrt_().flatten(1)
+    line, joint = torch.tensor(joints.distances).unbind(1)
+    return distance[:, line * joints.count + joint].unflatten(0, x.shape[:3])
+
+
+_MAKE = {"coordinates": _coordinates, "differences": _differences, "bones": _bones, "distances": _distances}
+
+
+def present(x: Tensor) -> Tensor:
+    """Whether a body is in a frame: (T, B, M, 1, 1)."""
+    return (x != 0).flatten(-2).any(-1)[..., None, None]
+
+
+def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) -> Tensor:
+    """Samples relative to where the main body stood in a recording's first frame, turned by a matrix where one is given.
+
+    A body that is not there stays zero.
+
+    Args:
+        x: (T, B, M, J, 3).
+        first: (B, J, 3), the main body in the first frame.
+        joints: what the J joints are.
+        turn: (B, 3, 3), each point p becomes turn p.
+    """
+    moved = x - first[:, None, joints.centre : joints.centre + 1]
+    if turn is not None:
+        steps, batch = x.shape[:2]
+        moved = torch.matmul(moved.view(steps, batch, -1, 3), turn.transpose(1, 2)).view(x.shape)
+    return moved if x.shape[2] == 1 else moved.mul_(present(x))
+
+
+def aligned(first: Tensor, joints: Joints) -> Tensor:
+    """The rotations, (B, 3, 3), after which `up` is along y in the first frame (B, J, 3), and `across` in x and y."""
+    assert joints.up is not None and joints.across is not None
+    up = first[:, joints.up[1]] - first[:, joints.up[0]]
+    across = first[:, joints.across[1]] - first[:, joints.across[0]]
+    y = F.normalize(up, dim=1)
+    x = F.normalize(across - (across * y).sum(1, keepdim=True) * y, dim=1)
+    rotation = torch.stack([x, y, torch.linalg.cross(x, y)], dim=1)
+    usable = (rotation.norm(dim=2) > 0.5).all(1)[:, None, None]  # a body whose joints fall together stays as it is
+    return torch.where(usable, rotation, torch.eye(3))
+
+
+def random_turns(count: int, turn: float, tilt: float, scale: float, source: torch.Generator) -> Tensor:
+    """Random rotations and scales, (count, 3, 3), uniform.
+
+    Args:
+        count: how many.
+        turn: degrees about the vertical axis, y, at most, either way.
+        tilt: degrees about x and about z at most.
+        scale: sizes are multiplied with a number in 1 ± scale.
+        source: of the numbers.
+    """
+    numbers = torch.rand(4, count, generator=source).mul_(2).sub_(1)
+    about_y, about_x, about_z = (numbers[i] * math.radians(most) for i, most in enumerate((turn, tilt, tilt)))
+    rotation = _about(about_z, 2) @ _about(about_x, 0) @ _about(about_y, 1)
+    return rotation * (1 + scale * numbers[3])[:, None, None]
+
+
+def _about(angle: Tensor, axis: int) -> Tensor:
+    """Rotations about an axis, (count, 3, 3)."""
+    result = torch.zeros(len(angle), 3, 3)
+    one, two = (axis + 1) % 3, (axis + 2) % 3
+    result[:, axis, axis] = 1
+    result[:, one, one] = result[:, two, two] = angle.cos()
+    result[:, two, one] = angle.sin()
+    result[:, one, two] = -angle.sin()
+    return result

@@ -1,0 +1,144 @@
+"""Skeletons: which joints there are, the bones between them, and the lines of geometric features."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Joints:
+    """The joints of a skeleton, numbered from 0.
+
+    A file of them is a JSON object of these fields; `count` must be there.
+    """
+
+    count: int
+    """How many."""
+    centre: int = 0
+    """The joint that stands for the body's place, the hip's centre say."""
+    bones: tuple[Pair, ...] = ()
+    """Joints that are connected: what pictures draw, and bone vectors go along."""
+    lines: tuple[Pair, ...] = ()
+    """Pairs of joints whose lines the distances of all other joints are measured to."""
+    up: Pair | None = None
+    """From the first to the second is upwards, as along the spine."""
+    across: Pair | None = None
+    """From the first to the second is along the camera's x axis for a body that faces it, as between the hips."""
+
+    def __post_init__(self) -> None:
+        if not _is_index(self.count) or self.count < 1:
+            raise ValueError(f"count must be a whole number of at least 1, got {self.count!r}")
+        for name in ("bones", "lines"):
+            if not isinstance(getattr(self, name), (list, tuple)):
+                raise ValueError(f"{name} must be a list of pairs of joints, got {getattr(self, name)!r}")
+            object.__setattr__(self, name, tuple(self._pair(name, each) for each in getattr(self, name)))
+        for name in ("up", "across"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, self._pair(name, getattr(self, name)))
+        if not self._is_joint(self.centre):
+            raise ValueError(f"centre must be one of the joints 0 to {self.count - 1}, got {self.centre!r}")
+
+    def _is_joint(self, value: Any) -> bool:
+        return _is_index(value) and 0 <= value < self.count
+
+    def _pair(self, name: str, value: Any) -> Pair:
+        pair = isinstance(value, (list, tuple)) and len(value) == 2 and all(map(self._is_joint, value))
+        if not pair or value[0] == value[1]:
+            raise ValueError(f"{name} must be of pairs of two of the joints 0 to {self.count - 1}, got {value!r}")
+        return value[0], value[1]
+
+    @property
+    def distances(self) -> tuple[tuple[int, int], ...]:
+        """The distances that are measured: a line's number, and a joint that is not one of its two."""
+        return tuple(
+            (number, joint)
+            for number, line in enumerate(self.lines)
+            for joint in range(self.count)
+            if joint not in line
+        )
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def lines_of(bones: tuple[Pair, ...], ends: tuple[int, ...]) -> tuple[Pair, ...]:
+    """The lines of a skeleton's geometric features.
+
+    Every bone; from each end of the skeleton (head, hands, feet) to the joint after the next; between every two ends.
+
+    Args:
+        bones: a tree.
+        ends: joints of it.
+    """
+    neighbours: dict[int, list[int]] = {}
+    for one, two in bones:
+        neighbours.setdefault(one, []).append(two)
+        neighbours.setdefault(two, []).append(one)
+    beyond = []
+    for end in ends:
+        # The way inwards from an end: where a hand has finger tips too, to the joint that leads on
+        after = max(neighbours[end], key=lambda joint: len(neighbours[joint]))
+        beyond.append((end, max((j for j in neighbours[after] if j != end), key=lambda joint: len(neighbours[joint]))))
+    return (*bones, *beyond, *combinations(ends, 2))
+
+
+def _chain(*joints: int) -> tuple[Pair, ...]:
+    return tuple(zip(joints, joints[1:], strict=False))
+
+
+_NTU_BONES = (
+    *_chain(0, 1, 20, 2, 3),  # spine base, middle, shoulder, neck, head
+    *_chain(20, 4, 5, 6, 7, 21),  # left shoulder, elbow, wrist, hand, its tip
+    *_chain(20, 8, 9, 10, 11, 23),
+    (7, 22),  # thumbs
+    (11, 24),
+    *_chain(0, 12, 13, 14, 15),  # left hip, knee, ankle, foot
+    *_chain(0, 16, 17, 18, 19),
+)
+NTU = Joints(
+    25, centre=0, bones=_NTU_BONES, lines=lines_of(_NTU_BONES, (3, 7, 11, 15, 19)), up=(0, 20), across=(12, 16)
+)
+"""Of NTU RGB+D, which Kinect's second version gives: 39 lines, 897 distances."""
+
+_KINECT_BONES = (
+    *_chain(3, 2, 1, 0),  # hip centre, spine, shoulder centre, head
+    *_chain(1, 4, 5, 6, 7),  # left shoulder, elbow, wrist, hand
+    *_chain(1, 8, 9, 10, 11),
+    *_chain(3, 12, 13, 14, 15),  # left hip, knee, ankle, foot
+    *_chain(3, 16, 17, 18, 19),
+)
+KINECT = Joints(
+    20, centre=3, bones=_KINECT_BONES, lines=lines_of(_KINECT_BONES, (0, 7, 11, 15, 19)), up=(3, 1), across=(12, 16)
+)
+"""Of Kinect's first version, in the order of UTD-MHAD: 34 lines, 612 distances."""
+
+KNOWN = {each.count: each for each in (NTU, KINECT)}
+
+
+def joints_of(count: int, path: Path | None = None) -> Joints:
+    """The joints of recordings that have so many: of a file, or those known, or without bones and lines."""
+    if path is None:
+        return KNOWN.get(count, Joints(count))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"joints: {path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"joints: {path} must be a file of JSON: {error}") from None
+    names = [each.name for each in fields(Joints)]
+    if not isinstance(content, dict) or "count" not in content or not content.keys() <= set(names):
+        raise ValueError(f"joints: {path} must be an object with count, and of {', '.join(names[1:])} what there is")
+    try:
+        joints = Joints(**content)
+    except ValueError as error:
+        raise ValueError(f"joints: {path}: {error}") from None
+    if joints.count != count:
+        raise ValueError(f"joints: {path} has {joints.count} joints, and the recordings have {count}")
+    return joints

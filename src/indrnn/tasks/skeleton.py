@@ -1,0 +1,227 @@
+"""Actions of skeletons: samples of a few frames, drawn anew each time from recordings of any length, and classified."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..training.options import check_count, check_fraction, check_seed
+from ..training.task import Batch, Measured, Shard, TensorTask, generator, rows_of
+from .features import FEATURES, Feature, aligned, check_features, features_of, place, random_turns, sample_frames, width
+from .joints import Joints
+
+if TYPE_CHECKING:
+    from .recordings import Recordings
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What is taken of a recording, and what is made of it."""
+
+    frames: int = 20
+    """Frames of a sample: one at random from each of so many equal parts of the recording."""
+    shortest: int | None = None
+    """In training, a number of frames from this to `longest`, drawn for each batch, in place of `frames`."""
+    longest: int | None = None
+    """See `shortest`."""
+    features: tuple[Feature, ...] = ("coordinates",)
+    """coordinates; differences from frame to frame; bones as vectors; distances of joints to lines between joints."""
+    align: bool = False
+    """Turn each recording so that its main body stands upright in the first frame and faces the camera."""
+    turn: float = 0.0
+    """In training, turn samples at random about the vertical axis by up to so many degrees either way."""
+    tilt: float = 0.0
+    """In training, the same about the two other axes."""
+    scale: float = 0.0
+    """In training, multiply sizes at random with a number in 1 ± scale."""
+    draws: int = 20
+    """Samples of each recording whose log-probabilities are averaged at test."""
+    validation_draws: int = 5
+    """The same in evaluations during training."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", tuple(self.features))
+        check_count("frames", self.frames)
+        if (self.shortest is None) != (self.longest is None):
+            raise ValueError(f"shortest and longest must be given together, got {self.shortest!r} and {self.longest!r}")
+        if self.shortest is not None and self.longest is not None:
+            check_count("shortest", self.shortest)
+            check_count("longest", self.longest, least=self.shortest)
+        if not self.features or not set(self.features) <= set(FEATURES):
+            raise ValueError(f"features must be some of {', '.join(FEATURES)}, got {self.features!r}")
+        if len(set(self.features)) < len(self.features):
+            raise ValueError(f"features must be named once each, got {self.features!r}")
+        for name in ("turn", "tilt"):
+            if not 0 <= getattr(self, name) <= 180:
+                raise ValueError(f"{name} must be degrees from 0 to 180, got {getattr(self, name)!r}")
+        check_fraction("scale", self.scale)
+        check_count("draws", self.draws)
+        check_count("validation_draws", self.validation_draws)
+
+    def input_size(self, joints: Joints, bodies: int) -> int:
+        """Features of each frame."""
+        return width(self.features, joints, bodies)
+
+    def check(self, joints: Joints) -> None:
+        """Raise for what these joints do not have."""
+        check_features(self.features, joints)
+        if self.align and (joints.up is None or joints.across is None):
+            raise ValueError("align needs up and across of the joints; give a file of them (--joints)")
+
+
+class SkeletonTask(TensorTask):
+    """Recordings of skeletons, sampled and classified.
+
+    All that is random in a batch follows from the seed and the step; what is drawn for an evaluation, from the seed
+    and the batch. Frames are read where they are, which may be a memory map.
+
+    Without validation recordings the weights with the lowest loss on those of training are the best, as nearly all of
+    those are told apart long before the end.
+
+    Args:
+        recordings: frames, lengths and labels.
+        train: numbers of the recordings to train on.
+        validation: to choose the best weights by; None or none for those of training.
+        test: for the end; None or none for no test.
+        joints: what the joints are.
+        samples: what is taken of a recording.
+        batch_size: samples in a batch.
+        label_smoothing: share of the target that is spread over all classes.
+        seed: of order and samples.
+    """
+
+    def __init__(
+        self,
+        recordings: Recordings,
+        train: Indices,
+        validation: Indices | None = None,
+        test: Indices | None = None,
+        *,
+        joints: Joints,
+        samples: Samples | None = None,
+        batch_size: int = 128,
+        label_smoothing: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        samples = samples or Samples()
+        samples.check(joints)
+        check_fraction("label_smoothing", label_smoothing)
+        check_seed(seed)
+        if recordings.frames.ndim != 4 or recordings.frames.shape[2:] != (joints.count, 3):
+            raise ValueError(
+                f"recordings must have frames of (frames, bodies, {joints.count}, 3), got "
+                f"{tuple(recordings.frames.shape)}"
+            )
+        self.recordings, self.joints, self.samples = recordings, joints, samples
+        self._starts = torch.from_numpy(np.asarray(recordings.starts, dtype=np.int64))
+        self._lengths = torch.from_numpy(np.asarray(recordings.lengths, dtype=np.int64))
+        labels = torch.from_numpy(np.asarray(recordings.label, dtype=np.int64))
+
+        def part(items: Indices | None) -> tuple[Tensor, Tensor] | None:
+            if items is None or not len(items):
+                return None
+            chosen = torch.from_numpy(np.asarray(items, dtype=np.int64))
+            return chosen, labels[chosen]
+
+        given = part(train)
+        if given is None:
+            raise ValueError("train must hold at least one recording, got none")
+        smoothed = partial(F.cross_entropy, label_smoothing=label_smoothing)
+        super().__init__(given, part(validation), part(test), batch_size=batch_size, loss=smoothed, seed=seed)
+        self.label_smoothing = label_smoothing
+        self.prefetch = isinstance(recordings.frames, np.memmap)
+        if self.judged == "train":
+            self.metric, self.higher_is_better = "training_loss", False
+
+    def describe(self) -> dict[str, Any]:
+        """What it is: sizes, options, and a checksum over some of the recordings."""
+        frames = self.recordings.frames
+        some = np.linspace(0, len(frames) - 1, min(len(frames), 64)).astype(np.int64)
+        content = np.ascontiguousarray(frames[some]).tobytes() + self._lengths.numpy().tobytes()
+        return super().describe() | {
+            "loss": "cross_entropy",
+            "label_smoothing": self.label_smoothing,
+            "samples": asdict(self.samples),
+            "joints": asdict(self.joints),
+            "frames": {"shape": list(frames.shape), "checksum": hashlib.blake2b(content, digest_size=8).hexdigest()},
+        }
+
+    def batch(self, step: int, shard: Shard) -> Batch:
+        """See `Task.batch`."""
+        items = self._items_of(step)
+        rows, count = rows_of(shard, len(items))
+        samples, source = self.samples, generator(self.seed, "samples", step)
+        frames = samples.frames
+        if samples.shortest is not None and samples.longest is not None:
+            frames = int(torch.randint(samples.shortest, samples.longest + 1, (), generator=source))
+        # For the whole batch, whatever piece of it is asked for: pieces are the same samples in any division
+        where = torch.rand(frames, len(items), generator=source, dtype=torch.float64)
+        turns = None
+        if samples.turn or samples.tilt or samples.scale:
+            turns = random_turns(len(items), samples.turn, samples.tilt, samples.scale, source)[rows]
+        recordings, target = self._of("train", items[rows])
+        return Batch(self.inputs(recordings, where[:, rows], turns), target, count, len(items))
+
+    def inputs(self, items: Tensor, where: Tensor, turns: Tensor | None = None) -> Tensor:
+        """Samples as a network reads them.
+
+        Args:
+            items: numbers of recordings, (B,).
+            where: in each part of a recording, (T, B); see `sample_frames`.
+            turns: (B, 3, 3), applied to each sample.
+
+        Returns:
+            (T, B, features).
+        """
+        starts = self._starts[items]
+        frames, joints = self.recordings.frames, self.joints
+        x = _rows(frames, starts + sample_frames(self._lengths[items], where))
+        first = _rows(frames[:, 0], starts)
+        if self.samples.align:
+            rotation = aligned(first, joints)
+            turns = rotation if turns is None else turns @ rotation
+        return features_of(place(x, first, joints, turns), joints, self.samples.features)
+
+    def log_probabilities(self, model: nn.Module, split: str, number: int, draws: int) -> tuple[Tensor, Tensor]:
+        """The mean over so many draws of a batch's log-probabilities, (B, classes), and its labels.
+
+        Args:
+            model: in evaluation mode.
+            split: "train", "validation" or "test".
+            number: of the batch: recordings number · batch_size and on.
+            draws: samples of each recording.
+        """
+        device = next(model.parameters()).device
+        items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, self._size(split)))
+        recordings, target = self._of(split, items)
+        total: Tensor | float = 0.0
+        for draw in range(draws):
+            source = generator(self.seed, "draws", split, number, draw)
+            where = torch.rand(self.samples.frames, len(items), generator=source, dtype=torch.float64)
+            x = self.inputs(recordings, where).to(device)
+            output = self._output(model, Batch(x, target, len(items), len(items)))
+            total = total + F.log_softmax(output.float(), dim=1)
+        assert isinstance(total, Tensor)
+        return total / draws, target.to(device)
+
+    def _measure(self, model: nn.Module, split: str, shard: Shard, prefix: str = "") -> Iterator[Measured]:
+        draws = self.samples.draws if split == "test" else self.samples.validation_draws
+        for number in range(shard.index, -(-self._size(split) // self.batch_size), shard.count):
+            mean, target = self.log_probabilities(model, split, number, draws)
+            right = (mean.argmax(1) == target).double().mean()
+            yield {f"{prefix}loss": F.nll_loss(mean, target), f"{prefix}accuracy": right}, len(target)
+
+
+def _rows(frames: np.ndarray[Any, Any], rows: Tensor) -> Tensor:
+    """Rows of an array that may be a memory map, as float32."""
+    return torch.from_numpy(np.asarray(frames)[rows.numpy()]).float()
