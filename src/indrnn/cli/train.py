@@ -51,7 +51,8 @@ def recipes(arguments: list[str]) -> int:
     groups = list(dict.fromkeys(row.name.partition("-")[0] for row in chosen))
     chosen.sort(key=lambda row: groups.index(row.name.partition("-")[0]))
     columns = ["recipe", "in the paper", "reported there", "parameters", "cost"]
-    cells = [[row.name, row.paper, row.value, f"{PARAMETERS[row.name]:,}", row.cost] for row in chosen]
+    count = {name: f"{parameters:,}" for name, parameters in PARAMETERS.items()}
+    cells = [[row.name, row.paper, row.value, count.get(row.name, "by data"), row.cost] for row in chosen]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     group = ""
     for row, line in zip([None, *chosen], [columns, *cells], strict=True):

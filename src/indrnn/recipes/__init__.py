@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 
-from . import adding, pixels
+from . import adding, pixels, skeleton
 from .recipe import Recipe, Row
 
-ROWS: dict[str, Row] = {row.name: row for row in (*adding.ROWS, *pixels.ROWS)}
+ROWS: dict[str, Row] = {row.name: row for row in (*adding.ROWS, *pixels.ROWS, *skeleton.ROWS)}
 """Every recipe."""
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from ..models import CONFIGS as MODELS
+from ..tasks.skeleton import Samples
 from ..training import Constant, Cosine, OneCycle, Plateau, Steps, Training
 from .adding import AddingRecipe
 from .pixels import PixelsRecipe
+from .skeleton import SkeletonRecipe
 
 TYPES: dict[str, type] = MODELS | {
-    kind.__name__: kind for kind in (Training, Constant, Steps, Plateau, Cosine, OneCycle, AddingRecipe, PixelsRecipe)
+    kind.__name__: kind
+    for kind in (
+        *(Training, Constant, Steps, Plateau, Cosine, OneCycle, Samples),
+        *(AddingRecipe, PixelsRecipe, SkeletonRecipe),
+    )
 }

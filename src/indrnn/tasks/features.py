@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .joints import Joints
 
-Feature = Literal["coordinates", "differences", "bones", "distances"]
+Feature = Literal["coordinates", "relative", "differences", "bones", "distances"]
 FEATURES: tuple[str, ...] = get_args(Feature)
 
 
@@ -31,15 +31,16 @@ def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
         Their numbers, (T, B), never falling along T.
     """
     steps = where.shape[0]
-    time = torch.arange(steps, dtype=torch.float64).unsqueeze(1)
-    numbers = ((time + where) * lengths / steps).long()
-    return torch.minimum(numbers, lengths - 1)  # a sum that was rounded up
+    time = torch.arange(steps).unsqueeze(1)
+    last = ((time + 1) * lengths - 1) // steps  # where t + r was rounded up, the part's last frame
+    return torch.minimum(((time + where) * lengths / steps).long(), last)
 
 
 def width(features: tuple[Feature, ...], joints: Joints, bodies: int) -> int:
     """Numbers in each frame of these features."""
     each = {
         "coordinates": 3 * joints.count,
+        "relative": 3 * joints.count,
         "differences": 3 * joints.count,
         "bones": 3 * len(joints.bones),
         "distances": len(joints.distances),
@@ -63,6 +64,7 @@ def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...]) -> Ten
         joints: what the J joints are.
         features: any of
             coordinates;
+            relative, coordinates from the body's centre in each frame;
             differences, x_{t+1} − x_t, zero in the last frame and where the body is missing in one of the two;
             bones, from each bone's first joint to its second;
             distances, of joints to lines between joints.
@@ -75,6 +77,10 @@ def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...]) -> Ten
 
 def _coordinates(x: Tensor, joints: Joints) -> Tensor:
     return x
+
+
+def _relative(x: Tensor, joints: Joints) -> Tensor:
+    return x - x[..., joints.centre : joints.centre + 1, :]
 
 
 def _differences(x: Tensor, joints: Joints) -> Tensor:
@@ -94,7 +100,7 @@ def _bones(x: Tensor, joints: Joints) -> Tensor:
 def _distances(x: Tensor, joints: Joints) -> Tensor:
     """|(p − a) × d| for a line through a along d, |d| = 1: linear in (p, 1), so one small product for each frame."""
     first, second = torch.tensor(joints.lines).unbind(1)
-    x = x - x[..., joints.centre : joints.centre + 1, :]  # the numbers below are then no larger than a body
+    x = _relative(x, joints)  # the numbers below are then no larger than a body
     a = x[..., first, :]  # (..., lines, 3)
     d = F.normalize(x[..., second, :] - a, dim=-1)
     moment = torch.linalg.cross(a, d)
@@ -110,7 +116,13 @@ def _distances(x: Tensor, joints: Joints) -> Tensor:
     return distance[:, line * joints.count + joint].unflatten(0, x.shape[:3])
 
 
-_MAKE = {"coordinates": _coordinates, "differences": _differences, "bones": _bones, "distances": _distances}
+_MAKE = {
+    "coordinates": _coordinates,
+    "relative": _relative,
+    "differences": _differences,
+    "bones": _bones,
+    "distances": _distances,
+}
 
 
 def present(x: Tensor) -> Tensor:
@@ -119,7 +131,7 @@ def present(x: Tensor) -> Tensor:
 
 
 def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) -> Tensor:
-    """Samples relative to where the main body stood in a recording's first frame, turned by a matrix where one is given.
+    """Samples relative to where the main body stood in a recording's first frame, turned where a matrix is given.
 
     A body that is not there stays zero.
 
@@ -138,7 +150,8 @@ def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) 
 
 def aligned(first: Tensor, joints: Joints) -> Tensor:
     """The rotations, (B, 3, 3), after which `up` is along y in the first frame (B, J, 3), and `across` in x and y."""
-    assert joints.up is not None and joints.across is not None
+    assert joints.up is not None
+    assert joints.across is not None
     up = first[:, joints.up[1]] - first[:, joints.up[0]]
     across = first[:, joints.across[1]] - first[:, joints.across[0]]
     y = F.normalize(up, dim=1)
@@ -146,6 +159,13 @@ def aligned(first: Tensor, joints: Joints) -> Tensor:
     rotation = torch.stack([x, y, torch.linalg.cross(x, y)], dim=1)
     usable = (rotation.norm(dim=2) > 0.5).all(1)[:, None, None]  # a body whose joints fall together stays as it is
     return torch.where(usable, rotation, torch.eye(3))
+
+
+def sized(first: Tensor, joints: Joints) -> Tensor:
+    """What bodies are multiplied with, (B, 1, 1), so that their bones have a mean length of 1/4 in the first frame."""
+    one, two = torch.tensor(joints.bones).unbind(1)
+    mean = (first[:, one] - first[:, two]).norm(dim=2).mean(1)
+    return torch.where(mean > 0, 0.25 / mean, 1.0)[:, None, None]
 
 
 def random_turns(count: int, turn: float, tilt: float, scale: float, source: torch.Generator) -> Tensor:

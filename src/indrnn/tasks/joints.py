@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def lines_of(bones: tuple[Pair, ...], ends: tuple[int, ...]) -> tuple[Pair, ...]
 
 
 def _chain(*joints: int) -> tuple[Pair, ...]:
-    return tuple(zip(joints, joints[1:], strict=False))
+    return tuple(pairwise(joints))
 
 
 _NTU_BONES = (

@@ -15,7 +15,18 @@ from torch import Tensor, nn
 
 from ..training.options import check_count, check_fraction, check_seed
 from ..training.task import Batch, Measured, Shard, TensorTask, generator, rows_of
-from .features import FEATURES, Feature, aligned, check_features, features_of, place, random_turns, sample_frames, width
+from .features import (
+    FEATURES,
+    Feature,
+    aligned,
+    check_features,
+    features_of,
+    place,
+    random_turns,
+    sample_frames,
+    sized,
+    width,
+)
 from .joints import Joints
 
 if TYPE_CHECKING:
@@ -38,6 +49,8 @@ class Samples:
     """coordinates; differences from frame to frame; bones as vectors; distances of joints to lines between joints."""
     align: bool = False
     """Turn each recording so that its main body stands upright in the first frame and faces the camera."""
+    resize: bool = False
+    """Bring bodies to one size, by the mean length of the main body's bones in the first frame."""
     turn: float = 0.0
     """In training, turn samples at random about the vertical axis by up to so many degrees either way."""
     tilt: float = 0.0
@@ -190,6 +203,9 @@ class SkeletonTask(TensorTask):
         if self.samples.align:
             rotation = aligned(first, joints)
             turns = rotation if turns is None else turns @ rotation
+        if self.samples.resize:
+            factor = sized(first, joints)
+            turns = factor * torch.eye(3) if turns is None else turns * factor
         return features_of(place(x, first, joints, turns), joints, self.samples.features)
 
     def log_probabilities(self, model: nn.Module, split: str, number: int, draws: int) -> tuple[Tensor, Tensor]:
@@ -225,3 +241,32 @@ class SkeletonTask(TensorTask):
 def _rows(frames: np.ndarray[Any, Any], rows: Tensor) -> Tensor:
     """Rows of an array that may be a memory map, as float32."""
     return torch.from_numpy(np.asarray(frames)[rows.numpy()]).float()
+
+
+def split_by_subject(
+    recordings: Recordings, *, test: tuple[int, ...] = (), validation: tuple[int, ...] | float = 0.0, seed: int = 0
+) -> tuple[Indices, Indices, Indices]:
+    """The numbers of the recordings for training, validation and test.
+
+    Args:
+        recordings: which.
+        test: the subjects whose recordings are for test.
+        validation: the subjects whose recordings are for validation, or that share of what is not for test, drawn at
+            random.
+        seed: of what is drawn.
+    """
+    known = np.unique(recordings.subject)
+    subjects = validation if isinstance(validation, tuple) else ()
+    for name, given in {"test_subjects": test, "validation_subjects": subjects}.items():
+        unknown = [each for each in given if each not in known]
+        if unknown:
+            raise ValueError(f"{name} must be of the subjects {', '.join(map(str, known))}, got {unknown[0]}")
+    rest = np.flatnonzero(~np.isin(recordings.subject, [*test, *subjects]))
+    kept = np.flatnonzero(np.isin(recordings.subject, subjects))
+    if not isinstance(validation, tuple):
+        order = torch.randperm(len(rest), generator=generator(seed, "split")).numpy()
+        count = round(validation * len(rest))
+        kept, rest = np.sort(rest[order[:count]]), np.sort(rest[order[count:]])
+    if not len(rest):
+        raise ValueError("test_subjects and validation_subjects must leave recordings to train on, and leave none")
+    return rest, kept, np.flatnonzero(np.isin(recordings.subject, test))

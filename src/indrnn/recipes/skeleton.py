@@ -1,0 +1,401 @@
+"""Actions of skeletons: the paper's tables of NTU RGB+D, the same networks on UTD-MHAD, and any other set."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from torch import nn
+
+from ..analysis.runs import Page, command_of, mean, time_of
+from ..models import AnyNetwork, Baseline, Dense, Head, Plain, Residual
+from ..networks.heads import Pool
+from ..tasks.files import data_folder
+from ..tasks.joints import Joints, joints_of
+from ..tasks.skeleton import Samples, SkeletonTask, split_by_subject
+from ..training import OneCycle, Plateau, RunFolder, Training
+from ..training.curve import draw_run
+from ..training.options import check_count, check_fraction, check_seed
+from .recipe import Loop, Row
+
+if TYPE_CHECKING:
+    from ..tasks.recordings import Recordings
+
+try:
+    from tyro.conf import arg
+
+    Sampling = Annotated[Samples, arg(name="")]  # --frames and not --samples.frames
+except ImportError:  # without a command line
+    Sampling = Samples  # type: ignore[misc]
+
+Protocol = Literal["own", "utd", "ntu60-cs", "ntu60-cv", "ntu120-cs", "ntu120-cv"]
+
+_TITLES = {"own": "own recordings", "utd": "UTD-MHAD"} | {
+    f"ntu{size}-{split}": f"NTU RGB+D {size}, {split.upper()}" for size in (60, 120) for split in ("cs", "cv")
+}
+
+
+def _summary(run: dict[str, Any]) -> dict[str, Any]:
+    return {**run, "task": _TITLES[run["options"]["protocol"]]}
+
+
+def _row(runs: list[dict[str, Any]]) -> list[object]:
+    first = runs[0]
+    test = "not finished"
+    if all(run["finished"] for run in runs):
+        test = mean([100 * run["test"]["accuracy"] for run in runs], "{:.2f}", " %") if first["test"] else ""
+    best = ""
+    if _validates(first["options"]):
+        best = mean([100 * run["best"][1] for run in runs], "{:.2f}", " %")
+    paper = next((row.value for row in ROWS if row.name == first["recipe"]), "")
+    columns = [first["task"], first["recipe"], f"{first['steps']:,}", time_of(first), best, test]
+    return [*columns, paper, command_of(first)]
+
+
+def _validates(options: dict[str, Any]) -> bool:
+    return bool(options["validation"] or options["validation_subjects"])
+
+
+_PAGE = Page(
+    name="skeleton",
+    metric="accuracy",
+    older="training_accuracy",  # of runs that keep no recordings back
+    higher_is_better=True,
+    head="set, recipe, steps, time, validation, test, paper, command",
+    summary=_summary,
+    order=lambda run: (run["task"], run["recipe"], json.dumps(run["options"]), run["lr"]),
+    row=_row,
+    curve=lambda run: (run["task"], run["name"], [(step, 100 * value) for step, value in run["curve"]]),
+    picture={"across": "training step", "up": "accuracy in evaluations (%)", "logarithmic": False},
+)
+
+
+@dataclass(frozen=True)
+class _Set:
+    """What is known of a set before it is read."""
+
+    path: str
+    """In the folder of data sets."""
+    joints: int
+    bodies: int
+    classes: int
+
+
+_NTU = _Set("ntu", 25, 2, 60)
+_SETS = {
+    "utd": _Set("skeleton/utd_mhad.npz", 20, 1, 27),
+    "ntu60-cs": _NTU,
+    "ntu60-cv": _NTU,
+    "ntu120-cs": replace(_NTU, classes=120),
+    "ntu120-cv": replace(_NTU, classes=120),
+}
+
+
+@dataclass(frozen=True)
+class SkeletonRecipe:
+    """Tell actions apart by the joints of skeletons."""
+
+    page: ClassVar[Page] = _PAGE
+
+    protocol: Protocol = "own"
+    """Which set, and what of it is for training and test; own is any other, divided by subjects."""
+    data: Path | None = None
+    """A .npz file, or the folder of `indrnn prepare`; of a named set, its place in the data folder if none is given."""
+    label_field: str = "label"
+    """The labels' name in a .npz file."""
+    subject_field: str = "subject"
+    """The subjects' name in a .npz file."""
+    test_subjects: tuple[int, ...] = ()
+    """Subjects whose recordings are for test."""
+    validation_subjects: tuple[int, ...] = ()
+    """Subjects of the others whose recordings are kept back to choose the best weights by."""
+    validation: float = 0.0
+    """The share of training recordings that is kept back to choose the best weights by, where no subjects are."""
+    joints: Path | None = None
+    """A file of JSON with bones and lines of the joints; NTU's 25 and Kinect's 20 are known."""
+    samples: Sampling = field(default_factory=Samples)
+    """What is taken of a recording."""
+    batch_size: int = 128
+    """Batch size."""
+    label_smoothing: float = 0.0
+    """Share of the target that is spread over all classes."""
+    model: AnyNetwork = field(default_factory=lambda: Plain(long_memory=True))
+    """The network."""
+    pool: Pool = "last"
+    """What gives the answer: the last step, or the mean over time."""
+    training: Loop = field(default_factory=Training)
+    """The loop."""
+    seed: int = 0
+    """Of the weights, dropout, order and samples."""
+    split_seed: int = 0
+    """Of which recordings are kept back."""
+    data_dir: Path | None = None
+    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+
+    def __post_init__(self) -> None:
+        for name in ("data", "joints", "data_dir"):
+            if isinstance(getattr(self, name), str):  # of config.json
+                object.__setattr__(self, name, Path(getattr(self, name)))
+        for name in ("test_subjects", "validation_subjects"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.protocol not in _TITLES:
+            raise ValueError(f"protocol must be one of {', '.join(_TITLES)}, got {self.protocol!r}")
+        if self._ntu and (self.test_subjects or self.validation_subjects):
+            raise ValueError(f"test_subjects and validation_subjects are not for {self.protocol}, which says them")
+        both = set(self.test_subjects) & set(self.validation_subjects)
+        if both:
+            raise ValueError(f"validation_subjects must not be test_subjects, got {sorted(both)} in both")
+        check_fraction("validation", self.validation)
+        check_count("batch_size", self.batch_size)
+        check_fraction("label_smoothing", self.label_smoothing)
+        check_seed(self.seed)
+        check_seed(self.split_seed, "split_seed")
+
+    @property
+    def _ntu(self) -> bool:
+        return self.protocol.startswith("ntu")
+
+    def recordings(self) -> Recordings:
+        """All recordings, read and checked."""
+        path = self.data
+        if path is None:
+            if self.protocol == "own":
+                raise ValueError("data must be given: a .npz file of recordings, or the folder of `indrnn prepare`")
+            path = data_folder(self.data_dir) / _SETS[self.protocol].path
+            if not path.exists():
+                how = "made by `indrnn prepare ntu`" if self._ntu else "not downloaded"
+                raise FileNotFoundError(
+                    f"data: {_TITLES[self.protocol]} is not at {path}, and is {how}; give its place with --data, or "
+                    "the folder it is in with --data-dir or INDRNN_DATA"
+                )
+        changed = path.stat().st_mtime_ns if path.exists() else 0
+        return _read(path, self.label_field, self.subject_field, changed)
+
+    def _sizes(self) -> tuple[Joints, int, int]:
+        """The joints, bodies and classes."""
+        known = _SETS.get(self.protocol)
+        if known is None:
+            read = self.recordings()
+            known = _Set("", read.frames.shape[2], read.frames.shape[1], int(read.label.max()) + 1)
+        return joints_of(known.joints, self.joints), known.bodies, known.classes
+
+    def model_config(self) -> Head:
+        """The model."""
+        joints, bodies, classes = self._sizes()
+        self.samples.check(joints)
+        size = self.samples.input_size(joints, bodies)
+        return Head(self.model.sized(size, self.samples.frames), classes, pool=self.pool)
+
+    def task(self) -> SkeletonTask:
+        """The data, read and checked."""
+        recordings = self.recordings()
+        joints, bodies, classes = self._sizes()
+        found = (recordings.frames.shape[2], recordings.frames.shape[1])
+        if found != (joints.count, bodies) or recordings.label.max() >= classes:
+            raise ValueError(
+                f"data: {_TITLES[self.protocol]} has {joints.count} joints, {bodies} bodies and {classes} classes, got "
+                f"{found[0]}, {found[1]} and {recordings.label.max() + 1}"
+            )
+        if self._ntu:
+            from ..tasks.ntu import ntu_split
+
+            split = ntu_split(recordings, self.protocol[3:], validation=self.validation, seed=self.split_seed)
+        else:
+            split = split_by_subject(
+                recordings,
+                test=self.test_subjects,
+                validation=self.validation_subjects or self.validation,
+                seed=self.split_seed,
+            )
+        return SkeletonTask(
+            recordings,
+            *split,
+            joints=joints,
+            samples=self.samples,
+            batch_size=self.batch_size,
+            label_smoothing=self.label_smoothing,
+            seed=self.seed,
+        )
+
+    def draw(self, run: RunFolder, model: nn.Module) -> None:
+        """The accuracy over training."""
+        validates = self._ntu or self.validation or self.validation_subjects
+        draw_run(run, "accuracy" if validates else "training_accuracy", higher_is_better=True)
+
+
+@functools.lru_cache(maxsize=1)
+def _read(path: Path, label_field: str, subject_field: str, changed: int) -> Recordings:
+    """Read a set once for its sizes and its content, as long as it is as it was."""
+    from ..tasks.recordings import read_npz, read_prepared
+
+    if path.is_dir():
+        return read_prepared(path)
+    return read_npz(path, label_field=label_field, subject_field=subject_field)
+
+
+# ---- the paper's tables
+
+_EPOCH = {"ntu60-cs": 298, "ntu60-cv": 280, "ntu120-cs": 468, "ntu120-cv": 405}
+"""Steps of 128 samples in 95 % of the training recordings"""
+_AUGMENTED: tuple[Any, ...] = ("coordinates", "differences", "distances")
+
+
+def _paper(protocol: Protocol, model: AnyNetwork, *, lr: float = 2e-4, augmented: bool = False) -> SkeletonRecipe:
+    """The paper's training: batches of 128, the learning rate divided by 5 on plateaus; 5 % kept back.
+
+    The paper does not say how long it trains: 500 epochs at most here, and the plateaus decide. The bound is 5^(1/20)
+    and the weight decay 1e-4.
+    """
+    epoch = _EPOCH[protocol]
+    samples = Samples(features=_AUGMENTED, shortest=10, longest=30) if augmented else Samples()
+    return SkeletonRecipe(
+        protocol,
+        validation=0.05,
+        samples=samples,
+        model=model,
+        training=Training(steps=500 * epoch, lr=lr, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=epoch),
+    )
+
+
+_SIX = Plain(hidden_size=512, layers=6, dropout=0.4, gamma=5.0, long_memory=True)
+_DENSE = Dense(
+    growth_rate=48,
+    gamma=5.0,
+    long_memory=True,
+    first_dropout=0.5,
+    dense_dropout=0.5,
+    bottleneck_dropout=0.1,
+    transition_dropout=0.3,
+)
+_FOUR = replace(_SIX, layers=4)
+_HUNDRED = Residual(hidden_size=512, blocks=49, dropout=0.4, gamma=5.0, long_memory=True)
+
+
+def _tanh(model: Plain) -> Plain:
+    return replace(model, nonlinearity="tanh", dropout=0.3)
+
+
+def _rnn(layers: int) -> Baseline:
+    return Baseline("rnn", hidden_size=512, layers=layers, dropout=0.5)
+
+
+def _lstm(layers: int) -> Baseline:
+    return Baseline("lstm", hidden_size=128, layers=layers, dropout=0.5)
+
+
+def _ntu60(name: str, model: AnyNetwork, table: str, values: tuple[str, str], cost: str, **options: Any) -> list[Row]:
+    """A row for cross-subject and one for cross-view."""
+    splits: tuple[Protocol, Protocol] = ("ntu60-cs", "ntu60-cv")
+    pairs = zip(splits, values, strict=True)
+    return [Row(f"{split}-{name}", _paper(split, model, **options), table, value, cost) for split, value in pairs]
+
+
+def _ntu120(name: str, model: AnyNetwork, values: tuple[str, str], cost: str, **options: Any) -> list[Row]:
+    splits: tuple[Protocol, Protocol] = ("ntu120-cs", "ntu120-cv")
+    pairs = zip(splits, values, strict=True)
+    return [Row(f"{split}-{name}", _paper(split, model, **options), "Table 7", value, cost) for split, value in pairs]
+
+
+_RNNS = {1: ("57.84 %", "64.28 %"), 2: ("62.17 %", "71.00 %"), 4: ("61.78 %", "68.28 %"), 6: ("58.23 %", "63.49 %")}
+_LSTMS = {1: ("66.01 %", "73.87 %"), 2: ("67.93 %", "77.55 %"), 4: ("66.02 %", "69.12 %"), 6: ("58.50 %", "67.42 %")}
+_GAMMAS: dict[str, tuple[float | None, str]] = {
+    "1": (1.0, "80.82 %"),
+    "2": (2.0, "80.68 %"),
+    "10": (10.0, "80.43 %"),
+    "none": (None, "80.24 %"),
+}
+
+_NTU_ROWS = (
+    *_ntu60("4", _FOUR, "Table 4", ("77.23 %", "88.30 %"), "12 h"),
+    *_ntu60("6", _SIX, "Table 4", ("80.44 %", "89.45 %"), "18 h"),
+    *_ntu60("4-tanh", _tanh(_FOUR), "Table 4", ("76.56 %", "85.32 %"), "12 h"),
+    *_ntu60("6-tanh", _tanh(_SIX), "Table 4", ("80.36 %", "88.61 %"), "18 h"),
+    *_ntu60("res100", _HUNDRED, "Table 4", ("83.26 %", "92.00 %"), "15 days", lr=6e-4),
+    *_ntu60("dense", _DENSE, "Table 4", ("83.38 %", "91.81 %"), "2 days"),
+    *_ntu60("dense-aug", _DENSE, "Table 5", ("86.70 %", "93.97 %"), "2 days", augmented=True),
+    *(row for n, values in _RNNS.items() for row in _ntu60(f"rnn-{n}", _rnn(n), "Table 4", values, "1 day")),
+    *(row for n, values in _LSTMS.items() for row in _ntu60(f"lstm-{n}", _lstm(n), "Table 4", values, "1 day")),
+    *(
+        Row(f"ntu60-cs-6-gamma{name}", _paper("ntu60-cs", replace(_SIX, gamma=gamma)), "Table 6", value, "18 h")
+        for name, (gamma, value) in _GAMMAS.items()
+    ),
+    *_ntu120("4", _FOUR, ("70.01 %", "72.05 %"), "1 day"),
+    *_ntu120("6", _SIX, ("72.39 %", "75.04 %"), "2 days"),
+    *_ntu120("dense", _DENSE, ("74.62 %", "77.37 %"), "3 days"),
+    *_ntu120("dense-aug", _DENSE, ("76.55 %", "79.18 %"), "3 days", augmented=True),
+)
+
+
+# ---- UTD-MHAD, and any other set
+
+
+def _short(model: AnyNetwork, *, augmented: bool = False, steps: int = 1500, lr: float = 2e-3) -> SkeletonRecipe:
+    """Minutes of training for a set of some hundred recordings; see docs/skeleton.md for what was tried.
+
+    No recordings are kept back: the learning rate has fallen to nothing at the end, and those weights are the best.
+    """
+    samples = Samples()
+    if augmented:
+        samples = Samples(features=("coordinates", "differences"), turn=30.0, scale=0.2)
+    return SkeletonRecipe(
+        "utd",
+        label_field="action",
+        test_subjects=(2, 4, 6, 8),
+        samples=samples,
+        batch_size=64,
+        model=model,
+        training=Training(steps=steps, lr=lr, schedule=OneCycle(), weight_decay=1e-4, evaluate_every=250),
+    )
+
+
+def _utd(name: str, model: AnyNetwork, cost: str, aug_cost: str, **options: Any) -> tuple[Row, Row]:
+    """A row of coordinates alone, and one of more features with random rotations and scales."""
+    augmented = _short(model, augmented=True, **options)
+    return (
+        Row(f"utd-{name}", _short(model, **options), "as Table 4", "not shown", cost),
+        Row(f"utd-{name}-aug", augmented, "as Table 5", "not shown", aug_cost),
+    )
+
+
+_UTD_SIX = replace(_SIX, hidden_size=256)
+_UTD_FOUR = replace(_UTD_SIX, layers=4)
+_UTD_RESIDUAL = Residual(hidden_size=128, blocks=10, dropout=0.2, gamma=5.0, long_memory=True)
+_UTD_DENSE = replace(_DENSE, growth_rate=24)
+
+_UTD_ROWS = (
+    *_utd("4", _UTD_FOUR, "2 min", "2 min"),
+    *_utd("6", _UTD_SIX, "2 min", "2 min"),
+    *_utd("4-tanh", _tanh(_UTD_FOUR), "2 min", "2 min"),
+    *_utd("6-tanh", _tanh(_UTD_SIX), "2 min", "2 min"),
+    *_utd("res21", _UTD_RESIDUAL, "4 min", "4 min"),
+    *_utd("res99", replace(_UTD_RESIDUAL, blocks=49), "15 min", "15 min"),
+    *_utd("dense", _UTD_DENSE, "4 min", "4 min"),
+    *(row for layers in _RNNS for row in _utd(f"rnn-{layers}", _rnn(layers), "5 min", "5 min")),
+    *(row for layers in _LSTMS for row in _utd(f"lstm-{layers}", _lstm(layers), "5 min", "5 min")),
+    *(
+        row
+        for name, (gamma, _) in _GAMMAS.items()
+        for row in _utd(f"6-gamma{name}", replace(_UTD_SIX, gamma=gamma), "2 min", "2 min")
+    ),
+)
+
+
+def _own(name: str, model: AnyNetwork, cost: str, *, augmented: bool = False) -> Row:
+    recipe = replace(
+        _short(model, augmented=augmented), protocol="own", label_field="label", test_subjects=(), validation=0.1
+    )
+    return Row(f"skeleton-{name}", recipe, "as Table 5" if augmented else "as Table 4", "your own", cost)
+
+
+ROWS = (
+    *_NTU_ROWS,
+    *_UTD_ROWS,
+    _own("4", _UTD_FOUR, "2 min"),
+    _own("6", _UTD_SIX, "2 min"),
+    _own("6-aug", _UTD_SIX, "2 min", augmented=True),
+    _own("dense", _UTD_DENSE, "4 min"),
+    _own("dense-aug", _UTD_DENSE, "4 min", augmented=True),
+)
