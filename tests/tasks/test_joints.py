@@ -84,5 +84,5 @@ def test_what_is_wrong_with_a_file_is_said(content: Any, message: str, tmp_path:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="joints: .* cannot be read"):
+    with pytest.raises(ValueError, match=r"joints: .* cannot be read"):
         joints_of(4, tmp_path / "none.json")

@@ -90,6 +90,8 @@ class Samples:
         check_features(self.features, joints)
         if self.align and (joints.up is None or joints.across is None):
             raise ValueError("align needs up and across of the joints; give a file of them (--joints)")
+        if self.resize and not joints.bones:
+            raise ValueError("resize needs the bones of the joints; give a file of them (--joints)")
 
 
 class SkeletonTask(TensorTask):
