@@ -98,23 +98,29 @@ def _bones(x: Tensor, joints: Joints) -> Tensor:
 
 
 def _distances(x: Tensor, joints: Joints) -> Tensor:
-    """|(p − a) × d| for a line through a along d, |d| = 1: linear in (p, 1), so one small product for each frame."""
+    """|(p − a) × d| for a line through a along d, |d| = 1: linear in (p, 1), so one small product for each body."""
     first, second = torch.tensor(joints.lines).unbind(1)
-    x = _relative(x, joints)  # the numbers below are then no larger than a body
-    a = x[..., first, :]  # (..., lines, 3)
-    d = F.normalize(x[..., second, :] - a, dim=-1)
-    moment = torch.linalg.cross(a, d)
-    dx, dy, dz = d.unbind(-1)
-    zero = torch.zeros_like(dx)
-    # p × d − a × d as rows of a matrix that multiplies (p_x, p_y, p_z, 1)
-    rows = torch.stack([zero, dz, -dy, -dz, zero, dx, dy, -dx, zero], -1).unflatten(-1, (3, 3))
-    matrix = torch.cat([rows, -moment.unsqueeze(-1)], dim=-1).flatten(0, -4)  # (T B M, lines, 3, 4)
-    points = F.pad(x, (0, 1), value=1.0).flatten(0, -3).transpose(1, 2)  # (T B M, 4, J)
-    cross = (matrix.transpose(1, 2).flatten(1, 2) @ points).unflatten(1, (3, -1))  # (T B M, 3, lines, J)
-    distance = cross.square_().sum(1).sqrt_().flatten(1)
     line, joint = torch.tensor(joints.distances).unbind(1)
-    return distance[:, line * joints.count + joint].unflatten(0, x.shape[:3])
+    each = _relative(x, joints).flatten(0, 2)  # (T B M, J, 3): the numbers below are then no larger than a body
+    a = each[:, first]  # (T B M, lines, 3)
+    d = F.normalize(each[:, second] - a, dim=-1)
+    dx, dy, dz = d.unbind(-1)
+    mx, my, mz = torch.linalg.cross(a, d).neg_().unbind(-1)
+    zero = torch.zeros_like(dx)
+    # Rows that multiply (p_x, p_y, p_z, 1) to the three components of p × d − a × d
+    rows = [torch.stack(row, -1) for row in ((zero, dz, -dy, mx), (-dz, zero, dx, my), (dy, -dx, zero, mz))]
+    lines = torch.cat(rows, dim=1)  # (T B M, 3 lines, 4)
+    points = F.pad(each, (0, 1), value=1.0).transpose(1, 2)  # (T B M, 4, J)
+    result = x.new_empty(len(each), len(line))
+    parts = (tensor.split(_AT_ONCE) for tensor in (lines, points, result))
+    for line_part, point_part, part in zip(*parts, strict=True):
+        cross = (line_part @ point_part).unflatten(1, (3, -1))
+        distance = cross.square_().sum(1).sqrt_().flatten(1)  # (T B M, lines J)
+        torch.index_select(distance, 1, line * joints.count + joint, out=part)
+    return result.view(*x.shape[:3], -1)
 
+
+_AT_ONCE = 128  # bodies whose distances are computed together: what is in between stays in cache
 
 _MAKE = {
     "coordinates": _coordinates,
