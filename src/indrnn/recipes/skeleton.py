@@ -376,9 +376,8 @@ _UTD_ROWS = (
     *(row for layers in _RNNS for row in _utd(f"rnn-{layers}", _rnn(layers), "5 min", "5 min")),
     *(row for layers in _LSTMS for row in _utd(f"lstm-{layers}", _lstm(layers), "5 min", "5 min")),
     *(
-        row
+        _utd(f"6-gamma{name}", replace(_UTD_SIX, gamma=gamma), "2 min", "2 min")[1]
         for name, (gamma, _) in _GAMMAS.items()
-        for row in _utd(f"6-gamma{name}", replace(_UTD_SIX, gamma=gamma), "2 min", "2 min")
     ),
 )
 
