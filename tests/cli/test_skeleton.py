@@ -54,6 +54,27 @@ def test_own_recordings_end_to_end(data: Path, call: Call, tmp_path: Path) -> No
     assert (tmp_path / "results" / "skeleton.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_samples_and_confusion_are_drawn(data: Path, call: Call, tmp_path: Path) -> None:
+    out, joints = tmp_path / "run", tmp_path / "joints.json"
+    joints.write_text(json.dumps({"count": 6, "bones": [[0, 1], [1, 2], [1, 5], [3, 4]]}))
+    assert_done(call(*TRAIN, "--data", data, "--joints", joints, "--steps", "2", "--out", out))
+    said = assert_done(call("analyse", "skeletons", out, "--out", tmp_path / "pictures"))
+    counts = np.array(read(tmp_path / "pictures", "confusion.json")["counts"])
+    given = arrays()
+    test = np.isin(given["subject"], (2, 4))
+    assert counts.sum(1).tolist() == np.bincount(given["action"][test] - 1).tolist()
+    right = round(read(out, "result.json")["test"]["accuracy"] * test.sum())
+    assert counts.trace() == right
+    assert f"{right} of {test.sum()} recordings right" in said.out
+    for name in ("samples.png", "confusion.png"):
+        assert (tmp_path / "pictures" / name).read_bytes().startswith(b"\x89PNG")
+    assert_refused(call("analyse", "skeletons", out, "--out", tmp_path / "pictures"), "replace them with --overwrite")
+
+
+def test_a_run_of_another_kind_has_no_skeletons(finished: Path, call: Call) -> None:
+    assert_refused(call("analyse", "skeletons", finished), "run must be of a skeleton recipe")
+
+
 def test_a_run_is_resumed_with_the_same_result(data: Path, call: Call, tmp_path: Path) -> None:
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     more = ["--data", data, "--features", "coordinates", "differences", "--turn", "20", "--shortest", "3"]

@@ -107,7 +107,8 @@ def test_layers_and_parameters(name: str, kind: type, layers: int, parameters: i
     with torch.device("meta"):
         model = recipe_of(name).model_config().build()
     assert isinstance(model.network, kind)
-    recurrent = model.network.recurrent_layers  # type: ignore[union-attr]
+    assert isinstance(model.network, (PlainIndRNN, ResidualIndRNN, DenseIndRNN))
+    recurrent = model.network.recurrent_layers
     assert len(recurrent) == layers
     assert [layer.bound.upper for layer in recurrent] == pytest.approx([5 ** (1 / 20)] * layers)
     if parameters is not None:

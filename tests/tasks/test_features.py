@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from indrnn.tasks.features import (
+    Feature,
     aligned,
     check_features,
     features_of,
@@ -34,7 +35,8 @@ def bodies(*shape: int, seed: int = 0) -> Tensor:
 def rotation(seed: int = 0) -> Tensor:
     """Any rotation."""
     q, _ = torch.linalg.qr(torch.randn(3, 3, generator=generator(seed, "rotation"), dtype=torch.float64))
-    return (q * torch.linalg.det(q)).float()
+    turn: Tensor = q * torch.linalg.det(q)
+    return turn.float()
 
 
 # ---- frames
@@ -156,7 +158,7 @@ def test_bones_and_relative_coordinates() -> None:
 
 def test_features_stand_beside_each_other_in_their_order() -> None:
     x = bodies(3, 2, 2, 5)
-    names = ("differences", "distances", "coordinates", "bones", "relative")
+    names: tuple[Feature, ...] = ("differences", "distances", "coordinates", "bones", "relative")
     found = features_of(x, SMALL, names)
     assert found.shape == (3, 2, width(names, SMALL, 2)) == (3, 2, 2 * (15 + 9 + 15 + 6 + 15))
     assert torch.equal(found, torch.cat([features_of(x, SMALL, (name,)) for name in names], dim=-1))

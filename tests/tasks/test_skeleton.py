@@ -16,11 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from indrnn.models import Head, Plain
-from indrnn.tasks import skeleton as module
 from indrnn.tasks.joints import KINECT, Joints
 from indrnn.tasks.recordings import Recordings, read_npz
 from indrnn.tasks.skeleton import Samples, SkeletonTask, split_by_subject
-from indrnn.training import Measured, OneCycle, Shard, Training, train
+from indrnn.training import Measured, OneCycle, Shard, Training, generator, train
 from indrnn.training.evaluation import measure
 from indrnn.training.processes import Processes
 
@@ -181,7 +180,7 @@ def test_the_mean_of_draws_by_a_loop(split: str) -> None:
             recording, label = (part[item : item + 1] for part in task.data[split])
             found = []
             for draw in range(draws):
-                source = module.generator(0, "draws", split, number, draw)
+                source = generator(0, "draws", split, number, draw)
                 where = torch.rand(7, len(items), generator=source, dtype=torch.float64)[:, place : place + 1]
                 with torch.no_grad():
                     output = model(task.inputs(recording, where))[0]
@@ -312,7 +311,8 @@ def test_samples_that_cannot_be(options: dict[str, Any], message: str) -> None:
 )
 def test_tasks_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SkeletonTask(RECORDINGS, **{"train": np.arange(9), "joints": SMALL} | options)
+        given: dict[str, Any] = {"train": np.arange(9), "joints": SMALL}
+        SkeletonTask(RECORDINGS, **given | options)
 
 
 # ---- runs

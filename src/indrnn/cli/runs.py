@@ -13,6 +13,7 @@ import tyro
 from ..models import Baseline, Transformer, from_plain, load
 from ..recipes import Recipe
 from ..recipes.pixels import PixelsRecipe
+from ..recipes.skeleton import SkeletonRecipe
 from ..recipes.types import TYPES
 from ..training import RunFolder, Shard
 from ..training.evaluation import measure
@@ -190,20 +191,40 @@ class DepthOptions:
     """Replace what is there."""
 
 
+@dataclass
+class SkeletonsOptions:
+    """Draw samples of the recordings that a run was trained on, and which actions it takes for others at test."""
+
+    run: tyro.conf.Positional[Path]
+    """The folder of a run of a skeleton recipe."""
+    out: Path = Path("results/skeleton")
+    """Where samples.png, confusion.json and confusion.png go."""
+    data_dir: Path | None = None
+    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
 GRADIENTS, DEPTH = Parser("analyse gradients", GradientsOptions), Parser("analyse depth", DepthOptions)
+SKELETONS = Parser("analyse skeletons", SkeletonsOptions)
 
 
 def analyse(arguments: list[str]) -> int:
     """Look into trained models."""
     if arguments[:1] in (["--help"], ["-h"]):
-        say("usage: indrnn analyse {gradients,depth} [OPTIONS]\n")
+        say("usage: indrnn analyse {gradients,depth,skeletons} [OPTIONS]\n")
         say("  gradients RUN ...  draw how gradients flow over time and depth in trained networks")
         say("  depth              measure how they reach the first layers of deep networks before any training")
+        say("  skeletons RUN      draw sampled skeletons, and the confusion matrix of a run")
         return 0
     if arguments[:1] == ["depth"]:
         return _analyse_depth(arguments[1:])
+    if arguments[:1] == ["skeletons"]:
+        return _analyse_skeletons(arguments[1:])
     if arguments[:1] != ["gradients"]:
-        raise UsageError("analyse needs the name of an analysis: gradients, with the folders of runs, or depth")
+        raise UsageError(
+            "analyse needs the name of an analysis: gradients, with the folders of runs, skeletons, with one, or depth"
+        )
     options = GRADIENTS(arguments[1:])
     if not options.runs:
         raise UsageError("analyse gradients needs the folders of runs")
@@ -238,6 +259,31 @@ def _analyse_depth(arguments: list[str]) -> int:
     _check_free(options.out, "depth", options.overwrite)
     RunFolder(options.out).prepare()
     say(depth.write(depth.measure(options.seeds), options.seeds, options.out))
+    return 0
+
+
+def _analyse_skeletons(arguments: list[str]) -> int:
+    options = SKELETONS(arguments)
+    from ..analysis import skeletons
+
+    recorded, recipe = _recorded(options.run)
+    if not isinstance(recipe, SkeletonRecipe):
+        raise UsageError(f"run must be of a skeleton recipe, and {options.run} is not")
+    for name in ("samples", "confusion"):
+        _check_free(options.out, name, options.overwrite)
+    model, _ = _best(options.run, recipe)
+    task = replace(recipe, data_dir=options.data_dir).task()
+    if "test" not in task.data:
+        raise UsageError(f"run must have recordings for test, and {options.run} has none")
+    RunFolder(options.out).prepare()
+    drawn = ["confusion.png"]
+    if task.joints.bones:
+        skeletons.draw_samples(task, options.out / "samples.png")
+        drawn.append("samples.png")
+    counts = skeletons.confusion(task, model)
+    about = {"run": options.run.name, "recipe": recorded["recipe"], "command": shlex.join(recorded["command"])}
+    skeletons.write_confusion(counts, about, options.out)
+    say(f"{counts.trace()} of {counts.sum()} recordings right; drawn in {options.out}: {', '.join(drawn)}")
     return 0
 
 

@@ -187,8 +187,8 @@ class SkeletonTask(TensorTask):
         recordings, target = self._of("train", items[rows])
         return Batch(self.inputs(recordings, where[:, rows], turns), target, count, len(items))
 
-    def inputs(self, items: Tensor, where: Tensor, turns: Tensor | None = None) -> Tensor:
-        """Samples as a network reads them.
+    def bodies(self, items: Tensor, where: Tensor, turns: Tensor | None = None) -> Tensor:
+        """Samples of recordings, placed and turned.
 
         Args:
             items: numbers of recordings, (B,).
@@ -196,7 +196,7 @@ class SkeletonTask(TensorTask):
             turns: (B, 3, 3), applied to each sample.
 
         Returns:
-            (T, B, features).
+            (T, B, bodies, joints, 3).
         """
         starts = self._starts[items]
         frames, joints = self.recordings.frames, self.joints
@@ -208,7 +208,11 @@ class SkeletonTask(TensorTask):
         if self.samples.resize:
             factor = sized(first, joints)
             turns = factor * torch.eye(3) if turns is None else turns * factor
-        return features_of(place(x, first, joints, turns), joints, self.samples.features)
+        return place(x, first, joints, turns)
+
+    def inputs(self, items: Tensor, where: Tensor, turns: Tensor | None = None) -> Tensor:
+        """The same as features, as a network reads them: (T, B, features)."""
+        return features_of(self.bodies(items, where, turns), self.joints, self.samples.features)
 
     def log_probabilities(self, model: nn.Module, split: str, number: int, draws: int) -> tuple[Tensor, Tensor]:
         """The mean over so many draws of a batch's log-probabilities, (B, classes), and its labels.

@@ -1,0 +1,81 @@
+"""Skeletons in pictures: what a run's network reads of a recording, and which actions it takes for others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..tasks.skeleton import SkeletonTask
+from ..training import generator
+from ..training.checkpoint import write_atomically
+from ..training.curve import new_figure, save_figure
+
+
+def draw_samples(task: SkeletonTask, path: Path, *, rows: int = 4, frames: int = 10) -> None:
+    """Draw frames of samples of some recordings for training, a row each, as they are before features are made.
+
+    Args:
+        task: whose joints have bones.
+        path: the picture.
+        rows: how many recordings, of as many actions.
+        frames: how many of a sample's frames, evenly over it.
+    """
+    items, labels = task.data["train"]
+    classes = torch.unique(labels)
+    chosen = classes[torch.linspace(0, len(classes) - 1, min(rows, len(classes))).round().long()]
+    picked = torch.stack([items[labels == label][0] for label in chosen])
+    where = torch.rand(task.samples.frames, len(picked), generator=generator(0, "picture"), dtype=torch.float64)
+    x = task.bodies(picked, where)[:, :, 0].numpy()  # (T, rows, J, 3)
+    shown = np.linspace(0, len(x) - 1, min(frames, len(x))).round().astype(int)
+    figure, (axes,) = new_figure(1, width=1.0 * len(shown) + 0.6)
+    figure.set_figheight(1.5 * len(picked) + 0.3)
+    step = 1.15 * max(float(np.ptp(x[..., axis], axis=-1).max()) for axis in (0, 1))
+    for row, label in enumerate(chosen.tolist()):
+        for column, frame in enumerate(shown):
+            across = x[frame, row, :, 0] + 0.8 * step * column
+            up = x[frame, row, :, 1] - step * row
+            for one, two in task.joints.bones:
+                axes.plot(across[[one, two]], up[[one, two]], color=f"C{row}", linewidth=1.2)
+            axes.scatter(across, up, s=3, color="0.2", zorder=3)
+        axes.text(-0.6 * step, -step * row, f"action {label + 1}", ha="right", va="center")
+    for column, frame in enumerate(shown):
+        axes.text(0.8 * step * column, -step * (len(picked) - 0.35), f"{frame + 1}", ha="center", va="top", color="0.4")
+    axes.set_aspect("equal")
+    axes.axis("off")
+    save_figure(figure, path)
+
+
+def confusion(task: SkeletonTask, model: nn.Module) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many test recordings of each action (rows) are taken for which (columns), by the mean of the draws."""
+    model.eval()
+    size = len(task.data["test"][0])
+    counts = None
+    with torch.inference_mode():
+        for number in range(-(-size // task.batch_size)):
+            mean, target = task.log_probabilities(model, "test", number, task.samples.draws)
+            if counts is None:
+                counts = np.zeros((mean.shape[1], mean.shape[1]), dtype=np.int64)
+            np.add.at(counts, (target.cpu().numpy(), mean.argmax(1).cpu().numpy()), 1)
+    assert counts is not None
+    return counts
+
+
+def write_confusion(counts: np.ndarray[Any, np.dtype[np.int64]], about: dict[str, Any], out: Path) -> None:
+    """Write confusion.json and confusion.png into a folder."""
+    figure, (axes,) = new_figure(1, width=5.2)
+    figure.set_figheight(4.6)
+    share = counts / counts.sum(1, keepdims=True).clip(1)
+    picture = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    names = range(1, len(counts) + 1)
+    for set_ticks in (axes.set_xticks, axes.set_yticks):
+        set_ticks(range(len(counts)), [str(name) for name in names], fontsize=6)
+    axes.set_xlabel("answer")
+    axes.set_ylabel("action")
+    figure.colorbar(picture, label="share of the action's recordings")
+    write_atomically(out / "confusion.json", (json.dumps({**about, "counts": counts.tolist()}) + "\n").encode())
+    save_figure(figure, out / "confusion.png")
