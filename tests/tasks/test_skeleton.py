@@ -310,8 +310,8 @@ def test_samples_that_cannot_be(options: dict[str, Any], message: str) -> None:
     ids=["joints", "nothing", "batch", "smoothing", "seed", "lines", "directions", "sizes"],
 )
 def test_tasks_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"train": np.arange(9), "joints": SMALL}
     with pytest.raises(ValueError, match=message):
-        given: dict[str, Any] = {"train": np.arange(9), "joints": SMALL}
         SkeletonTask(RECORDINGS, **given | options)
 
 
