@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -194,26 +195,31 @@ class SkeletonRecipe:
         """The data, read and checked."""
         recordings = self.recordings()
         joints, bodies, classes = self._sizes()
-        found = (recordings.frames.shape[2], recordings.frames.shape[1])
-        if found != (joints.count, bodies) or recordings.label.max() >= classes:
-            raise ValueError(
-                f"data: {_TITLES[self.protocol]} has {joints.count} joints, {bodies} bodies and {classes} classes, got "
-                f"{found[0]}, {found[1]} and {recordings.label.max() + 1}"
-            )
         if self._ntu:
-            from ..tasks.ntu import ntu_split
+            from ..tasks.ntu.splits import ntu_split
 
-            split = ntu_split(recordings, self.protocol[3:], validation=self.validation, seed=self.split_seed)
+            train, validation, test = ntu_split(
+                recordings, self.protocol[3:], validation=self.validation, seed=self.split_seed, say=_say
+            )
         else:
-            split = split_by_subject(
+            train, validation, test = split_by_subject(
                 recordings,
                 test=self.test_subjects,
                 validation=self.validation_subjects or self.validation,
                 seed=self.split_seed,
             )
+        highest = max(int(recordings.label[part].max(initial=0)) for part in (train, validation, test))
+        found = (recordings.frames.shape[2], recordings.frames.shape[1])
+        if found != (joints.count, bodies) or highest >= classes:
+            raise ValueError(
+                f"data: {_TITLES[self.protocol]} has {joints.count} joints, {bodies} bodies and {classes} classes, got "
+                f"{found[0]}, {found[1]} and {highest + 1}"
+            )
         return SkeletonTask(
             recordings,
-            *split,
+            train,
+            validation,
+            test,
             joints=joints,
             samples=self.samples,
             batch_size=self.batch_size,
@@ -225,6 +231,10 @@ class SkeletonRecipe:
         """The accuracy over training."""
         validates = self._ntu or self.validation or self.validation_subjects
         draw_run(run, "accuracy" if validates else "training_accuracy", higher_is_better=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 @functools.lru_cache(maxsize=1)
