@@ -285,8 +285,8 @@ _FOUR = replace(_SIX, layers=4)
 _HUNDRED = Residual(hidden_size=512, blocks=49, dropout=0.4, gamma=5.0, long_memory=True)
 
 
-def _tanh(model: Plain, dropout: float = 0.3) -> Plain:
-    return replace(model, nonlinearity="tanh", dropout=dropout)
+def _tanh(model: Plain) -> Plain:
+    return replace(model, nonlinearity="tanh", dropout=0.3)
 
 
 def _rnn(layers: int) -> Baseline:
@@ -353,14 +353,14 @@ _NTU_ROWS = (
 # ---- UTD-MHAD, and any other set
 
 
-def _short(model: AnyNetwork, *, augmented: bool = False, steps: int = 2000, lr: float = 2e-3) -> SkeletonRecipe:
+def _short(model: AnyNetwork, *, augmented: bool = False, steps: int = 3000, lr: float = 2e-3) -> SkeletonRecipe:
     """Minutes of training for a set of some hundred recordings; docs/skeleton.md has what was tried.
 
     No recordings are kept back: the learning rate has fallen to nothing at the end, and those weights are the best.
     """
     samples = Samples()
     if augmented:
-        samples = Samples(features=("coordinates", "differences"), turn=30.0, scale=0.2)
+        samples = Samples(features=("coordinates", "differences"), shortest=10, longest=30, turn=30.0, scale=0.2)
     return SkeletonRecipe(
         "utd",
         label_field="action",
@@ -382,16 +382,18 @@ def _utd(name: str, model: AnyNetwork, cost: str, **options: Any) -> tuple[Row, 
     )
 
 
-_UTD_SIX = replace(_SIX, hidden_size=256, dropout=0.2)
+_UTD_SIX = replace(_SIX, hidden_size=256, dropout=0.3)
 _UTD_FOUR = replace(_UTD_SIX, layers=4)
-_UTD_RESIDUAL = Residual(hidden_size=128, blocks=10, dropout=0.2, gamma=5.0, long_memory=True)
-_UTD_DENSE = replace(_DENSE, growth_rate=24)
+_UTD_RESIDUAL = Residual(hidden_size=128, blocks=10, dropout=0.1, gamma=5.0, long_memory=True)
+_UTD_DENSE = replace(
+    _DENSE, growth_rate=24, first_dropout=0.2, dense_dropout=0.2, bottleneck_dropout=0.1, transition_dropout=0.1
+)
 
 _UTD_ROWS = (
     *_utd("4", _UTD_FOUR, "2 min"),
     *_utd("6", _UTD_SIX, "2 min"),
-    *_utd("4-tanh", _tanh(_UTD_FOUR, 0.2), "2 min"),
-    *_utd("6-tanh", _tanh(_UTD_SIX, 0.2), "2 min"),
+    *_utd("4-tanh", _tanh(_UTD_FOUR), "2 min"),
+    *_utd("6-tanh", _tanh(_UTD_SIX), "2 min"),
     *_utd("res21", _UTD_RESIDUAL, "4 min"),
     *_utd("res99", replace(_UTD_RESIDUAL, blocks=49), "15 min"),
     *_utd("dense", _UTD_DENSE, "4 min"),
