@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ..tasks.ntu.writer import Body, moving, text_of
 from .calls import FILES, Call, assert_done, assert_refused, contents, lines, read
 
 TRAIN = ["train", "skeleton-6", "--label-field", "action", "--test-subjects", "2", "4", "--validation", "0.2"]
@@ -157,6 +159,32 @@ def test_what_cannot_be_is_refused_in_a_line(
 def test_sets_that_are_not_there(recipe: str, message: str, call: Call, tmp_path: Path) -> None:
     assert_refused(call("train", recipe, "--data-dir", tmp_path, "--out", tmp_path / "run"), message)
     assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("recipe", ["ntu60-cs-4", "ntu60-cv-dense-aug"])
+def test_ntu_from_its_files_to_a_run(recipe: str, call: Call, tmp_path: Path) -> None:
+    """Of 3 cameras, performers 1 (training) and 3 (test), 2 actions."""
+    source = tmp_path / "skeletons"
+    source.mkdir()
+    for camera, performer, action in itertools.product((1, 2, 3), (1, 3), (1, 2)):
+        for replication in (1, 2):
+            frames = [[Body(joints=joints)] for joints in moving(9 + camera, by=0.01 * action, seed=replication)]
+            name = f"S017C{camera:03}P{performer:03}R{replication:03}A{action:03}.skeleton"
+            (source / name).write_bytes(text_of(frames))
+    prepared, out = tmp_path / "ntu", tmp_path / "run"
+    assert call("prepare", "ntu", source, "--out", prepared, "--workers", "1").code == 0
+    network = ["--model.growth-rate", "2"] if "dense" in recipe else ["--model.hidden-size", "5"]
+    said = call(
+        *("train", recipe, "--data-dir", tmp_path, "--steps", "2", "--batch-size", "4", "--draws", "2", *network),
+        *("--threads", "1", "--out", out),
+    )
+    assert said.code == 0
+    assert "is not complete" in said.err
+    task = read(out, "config.json")["task"]
+    train, test = (12, 12) if "cs" in recipe else (16, 8)
+    assert [task[name]["items"] for name in ("train", "validation", "test")] == [train - 1, 1, test]
+    assert read(out, "model.json")["outputs"] == 60
+    assert 0 <= read(out, "result.json")["test"]["accuracy"] <= 1
 
 
 def test_a_file_that_is_not_there(call: Call, tmp_path: Path) -> None:
