@@ -389,16 +389,18 @@ _UTD_DENSE = replace(
     _DENSE, growth_rate=24, first_dropout=0.2, dense_dropout=0.2, bottleneck_dropout=0.1, transition_dropout=0.1
 )
 
+_RNN_MINUTES, _LSTM_MINUTES = {1: 2, 2: 4, 4: 9, 6: 14}, {1: 1, 2: 2, 4: 3, 6: 4}
+
 _UTD_ROWS = (
     *_utd("4", _UTD_FOUR, "2 min"),
     *_utd("6", _UTD_SIX, "2 min"),
     *_utd("4-tanh", _tanh(_UTD_FOUR), "2 min"),
     *_utd("6-tanh", _tanh(_UTD_SIX), "2 min"),
     *_utd("res21", _UTD_RESIDUAL, "4 min"),
-    *_utd("res99", replace(_UTD_RESIDUAL, blocks=49), "15 min"),
-    *_utd("dense", _UTD_DENSE, "4 min"),
-    *(row for layers in _RNNS for row in _utd(f"rnn-{layers}", _rnn(layers), "5 min")),
-    *(row for layers in _LSTMS for row in _utd(f"lstm-{layers}", _lstm(layers), "5 min")),
+    *_utd("res99", replace(_UTD_RESIDUAL, blocks=49), "18 min"),
+    *_utd("dense", _UTD_DENSE, "7 min"),
+    *(row for n, minutes in _RNN_MINUTES.items() for row in _utd(f"rnn-{n}", _rnn(n), f"{minutes} min", lr=5e-4)),
+    *(row for n, minutes in _LSTM_MINUTES.items() for row in _utd(f"lstm-{n}", _lstm(n), f"{minutes} min")),
     *(_utd(f"6-gamma{name}", replace(_UTD_SIX, gamma=gamma), "2 min")[1] for name, (gamma, _) in _GAMMAS.items()),
 )
 
@@ -416,6 +418,6 @@ ROWS = (
     _own("4", _UTD_FOUR, "2 min"),
     _own("6", _UTD_SIX, "2 min"),
     _own("6-aug", _UTD_SIX, "2 min", augmented=True),
-    _own("dense", _UTD_DENSE, "4 min"),
-    _own("dense-aug", _UTD_DENSE, "4 min", augmented=True),
+    _own("dense", _UTD_DENSE, "7 min"),
+    _own("dense-aug", _UTD_DENSE, "7 min", augmented=True),
 )
