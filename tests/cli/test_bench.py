@@ -61,10 +61,10 @@ def rows(kind: str, out: str = "results/bench") -> list[dict[str, Any]]:
     return kept
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["layer", "network", "stream", "scale", "loop", pytest.param("parse", marks=pytest.mark.slow)],  # it starts processes
-)
+STARTS_PROCESSES = pytest.param("parse", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("kind", ["layer", "network", "stream", "scale", "loop", STARTS_PROCESSES])
 def test_each_leaves_numbers_tables_and_a_figure(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     assert bench(kind, "--quick", "--rounds", "2", "--out", "a/b") == 0
