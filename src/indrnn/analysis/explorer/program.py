@@ -36,6 +36,7 @@ class Layer:
     size: int
     recurrent_weight: Tensor
     """u, (size,)."""
+    u: Reference
     weight: Reference | None
     """The input weights, (size, inputs); None for a layer that reads feature n with neuron n."""
     sources: list[dict[str, Any]]
@@ -59,7 +60,7 @@ class Program:
     def plain(self) -> dict[str, Any]:
         """What JSON holds of it; `array` is the rest."""
         layers = [
-            {"name": each.name, "size": each.size, "weight": each.weight, "sources": each.sources}
+            {"name": each.name, "size": each.size, "u": each.u, "weight": each.weight, "sources": each.sources}
             for each in self.layers
         ]
         return {
@@ -240,7 +241,8 @@ class _Writer:
         bidirectional: bool,
     ) -> Node:
         number, size = len(self.layers), len(u)
-        self.layers.append(Layer(name, size, u.detach().cpu().double(), weight, self._sources))
+        reference = self.reference(u)
+        self.layers.append(Layer(name, size, u.detach().cpu().double(), reference, weight, self._sources))
         self._sources = [{"name": name, "size": size, "layer": number}]
         self.bidirectional |= bidirectional
         return {
@@ -249,7 +251,7 @@ class _Writer:
             "size": size,
             "weight": weight,
             "bias": None if bias is None else self.reference(bias),
-            "u": self.reference(u),
+            "u": reference,
             "norm": norm,
             "activation": activation,
             "bidirectional": bidirectional,
