@@ -99,7 +99,7 @@ def _best(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:
 
 @dataclass
 class ReportOptions:
-    """Gather runs of one task: a small JSON for each, and a picture of all in the folder; prints a table.
+    """Gather runs of one task: a small JSON for each, and a picture of all in the folder; or with --html, one page.
 
     Runs that differ by their seeds alone are one row, with mean, standard deviation and number.
     """
@@ -109,9 +109,15 @@ class ReportOptions:
     out: Path | None = None
     """Where the files go, results/adding or results/pixels if none is given; what is there is drawn too."""
     overwrite: bool = False
-    """Replace the picture, and what is kept of the same runs."""
+    """Replace the picture and what is kept of the same runs, or the page."""
     check: bool = False
     """Instead of gathering: compare the tables of README and docs with the files in results that they name."""
+    html: Path | None = None
+    """Instead of gathering: write one page about the runs, of any tasks, side by side, into this file."""
+    full: bool = False
+    """With --html: answers on all test data, and how gradients flow; takes minutes."""
+    data_dir: Path | None = None
+    """With --html: the folder of the data; INDRNN_DATA or a cache if none is given. Nothing is downloaded."""
 
 
 REPORT = Parser("report", ReportOptions)
@@ -122,6 +128,12 @@ def report(arguments: list[str]) -> int:
     from ..analysis import runs as kept
 
     options = REPORT(arguments)
+    if options.html is not None:
+        from . import report_page
+
+        given = {"full": options.full, "data_dir": options.data_dir, "overwrite": options.overwrite}
+        report_page.write(options.runs, options.html, **given)
+        return 0
     if options.check:
         from ..analysis.pages import check
 

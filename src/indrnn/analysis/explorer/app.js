@@ -306,7 +306,8 @@ function start() {
     }),
   );
   source = Inputs[data.kind](byId("input"), data.input, give);
-  view.selected = Filter.list().find((each) => each.activity > 0) || view.neurons[0];
+  const last = view.neurons.filter((each) => each.layer === network.layers.length - 1);
+  view.selected = last.reduce((a, b) => (b.activity > a.activity ? b : a));
   Dots.start();
   Table.start();
   ready = true;

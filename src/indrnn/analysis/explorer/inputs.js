@@ -116,12 +116,16 @@ const Inputs = {
     const known = data.samples.length
       ? data.samples.map((sample) => [bytes(sample.image), sample.label])
       : Digits.EXAMPLES.map((example, digit) => [Digits.place(example), String(digit)]);
-    for (const [pixels, label] of known) {
+    for (const [pixels, label] of known.slice(0, 20)) {
       const small = element("canvas", { "aria-hidden": "true" });
       picture(small, pixels, Digits.SIDE);
-      const choose = button("", () => show(pixels, `a ${label}`), { "aria-label": `Example: ${label}` });
-      choose.append(small);
-      examples.append(choose);
+      const take = button("", () => show(pixels, `a ${label}`), { "aria-label": `Example: ${label}` });
+      take.append(small);
+      examples.append(take);
+    }
+
+    function choose(index) {
+      show(known[index][0], `a ${known[index][1]}`);
     }
 
     function picture(canvas, pixels, size, until = null) {
@@ -150,10 +154,10 @@ const Inputs = {
       examples,
     );
     ink();
-    show(...(([pixels, label]) => [pixels, `a ${label}`])(known[Math.min(known.length - 1, 2)]));
+    choose(Math.min(known.length - 1, 3));
     return {
       image: () => image,
-      sample: (index) => show(known[index][0], `a ${known[index][1]}`),
+      sample: choose,
       thumbnail(index) {
         const small = element("canvas", {});
         picture(small, known[index][0], Digits.SIDE);

@@ -67,7 +67,7 @@ const Dots = {
       const most = Math.max(10, 10 ** Math.ceil(Math.log10(Math.max(...view.neurons.map((each) => Math.min(each.memory ?? 1, 1e6)), data.length))));
       const scale = (memory) => 0.03 + 0.87 * (Math.log10(Math.max(0.1, memory) / 0.1) / Math.log10(most / 0.1));
       const marks = [];
-      for (let mark = 0.1; mark <= most * 1.001; mark *= 10) marks.push([at(scale(mark)), mark < 1 ? "≤ 0.1" : number(Math.round(mark))]);
+      for (let mark = 0.1; mark <= most * 1.001; mark *= 10) marks.push([at(scale(mark)), mark < 1 ? "≤ 0.1" : short(Math.round(mark))]);
       return {
         place: (each) => at(each.memory == null || each.memory > most ? 0.97 : scale(each.memory)),
         marks: [...marks, [at(0.97), "∞"]],
@@ -87,7 +87,7 @@ const Dots = {
     const width = Math.max(260, canvas.parentElement.clientWidth);
     const height = width < 500 ? 300 : 380;
     const context = sharp(canvas, width, height);
-    const [left, right, top, bottom] = [58, 10, 12, 44];
+    const [left, right, top, bottom] = [76, 10, 12, 44];
     const [x, y] = [this.axis(this.across, left, width - right), this.axis(this.up, height - bottom, top)];
     context.clearRect(0, 0, width, height);
     context.font = "12px system-ui, sans-serif";
@@ -243,6 +243,7 @@ const Neuron = {
     } else if (source.text) {
       host.replaceChildren(source.text(drive, most));
     } else {
+      host.closest(".pair").classList.add("stacked");
       host.replaceChildren(lines([{ values: drive }], { T: view.run.T, label: "What enters the neuron at each step", height: 130 }));
     }
   },

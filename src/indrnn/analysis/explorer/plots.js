@@ -55,6 +55,7 @@ function number(value, digits = 3) {
   if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
   return Number(value.toPrecision(digits)).toString();
 }
+const short = (value) => (value >= 1e6 ? `${value / 1e6}M` : value >= 1e4 ? `${value / 1e3}k` : number(value, 6));
 const percent = (share) => (share >= 0.9995 ? "100 %" : share < 0.0005 ? "0 %" : `${(100 * share).toFixed(1)} %`);
 const steps = (memory) => (memory == null ? "∞" : memory < 1 ? "< 1 step" : `${number(memory, 3)} steps`);
 
@@ -113,8 +114,8 @@ function lines(series, { T, at = null, label, height = 150, marks = [] }) {
     svg.append(element("line", { x1: left, x2: width - right, y1: y(tick), y2: y(tick), class: "grid" }));
     svg.append(element("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick)));
   }
-  for (const tick of ticks(0, T - 1, 6).filter(Number.isInteger)) {
-    svg.append(element("text", { x: x(tick), y: height - 6, "text-anchor": "middle" }, number(tick, 6)));
+  for (const tick of ticks(1, T, 6).filter(Number.isInteger)) {
+    svg.append(element("text", { x: x(tick - 1), y: height - 6, "text-anchor": "middle" }, number(tick, 6)));
   }
   for (const mark of marks) {
     svg.append(element("line", { x1: x(mark), x2: x(mark), y1: top, y2: height - bottom, class: "mark" }));

@@ -64,7 +64,10 @@ def pixels(
         return samples
     images, labels, *_ = read_mnist(data_dir)
     kept = torch.randperm(len(images), generator=generator(split_seed, "split"))[:validation]
-    kept = torch.cat([kept[labels[kept] == digit][:_EACH] for digit in range(CLASSES)])
+    of_digit = [kept[labels[kept] == digit][:_EACH] for digit in range(CLASSES)]
+    kept = torch.tensor([int(items[i]) for i in range(_EACH) for items in of_digit if i < len(items)], dtype=torch.long)
+    if not len(kept):
+        return samples
     found = images[kept], labels[kept]
     task = Pixels((images[:2], labels[:2]), found, validation=1, **options)
     # As the test batch of a task: scaled and ordered as in training
