@@ -63,10 +63,9 @@ class Reported:
     @property
     def outcome(self) -> tuple[str, float] | None:
         """What it reached: the number of the test if it is finished, else the best evaluation."""
-        if self.finished and self.result.get("test"):
-            test = self.result["test"]
-            name = next((name for name in test if name.endswith(("accuracy", "mse", "bpc", "perplexity"))), next(iter(test)))
-            return f"test {name.removeprefix('test_')}", float(test[name])
+        reached = headline(self.result.get("test") or {}) if self.finished else None
+        if reached is not None:
+            return f"test {reached[0].removeprefix('test_')}", reached[1]
         known = [value for _, value in self.curve]
         if not known:
             return None
@@ -99,6 +98,14 @@ def confusion(right: Tensor, answered: Tensor, classes: int) -> list[list[int]]:
     """Counts by right class, in rows, and answer."""
     places = right.long() * classes + answered.long()
     return torch.bincount(places, minlength=classes**2).view(classes, classes).tolist()  # type: ignore[no-any-return]
+
+
+def headline(measured: dict[str, Any]) -> tuple[str, float] | None:
+    """The number of a test that people ask for first, and its name."""
+    known = {name: float(value) for name, value in measured.items() if isinstance(value, (int, float))}
+    name = next((name for name in known if name.endswith(("accuracy", "mse", "bpc", "perplexity"))), None)
+    name = name or next(iter(known), None)
+    return None if name is None else (name, known[name])
 
 
 def value_of(name: str, value: float) -> str:
@@ -160,8 +167,10 @@ def _sentence(run: Reported) -> str:
     name, value = run.outcome
     steps = run.lines[-1]["step"] if run.lines else 0
     planned = run.config.get("training", {}).get("steps")
-    state = f"after {steps:,} steps" if run.finished else f"so far, after {steps:,} of {planned:,} steps" if planned else ""
-    paper = f"; the paper reports {run.paper[0]} in {run.paper[1]}" if run.paper else ""
+    state = (
+        f"after {steps:,} steps" if run.finished else f"so far, after {steps:,} of {planned:,} steps" if planned else ""
+    )
+    paper = f" (in the paper: {run.paper[0]}, {run.paper[1]})" if run.paper else ""
     return f"{what}, and reached a {name} of {value_of(name, value)} {state}{paper}."
 
 
@@ -191,7 +200,13 @@ def _size(run: Reported) -> list[tuple[str, str]]:
 def _minutes(seconds: float | None) -> str:
     if seconds is None:
         return "not known"
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 def _table(runs: Sequence[Reported]) -> str:
@@ -204,7 +219,16 @@ def _table(runs: Sequence[Reported]) -> str:
         steps = f"{run.lines[-1]['step']:,}" if run.lines else "0"
         steps += "" if run.finished else " (not finished)"
         model = _model_name(run).removeprefix("A ").removeprefix("network of ")
-        cells = (run.name, run.task, model, size.get("parameters", ""), steps, size.get("training time", ""), result, paper)
+        cells = (
+            run.name,
+            run.task,
+            model,
+            size.get("parameters", ""),
+            steps,
+            size.get("training time", ""),
+            result,
+            paper,
+        )
         rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
     titles = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -217,7 +241,9 @@ def _table(runs: Sequence[Reported]) -> str:
 def _asked(run: Reported) -> str:
     commands = [run.config.get("command", []), *(each["command"] for each in run.config.get("resumed", []))]
     listed = "".join(f"<pre>{escape(shlex.join(command))}</pre>" for command in commands if command)
-    seed = f"<p>Seed {escape(run.config.get('seed', 'not known'))}, started {escape(run.config.get('started', ''))}.</p>"
+    seed = (
+        f"<p>Seed {escape(run.config.get('seed', 'not known'))}, started {escape(run.config.get('started', ''))}.</p>"
+    )
     of = f"the recipe {run.recipe}" if run.recipe else "the defaults"
     if not run.changed:
         return f"{listed}{seed}<p>All options are those of {escape(of)}.</p>"
@@ -244,7 +270,10 @@ def _training(runs: Sequence[Reported]) -> str:
         drawn = svg.curves(series, across="training step", up=up, logarithmic=not accuracy, reference=reference)
         parts.append(f"<div><h3>{escape(up)} in evaluations</h3>{drawn}</div>")
     series = [
-        (run.name, [(line["step"], float(line["train_loss"])) for line in run.lines if line.get("train_loss") is not None])
+        (
+            run.name,
+            [(line["step"], float(line["train_loss"])) for line in run.lines if line.get("train_loss") is not None],
+        )
         for run in runs
     ]
     if any(points for _, points in series):
@@ -267,7 +296,9 @@ def _results(runs: Sequence[Reported]) -> str:
             f"<td>{escape(value_of(name, value) if isinstance(value, float) else value)}</td></tr>"
             for on, name, value in rows
         )
-        paper = f"<p>The paper: <strong>{escape(run.paper[0])}</strong>, {escape(run.paper[1])}.</p>" if run.paper else ""
+        paper = (
+            f"<p>The paper: <strong>{escape(run.paper[0])}</strong>, {escape(run.paper[1])}.</p>" if run.paper else ""
+        )
         return f'<table class="text narrow"><tbody>{cells}</tbody></table>{paper}'
 
     return _columns(runs, numbers)

@@ -66,7 +66,9 @@ class _Chart:
         self.parts: list[str] = []
         for value in _powers(low, high) if logarithmic else ticks(low, high):
             y = self.y(value)
-            self.parts.append(f'<line class="grid" x1="{self.left}" x2="{width - self.right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            self.parts.append(
+                f'<line class="grid" x1="{self.left}" x2="{width - self.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            )
             self.text(self.left - 8, y + 4, show(value), "end")
         for value in ticks(*self.across):
             self.text(self.x(value), height - self.bottom + 18, show(value), "middle")
@@ -166,7 +168,9 @@ def scatter(points: Points, *, across: str, up: str) -> str:
     """Dots beside the line on which both numbers are the same."""
     every = [value for point in points for value in point]
     low, high = min(every), max(every)
-    chart = _Chart((low, high), (low, high), (across, up), size=(420, 340), label=f"{len(points)} dots: {up} over {across}")
+    chart = _Chart(
+        (low, high), (low, high), (across, up), size=(420, 340), label=f"{len(points)} dots: {up} over {across}"
+    )
     corners = [(chart.x(value), chart.y(value)) for value in (low, high)]
     (x1, y1), (x2, y2) = corners
     chart.parts.append(f'<line class="reference" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
@@ -185,7 +189,9 @@ def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
             f"{count if count else ''}</td>"
             for column, count in enumerate(row)
         )
-        rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}<td class="share">{row[right] / total:.1%}</td></tr>')
+        rows.append(
+            f'<tr><th scope="row">{escape(name)}</th>{cells}<td class="share">{row[right] / total:.1%}</td></tr>'
+        )
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix"><table class="matrix"><thead><tr>'
         f'<th scope="col">right ↓ answered →</th>{head}<th scope="col">right</th></tr></thead>'

@@ -103,7 +103,9 @@ def _noise(model: torch.nn.Module) -> Any:
     random = torch.Generator().manual_seed(0)
     noise = [torch.randn(100, size, generator=random) for _ in range(4)]
     labels = [f"noise {number + 1}" for number in range(4)]
-    samples = explorer.recorded(noise, labels, note="Normally distributed noise: the data of this run is not known here.")
+    samples = explorer.recorded(
+        noise, labels, note="Normally distributed noise: the data of this run is not known here."
+    )
     samples.note = "the run's own data is not known here, so that the page has noise in its place; see "
     samples.note += "indrnn.analysis.explorer.explore to give it samples"
     return samples
@@ -114,17 +116,15 @@ def _about(
 ) -> tuple[str, list[tuple[str, str, str]]]:
     """A line about a run, and its facts."""
     from ..analysis.explorer.program import program_of
+    from ..analysis.report import headline, value_of
 
     layers = program_of(model).layers
     row = ROWS.get(str(recorded.get("recipe")))
     facts: list[tuple[str, str, str]] = []
-    if folder.result.exists():
-        test = folder.read_json(folder.result).get("test") or {}
-        for name, value in test.items():
-            if isinstance(value, (int, float)) and name not in ("loss", "batch", "tokens"):
-                shown = f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.3g}"
-                facts.append((f"test {name.removeprefix('test_').replace('_', ' ')}", shown, row and f"paper: {row.value}" or ""))
-                break
+    test = folder.read_json(folder.result).get("test") if folder.result.exists() else None
+    if reached := headline(test or {}):
+        paper = f"paper: {row.value}" if row and row.value != "not shown" else ""
+        facts.append((f"test {reached[0].removeprefix('test_')}", value_of(*reached), paper))
     neurons = sum(layer.size for layer in layers)
     facts.append(("recurrent layers", f"{len(layers)}", ""))
     facts.append(("neurons", f"{neurons:,}", ""))

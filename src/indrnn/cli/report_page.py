@@ -74,7 +74,7 @@ def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
         metric=page.metric,
         older=page.older,
         model=model,
-        paper=(row.value, row.paper) if row else None,
+        paper=(row.value, row.paper.removesuffix(", quicker")) if row and row.value != "not shown" else None,
         changed=_changed(recipe, row and row.recipe),
         missing=missing,
         **_described(recipe, recorded),

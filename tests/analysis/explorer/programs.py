@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -35,31 +36,45 @@ def in_node(body: str, given: Any) -> Any:
 
 
 RUN = """
-const network = new Engine.Network(given.program, Engine.floats(given.numbers));
-const runs = given.inputs.map((input) => {
-  const before = network.run(Float32Array.from(input));
-  const run = given.without ? network.run(Float32Array.from(input), { without: given.without, before }) : before;
-  return { T: run.T, answers: Array.from(run.answers), states: run.states.map((state) => Array.from(state)) };
-});
-console.log(JSON.stringify(runs));
+console.log(JSON.stringify(given.map(({ program, numbers, inputs, without }) => {
+  const network = new Engine.Network(program, Engine.floats(numbers));
+  return inputs.map((input) => {
+    const before = network.run(Float32Array.from(input));
+    const run = without ? network.run(Float32Array.from(input), { without, before }) : before;
+    return { T: run.T, answers: Array.from(run.answers), states: run.states.map((state) => Array.from(state)) };
+  });
+})));
 """
 
+Answer = tuple[Tensor, list[Tensor]]
+"""Of a sequence: answers (T or 1, outputs), and states (T, size) of every layer."""
 
-def run(model: nn.Module, inputs: Tensor, without: tuple[int, int] | None = None) -> list[tuple[Tensor, list[Tensor]]]:
-    """The engine's answers (T or 1, outputs) and states (T, size) of every layer, for each sequence of (T, B, features)."""
-    program = program_of(model)
-    given = {
-        "program": json.loads(json.dumps(program.plain)),
-        "numbers": base64.b64encode(program.array.astype("<f4").tobytes()).decode(),
-        "inputs": [inputs[:, b].flatten().tolist() for b in range(inputs.shape[1])],
-        "without": None if without is None else {"layer": without[0], "neuron": without[1]},
-    }
-    outputs = program.output["weight"]["shape"][0]
-    result = []
-    for each in in_node(RUN, given):
-        answers = torch.tensor(each["answers"], dtype=torch.float32).view(-1, outputs)
-        result.append((answers, [torch.tensor(state, dtype=torch.float32).view(each["T"], -1) for state in each["states"]]))
-    return result
+
+def run(
+    models: Sequence[nn.Module], inputs: Tensor, without: Sequence[tuple[int, int] | None] | None = None
+) -> list[list[Answer]]:
+    """What the engine gives for each model and each sequence of (T, B, features); without a neuron, (layer, number)."""
+    given = []
+    programs = [program_of(model) for model in models]
+    for program, neuron in zip(programs, without or [None] * len(models), strict=True):
+        given.append(
+            {
+                "program": program.plain,
+                "numbers": base64.b64encode(program.array.astype("<f4").tobytes()).decode(),
+                "inputs": [inputs[:, b].flatten().tolist() for b in range(inputs.shape[1])],
+                "without": None if neuron is None else {"layer": neuron[0], "neuron": neuron[1]},
+            }
+        )
+    return [
+        [
+            (
+                torch.tensor(each["answers"], dtype=torch.float32).view(-1, program.output["weight"]["shape"][0]),
+                [torch.tensor(state, dtype=torch.float32).view(each["T"], -1) for state in each["states"]],
+            )
+            for each in answers
+        ]
+        for program, answers in zip(programs, in_node(RUN, given), strict=True)
+    ]
 
 
 def settled(model: nn.Module, inputs: Tensor) -> nn.Module:

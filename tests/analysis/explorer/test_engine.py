@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,18 +12,20 @@ from torch import Tensor, nn
 
 import indrnn
 from indrnn.analysis.explorer.program import program_of, recurrent_states
-from indrnn.models import Dense, Head, Plain, Residual
+from indrnn.models import AnyNetwork, Dense, Head, Plain, Residual
+from indrnn.networks.heads import Kind, Pool
 
+from ...conftest import ACTIVATIONS
 from .programs import needs_node, run, settled
 
-T, B, INPUTS = 23, 3, 2
+T, B, INPUTS = 11, 2, 2
 NORMS: list[dict[str, Any]] = [
     {"norm": None},
     *({"norm": norm, "norm_place": place} for norm in ("batch", "layer", "rms") for place in ("before", "after")),
     {"norm": "step", "norm_steps": 9, "norm_place": "before"},
     {"norm": "step", "norm_steps": 50, "norm_place": "after", "norm_rows": "document"},
 ]
-NETWORKS = {
+NETWORKS: dict[str, AnyNetwork] = {
     "plain": Plain(INPUTS, 7, 3),
     "two weights": Plain(INPUTS, 5, 2, weights_per_block=2),
     "residual": Residual(INPUTS, 6, 2, last_transition=5),
@@ -40,88 +44,104 @@ def by_prefix(model: nn.Module, x: Tensor) -> Tensor:
         return torch.stack([model(x[: t + 1])[0] for t in range(len(x))])
 
 
-def assert_same(model: nn.Module, x: Tensor, expected: Tensor) -> None:
-    states = recurrent_states(model, x)
-    for b, (answers, found) in enumerate(run(model, x)):
-        torch.testing.assert_close(answers, expected[:, b], rtol=1e-4, atol=1e-4)
-        assert len(found) == len(states)
-        for ours, theirs in zip(found, states, strict=True):
-            torch.testing.assert_close(ours, theirs[:, b], rtol=1e-4, atol=1e-4)
+def assert_same(models: Sequence[nn.Module], x: Tensor, expected: Sequence[Tensor]) -> None:
+    for model, right, answers in zip(models, expected, run(models, x), strict=True):
+        states = recurrent_states(model, x)
+        for b, (answer, found) in enumerate(answers):
+            torch.testing.assert_close(answer, right[:, b], rtol=1e-4, atol=1e-4)
+            assert len(found) == len(states)
+            for ours, theirs in zip(found, states, strict=True):
+                torch.testing.assert_close(ours, theirs[:, b], rtol=1e-4, atol=1e-4)
 
 
 @needs_node
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("norm", NORMS, ids=lambda norm: "-".join(str(value) for value in norm.values()))
-def test_answers_and_states_are_those_of_torch(name: str, norm: dict[str, Any]) -> None:
-    config = NETWORKS[name]
-    config = type(config)(**{**vars(config), **norm})
+def test_answers_and_states_are_those_of_torch(name: str) -> None:
     x = sequences()
-    model = settled(Head(config, 4).build(), x)
-    assert_same(model, x, by_prefix(model, x))
+    configs = [replace(NETWORKS[name], **norm) for norm in NORMS]
+    models = [settled(Head(config, 4).build(), x) for config in configs]
+    assert_same(models, x, [by_prefix(model, x) for model in models])
 
 
 @needs_node
-@pytest.mark.parametrize("kind", ["SequenceClassifier", "SequenceRegressor"])
-@pytest.mark.parametrize("pool", ["last", "mean"])
-def test_heads_of_sequences(kind: Any, pool: Any) -> None:
-    x = sequences()
-    model = settled(Head(Plain(INPUTS, 7, 2), 3, kind, pool).build(), x)
-    assert_same(model, x, by_prefix(model, x))
-    assert program_of(model).output["classes"] == (kind == "SequenceClassifier")
+def test_a_long_sequence() -> None:
+    """784 steps, in which rounding adds up."""
+    x = torch.rand(784, 2, 1) * 2 - 1
+    models = [
+        settled(Head(config, 10).build(), x)
+        for config in (Plain(1, 16, 6, long_memory=True, sequence_length=784), Residual(1, 12, 3), Dense(1, 4, (2, 2)))
+    ]
+    for model, answers in zip(models, run(models, x), strict=True):
+        with torch.no_grad():
+            expected = model(x)[0]
+        found = torch.stack([answer[-1] for answer, _ in answers])
+        torch.testing.assert_close(found.softmax(1), expected.softmax(1), rtol=0, atol=1e-4)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @needs_node
-@pytest.mark.parametrize("kind", ["StepClassifier", "StepRegressor"])
-def test_heads_of_steps(kind: Any) -> None:
+def test_heads() -> None:
     x = sequences()
-    model = settled(Head(Plain(INPUTS, 7, 2), 3, kind).build(), x)
+    models: list[nn.Module] = []
+    expected = []
+    for kind in get_args(Kind):
+        for pool in get_args(Pool) if kind.startswith("Sequence") else ("last",):
+            model = settled(Head(Plain(INPUTS, 7, 2), 3, kind, pool).build(), x)
+            assert program_of(model).output["classes"] == kind.endswith("Classifier")
+            models.append(model)
+            with torch.no_grad():
+                expected.append(by_prefix(model, x) if kind.startswith("Sequence") else model(x)[0])
+    assert_same(models, x, expected)
+
+
+@needs_node
+def test_both_directions() -> None:
+    x = sequences()
+    heads = [Head(Plain(INPUTS, 5, 2, bidirectional=True), 3, pool=pool) for pool in get_args(Pool)]
+    heads += [Head(Dense(INPUTS, 2, (2,), bidirectional=True), 3, "StepClassifier")]
+    models: list[nn.Module] = [settled(head.build(), x) for head in heads]
     with torch.no_grad():
-        expected = model(x)[0]
-    assert_same(model, x, expected)
+        answers = [model(x)[0] for model in models]
+    assert_same(models, x, [answer if answer.dim() == 3 else answer.unsqueeze(0) for answer in answers])
 
 
 @needs_node
-@pytest.mark.parametrize("kind", ["SequenceClassifier", "StepClassifier"])
-@pytest.mark.parametrize("pool", ["last", "mean"])
-def test_both_directions(kind: Any, pool: Any) -> None:
+def test_layers_and_every_activation() -> None:
     x = sequences()
-    model = settled(Head(Plain(INPUTS, 5, 2, bidirectional=True), 3, kind, pool).build(), x)
-    with torch.no_grad():
-        answer = model(x)[0]
-    assert_same(model, x, answer if kind == "StepClassifier" else answer.unsqueeze(0))
+    models: list[nn.Module] = []
+    expected = []
+    for nonlinearity in ACTIVATIONS:
+        for bidirectional in (False, True):
+            layer = indrnn.IndRNN(INPUTS, 6, 2, nonlinearity, bidirectional=bidirectional)
+            model = indrnn.SequenceClassifier(layer, 3).eval()
+            models.append(model)
+            with torch.no_grad():
+                expected.append(model(x)[0].unsqueeze(0) if bidirectional else by_prefix(model, x))
+                torch.testing.assert_close(recurrent_states(model, x)[-1], layer(x)[0])
+    assert_same(models, x, expected)
 
 
 @needs_node
-@pytest.mark.parametrize("nonlinearity", ["relu", "tanh", "sigmoid", "identity"])
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_layer_and_every_activation(nonlinearity: str, bidirectional: bool) -> None:
-    x = sequences()
-    layer = indrnn.IndRNN(INPUTS, 6, 2, nonlinearity, bidirectional=bidirectional)
-    model = indrnn.SequenceClassifier(layer, 3).eval()
-    with torch.no_grad():
-        answer = model(x)[0]
-        torch.testing.assert_close(recurrent_states(model, x)[-1], layer(x)[0])
-    assert_same(model, x, answer.unsqueeze(0) if bidirectional else by_prefix(model, x))
-
-
-@needs_node
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_neuron_is_left_out(name: str) -> None:
+def test_a_neuron_is_left_out() -> None:
     """Against torch with the neuron's input weights, bias and recurrent weight at 0: its state is 0 then."""
     x = sequences()
-    config = NETWORKS[name]
-    config = type(config)(**{**vars(config), "norm": "batch", "norm_place": "after"})
-    model = settled(Head(config, 4).build(), x)
-    units = [unit for unit in model.network.recurrent_layers if unit.weight is not None]  # type: ignore[union-attr,operator]
-    unit = units[len(units) // 2]
-    layer = model.network.recurrent_layers.index(unit)  # type: ignore[union-attr,operator]
-    found = run(model, x, (layer, 1))
-    with torch.no_grad():
-        unit.weight.weight[1], unit.bias[1], unit.weight_hh[1] = 0.0, 0.0, 0.0
-    expected = by_prefix(model, x)
-    for b, (answers, states) in enumerate(found):
-        torch.testing.assert_close(answers, expected[:, b], rtol=1e-4, atol=1e-4)
-        assert not states[layer][:, 1].any()
+    models = [settled(Head(config, 4).build(), x) for config in NETWORKS.values()]
+    left: list[tuple[int, int] | None] = []
+    units = []
+    for model in models:
+        every = model.network.recurrent_layers  # type: ignore[union-attr,operator]
+        own = [unit for unit in every if unit.weight is not None]
+        units.append(own[len(own) // 2])
+        left.append((every.index(units[-1]), 1))
+    found = run(models, x, left)
+    for model, unit, neuron, answers in zip(models, units, left, found, strict=True):
+        with torch.no_grad():
+            unit.weight.weight[1], unit.bias[1], unit.weight_hh[1] = 0.0, 0.0, 0.0
+        expected = by_prefix(model, x)
+        assert neuron is not None
+        for b, (answer, states) in enumerate(answers):
+            torch.testing.assert_close(answer, expected[:, b], rtol=1e-4, atol=1e-4)
+            assert not states[neuron[0]][:, 1].any()
 
 
 def test_what_is_no_network_of_independent_neurons() -> None:

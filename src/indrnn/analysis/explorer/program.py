@@ -228,7 +228,9 @@ class _Writer:
         weight = None if unit.weight is None else self.reference(unit.weight.weight)  # type: ignore[arg-type]
         norm = None if unit.norm is None else self._norm(unit.norm) | {"place": unit.config.norm_place}
         config = unit.config
-        return self._recurrence(name, weight, unit.bias, unit.weight_hh, norm, config.nonlinearity, config.bidirectional)
+        return self._recurrence(
+            name, weight, unit.bias, unit.weight_hh, norm, config.nonlinearity, config.bidirectional
+        )
 
     def _recurrence(
         self,
