@@ -91,13 +91,13 @@ def memory_counts(u: Tensor) -> list[int]:
     """How many neurons have a memory of at most 1, 10, 100, 1,000, 10,000 steps, and more."""
     memories = torch.tensor([memory_of(value) for value in u.flatten().tolist()], dtype=torch.float64)
     upper = torch.tensor(_BINS, dtype=torch.float64)
-    return torch.bincount(torch.bucketize(memories, upper), minlength=len(_BINS)).tolist()  # type: ignore[no-any-return]
+    return torch.bincount(torch.bucketize(memories, upper), minlength=len(_BINS)).tolist()
 
 
 def confusion(right: Tensor, answered: Tensor, classes: int) -> list[list[int]]:
     """Counts by right class, in rows, and answer."""
     places = right.long() * classes + answered.long()
-    return torch.bincount(places, minlength=classes**2).view(classes, classes).tolist()  # type: ignore[no-any-return]
+    return torch.bincount(places, minlength=classes**2).view(classes, classes).tolist()
 
 
 def headline(measured: dict[str, Any]) -> tuple[str, float] | None:
@@ -253,8 +253,8 @@ def _asked(run: Reported) -> str:
     )
     return (
         f"{listed}{seed}<p>Options that differ from {escape(of)}:</p>"
-        '<div class="scroll" tabindex="0" role="region" aria-label="Options"><table class="text"><thead><tr><th scope="col">option</th>'
-        f'<th scope="col">here</th><th scope="col">there</th></tr></thead><tbody>{rows}</tbody></table></div>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Options"><table class="text"><thead><tr>'
+        f'<th scope="col">option</th><th scope="col">here</th><th scope="col">there</th></tr></thead><tbody>{rows}</tbody></table></div>'
     )
 
 
@@ -321,8 +321,8 @@ def _answers(run: Reported) -> str:
 
 def _memory(runs: Sequence[Reported]) -> str:
     said = (
-        f"How many neurons keep {EPSILON:.0%} of what they hold for so many steps: ln {EPSILON:g} / ln |u|, for every neuron's "
-        "recurrent weight u."
+        f"How many neurons keep {EPSILON:.0%} of what they hold for so many steps: ln {EPSILON:g} / ln |u|, for every "
+        "neuron's recurrent weight u."
     )
 
     def histograms(run: Reported) -> str:

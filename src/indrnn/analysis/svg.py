@@ -135,13 +135,14 @@ def curves(
 def _legend(names: Sequence[str], reference: str | None) -> str:
     items = [
         f'<li><svg viewBox="0 0 34 10" aria-hidden="true"><line x1="1" x2="33" y1="5" y2="5" stroke-width="2.5" '
-        f'stroke="{COLOURS[i % len(COLOURS)]}" stroke-dasharray="{_DASHES[i % len(_DASHES)]}"/></svg>{escape(name)}</li>'
+        f'stroke="{COLOURS[i % len(COLOURS)]}" stroke-dasharray="{_DASHES[i % len(_DASHES)]}"/></svg>'
+        f"{escape(name)}</li>"
         for i, name in enumerate(names)
     ]
     if reference:
         items.append(
-            '<li><svg viewBox="0 0 34 10" aria-hidden="true"><line class="reference" x1="1" x2="33" y1="5" y2="5"/></svg>'
-            f"{escape(reference)}</li>"
+            '<li><svg viewBox="0 0 34 10" aria-hidden="true"><line class="reference" x1="1" x2="33" y1="5" y2="5"/>'
+            f"</svg>{escape(reference)}</li>"
         )
     return f'<ul class="legend">{"".join(items)}</ul>'
 
@@ -179,7 +180,7 @@ def scatter(points: Points, *, across: str, up: str) -> str:
 
 
 def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """A confusion matrix as a table: rows are what is right, columns what was answered, shaded by the share of a row."""
+    """A confusion matrix as a table: rows are right classes, columns answers, shaded by the share of a row."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     rows = []
     for right, (name, row) in enumerate(zip(names, counts, strict=True)):

@@ -75,7 +75,7 @@ def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
         older=page.older,
         model=model,
         paper=(row.value, row.paper.removesuffix(", quicker")) if row and row.value != "not shown" else None,
-        changed=_changed(recipe, row and row.recipe),
+        changed=_changed(recipe, row.recipe if row else None),
         missing=missing,
         **_described(recipe, recorded),
     )
@@ -103,8 +103,8 @@ def _described(recipe: Recipe, recorded: dict[str, Any]) -> dict[str, Any]:
         order = "a fixed random order" if recipe.permuted else "rows from the top"
         return {
             "task": f"{'permuted' if recipe.permuted else 'sequential'} MNIST",
-            "data": f"MNIST, one pixel a step: {steps} steps in {order}. {TRAINING_IMAGES - recipe.validation:,} images to "
-            f"train on, {recipe.validation:,} kept back to choose the best weights by, {_TEST_IMAGES:,} for the test.",
+            "data": f"MNIST, one pixel a step: {steps} steps in {order}. {TRAINING_IMAGES - recipe.validation:,} images "
+            f"to train on, {recipe.validation:,} kept back to choose the best weights by, {_TEST_IMAGES:,} for the test.",
         }
     if isinstance(recipe, AddingRecipe):
         return {

@@ -22,7 +22,7 @@ SEQUENCE = "console.log(JSON.stringify(given.map(([image, options]) => Array.fro
 @needs_node
 def test_a_drawing_is_placed_as_mnist_places_digits() -> None:
     """In any place and size: fitted into 20 × 20 pixels, the centre of mass in the middle to half a pixel."""
-    hook = [[0, 0], [0.5, 30], [8, 40], [14, 33]]
+    hook = [(0.0, 0.0), (0.5, 30.0), (8.0, 40.0), (14.0, 33.0)]
     drawings = [
         [[[x * scale + dx, y * scale + dy] for x, y in hook]]
         for scale, dx, dy in ((1, 0, 0), (5, 50, 20), (0.1, -3, 7))

@@ -129,7 +129,7 @@ def test_a_neuron_is_left_out() -> None:
     left: list[tuple[int, int] | None] = []
     units = []
     for model in models:
-        every = model.network.recurrent_layers  # type: ignore[union-attr,operator]
+        every: Any = model.network.recurrent_layers  # type: ignore[union-attr]
         own = [unit for unit in every if unit.weight is not None]
         units.append(own[len(own) // 2])
         left.append((every.index(units[-1]), 1))
@@ -156,7 +156,7 @@ def test_where_inputs_come_from() -> None:
     for config in NETWORKS.values():
         model = Head(config, 4).build()
         layers = program_of(model).layers
-        assert [each.size for each in layers] == [unit.size for unit in model.network.recurrent_layers]  # type: ignore[union-attr,operator]
+        assert [each.size for each in layers] == [unit.size for unit in model.network.recurrent_layers]  # type: ignore[union-attr]
         for layer in layers:
             columns = layer.size if layer.weight is None else layer.weight["shape"][1]
             assert sum(piece["size"] for piece in layer.sources) == columns

@@ -1,4 +1,4 @@
-"""`explore`: a page in which a trained network can be looked into, neuron by neuron, and given digits, numbers or text."""
+"""`explore`: a page in which a trained network can be looked into, neuron by neuron."""
 
 from .page import explore, page_of
 from .samples import Samples, adding, pixels, recorded

@@ -40,7 +40,7 @@ class Layer:
     weight: Reference | None
     """The input weights, (size, inputs); None for a layer that reads feature n with neuron n."""
     sources: list[dict[str, Any]]
-    """What the inputs are: pieces with a "name" and a "size", and with a "layer" where they are that layer's neurons."""
+    """What the inputs are: pieces with a "name" and a "size", and a "layer" where they are its neurons."""
 
 
 @dataclass
