@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from indrnn.cli.insight import KINDS
 from indrnn.recipes import ROWS
 
 from .calls import (
@@ -80,7 +81,7 @@ def test_options_of_a_recipe_are_completed(recipe: str, script: Path, call: Call
     "command",
     [
         *(command for command in COMMANDS if command not in ("train", "analyse", "bench", "completion")),
-        *(f"analyse {kind}" for kind in ("gradients", "depth")),
+        *(f"analyse {kind}" for kind in ("gradients", "depth", *KINDS)),
         *(f"bench {kind}" for kind in ("layer", "network", "stream", "scale")),
     ],
 )

@@ -55,6 +55,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     """What is offered after words: ["train adding-100", ...]: --steps, --lr, ..."""
     from ..recipes import ROWS, Row
     from ..training.folder import flat, plain
+    from .insight import KINDS
     from .runs import DEPTH, EVALUATE, GRADIENTS, REPORT
     from .train import DEMO, RECIPES, train_parser
 
@@ -70,7 +71,8 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     kinds, options = _bench()
     offers += [([f"bench {kind}" for kind in kinds], options), (["bench"], kinds)]
     offers += [(["analyse gradients"], GRADIENTS.words()), (["analyse depth"], DEPTH.words())]
-    offers += [(["analyse"], ["gradients", "depth"]), (["train"], [*ROWS, "--resume", "--config", "--help"])]
+    offers += [([f"analyse {name}"], kind.parser.words()) for name, kind in KINDS.items()]
+    offers += [(["analyse"], ["gradients", "depth", *KINDS]), (["train"], [*ROWS, "--resume", "--config", "--help"])]
     for parser in (DEMO, RECIPES, EVALUATE, REPORT):
         offers.append(([parser.name], parser.words()))
     return [*offers, (["completion"], list(SHELLS))]

@@ -207,15 +207,22 @@ GRADIENTS, DEPTH = Parser("analyse gradients", GradientsOptions), Parser("analys
 
 def analyse(arguments: list[str]) -> int:
     """Look into trained models."""
+    from .insight import KINDS
+
     if arguments[:1] in (["--help"], ["-h"]):
-        say("usage: indrnn analyse {gradients,depth} [OPTIONS]\n")
+        say(f"usage: indrnn analyse {{gradients,depth,{','.join(KINDS)}}} [OPTIONS]\n")
         say("  gradients RUN ...  draw how gradients flow over time and depth in trained networks")
         say("  depth              measure how they reach the first layers of deep networks before any training")
+        for name, kind in KINDS.items():
+            say(f"  {f'{name} {kind.takes}':<17}  {kind.about}")
         return 0
+    if arguments and arguments[0] in KINDS:
+        return KINDS[arguments[0]].run(arguments[1:])
     if arguments[:1] == ["depth"]:
         return _analyse_depth(arguments[1:])
     if arguments[:1] != ["gradients"]:
-        raise UsageError("analyse needs the name of an analysis: gradients, with the folders of runs, or depth")
+        known = ", ".join(KINDS)
+        raise UsageError(f"analyse needs the name of an analysis: gradients, with the folders of runs, depth, {known}")
     options = GRADIENTS(arguments[1:])
     if not options.runs:
         raise UsageError("analyse gradients needs the folders of runs")
