@@ -19,8 +19,9 @@ from indrnn.baselines import KINDS, SRU, BaselineRNN, TransformerBaseline
 from indrnn.layers.parameters import parameter_groups
 from indrnn.models import CONFIGS as TYPES
 from indrnn.models import Baseline, Dense, Head, Plain, Residual, Transformer, from_plain, to_plain
-from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN
+from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN, WordEmbedding
 from indrnn.recipes import find
+from indrnn.tokeniser import Tokeniser
 from indrnn.training import checkpoint
 from indrnn.training.folder import plain
 
@@ -305,7 +306,9 @@ MODULES: dict[str, Any] = {
     "a head of an IndRNN": lambda: indrnn.SequenceClassifier(indrnn.IndRNN(M, 5), 4, "mean"),
     "a head of torch's LSTM": lambda: indrnn.StepRegressor(nn.LSTM(M, 5, 2, bidirectional=True), 2),
     "LanguageModel": lambda: indrnn.LanguageModel(PlainIndRNN(M, M, 2), 11, dropout=0.3),
+    "an untied LanguageModel": lambda: indrnn.LanguageModel(PlainIndRNN(M, 5, 2), 11, tied=False, word_dropout=0.3),
     "TiedEmbedding": lambda: indrnn.TiedEmbedding(11, M, start=0.1),
+    "WordEmbedding": lambda: WordEmbedding(11, M, start=0.1),
     "BaselineRNN": lambda: BaselineRNN("gru", M, 5, 2, dropout=0.1, batch_first=True),
     "TransformerBaseline": lambda: TransformerBaseline(M, 8, 1, 2, window=3),
     "SRU": lambda: SRU(M, 5, 2),
@@ -409,3 +412,31 @@ def test_kept_runs_are_loaded_and_can_go_on(name: str) -> None:
     optimizer.load_state_dict(state["optimizer"])
     for parameter, moments in optimizer.state.items():
         assert moments["exp_avg"].shape == parameter.shape
+
+
+# ---- a tokeniser
+
+
+def test_a_language_model_is_saved_and_loaded_with_its_tokeniser(tmp_path: Path) -> None:
+    tokeniser = Tokeniser("char", ("\n", "é", "b"))
+    model = indrnn.LanguageModel(indrnn.PlainIndRNN(3, 3, 1), 3)
+    assert model.tokeniser is None
+    indrnn.save(model, tmp_path)
+    assert not (tmp_path / "tokeniser.json").exists()
+    assert indrnn.load(tmp_path).tokeniser is None
+    model.tokeniser = tokeniser
+    indrnn.save(model, tmp_path)
+    assert indrnn.load(tmp_path).tokeniser == tokeniser
+    indrnn.save(indrnn.load(tmp_path), tmp_path / "again")
+    assert indrnn.load(tmp_path / "again").tokeniser == tokeniser
+    model.tokeniser = None  # the next model in the same folder has none
+    indrnn.save(model, tmp_path)
+    assert indrnn.load(tmp_path).tokeniser is None
+
+
+def test_a_damaged_tokeniser_is_named(tmp_path: Path) -> None:
+    model = indrnn.LanguageModel(indrnn.PlainIndRNN(3, 3, 1), 3)
+    indrnn.save(model, tmp_path)
+    (tmp_path / "tokeniser.json").write_text("{")
+    with pytest.raises(ValueError, match=r"tokeniser\.json cannot be read: a tokeniser must be JSON"):
+        indrnn.load(tmp_path)

@@ -54,6 +54,13 @@ def test_keys_of_the_networks(title: str, network: torch.nn.Module) -> None:
     assert found[1].split("\n") == list(network.state_dict())
 
 
+def test_language() -> None:
+    names = run("docs/language.md")
+    assert names["logits"].shape == (50, 8, 1000)
+    assert names["text"].shape == (20,)
+    assert names["result"].tokens == 199
+
+
 def test_tools() -> None:
     names = run("docs/tools.md")
     assert names["products"][0].shape == (20, 8, 32)

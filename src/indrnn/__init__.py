@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .networks import (
         Dense,
         DenseIndRNN,
+        Language,
         LanguageModel,
         Plain,
         PlainIndRNN,
@@ -52,7 +53,7 @@ _HOMES = {
     ),
     "models": ("load", "save"),
     "networks": (
-        *("Dense", "DenseIndRNN", "LanguageModel", "Plain", "PlainIndRNN", "Residual", "ResidualIndRNN"),
+        *("Dense", "DenseIndRNN", "Language", "LanguageModel", "Plain", "PlainIndRNN", "Residual", "ResidualIndRNN"),
         *("SequenceClassifier", "SequenceRegressor", "State", "StepClassifier", "StepRegressor", "TiedEmbedding"),
     ),
     "ops": ("Backend", "backends", "recurrence"),
@@ -79,6 +80,7 @@ __all__ = [
     "DenseIndRNN",
     "IndRNN",
     "IndRNNCell",
+    "Language",
     "LanguageModel",
     "Plain",
     "PlainIndRNN",

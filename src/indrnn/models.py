@@ -12,29 +12,45 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .baselines import SRU, Baseline, Transformer
+from .baselines import QRNN, SRU, Baseline, Transformer
 from .layers import ConvIndRNN1d, ConvIndRNN2d, IndRNN, IndRNNCell, SequenceBatchNorm, SharedDropout, StepBatchNorm
 from .layers.bound import RecurrentBound
 from .layers.config import ModuleConfig, config_of
-from .networks import Dense, Head, LanguageModel, Plain, Residual, TiedEmbedding
+from .networks import Dense, Head, Language, LanguageModel, Plain, Residual, TiedEmbedding, WordEmbedding
+from .tokeniser import Tokeniser
 
-__all__ = ["CONFIGS", "AnyNetwork", "Baseline", "Dense", "Head", "Plain", "Residual", "Transformer", "load", "save"]
+__all__ = [
+    "CONFIGS",
+    "QRNN",
+    "AnyNetwork",
+    "Baseline",
+    "Dense",
+    "Head",
+    "Language",
+    "Plain",
+    "Residual",
+    "Transformer",
+    "load",
+    "save",
+]
 
-AnyNetwork = Plain | Residual | Dense | Baseline | Transformer
+AnyNetwork = Plain | Residual | Dense | Baseline | QRNN | Transformer
 
-CONFIGS: dict[str, type] = {kind.__name__: kind for kind in (Plain, Residual, Dense, Baseline, Transformer, Head)}
+CONFIGS: dict[str, type] = {
+    kind.__name__: kind for kind in (Plain, Residual, Dense, Baseline, QRNN, Transformer, Head, Language)
+}
 """The types of options, by the name that stands in a file."""
 
 _MODULES: dict[str, type[nn.Module]] = {
     kind.__name__: kind
     for kind in (
         *(IndRNN, IndRNNCell, ConvIndRNN1d, ConvIndRNN2d, SequenceBatchNorm, StepBatchNorm, SharedDropout, SRU),
-        *(TiedEmbedding, LanguageModel, nn.RNN, nn.LSTM, nn.GRU),
+        *(TiedEmbedding, WordEmbedding, nn.RNN, nn.LSTM, nn.GRU),
     )
 }
 """The modules that are built from their constructor's arguments, by the name that stands in a file."""
 
-_MODEL, _WEIGHTS = "model.json", "weights.safetensors"
+_MODEL, _WEIGHTS, _TOKENISER = "model.json", "weights.safetensors", "tokeniser.json"
 
 
 def to_plain(config: Any) -> Any:
@@ -65,9 +81,10 @@ def from_plain(value: Any, types: dict[str, type] = CONFIGS) -> Any:
 def save(model: nn.Module, folder: str | Path) -> None:
     """Write a model into a folder, as weights.safetensors and model.json, from which `load` builds it again.
 
-    For every layer, network, head and baseline of this package. Each file is complete at every moment; a folder that
-    holds a model already gets the new one. A model of another type, or one that was changed since it was built (pruned,
-    wrapped, parametrised), is refused: save its `state_dict` with torch.
+    For every layer, network, head and baseline of this package; a language model's tokeniser, where it has one, goes
+    into tokeniser.json. Each file is complete at every moment; a folder that holds a model already gets the new one. A
+    model of another type, or one that was changed since it was built (pruned, wrapped, parametrised), is refused: save
+    its `state_dict` with torch.
 
     Args:
         model: the model.
@@ -79,6 +96,9 @@ def save(model: nn.Module, folder: str | Path) -> None:
         raise ValueError(f"folder must be a folder or a new name, and {folder} is a file")
     folder.mkdir(parents=True, exist_ok=True)
     content = {_WEIGHTS: weights_as_bytes(model), _MODEL: (json.dumps(to_plain(config), indent=2) + "\n").encode()}
+    tokeniser = getattr(model, "tokeniser", None)
+    if isinstance(tokeniser, Tokeniser):
+        content[_TOKENISER] = tokeniser.to_json().encode()
     temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in content}
     try:
         for name, path in temporary.items():
@@ -88,6 +108,8 @@ def save(model: nn.Module, folder: str | Path) -> None:
                 os.fsync(file.fileno())
         for name, path in temporary.items():
             path.replace(folder / name)
+        if _TOKENISER not in content:  # of the model that was here before
+            (folder / _TOKENISER).unlink(missing_ok=True)
     finally:
         for path in temporary.values():
             with contextlib.suppress(OSError):
@@ -123,6 +145,9 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module
     Args:
         folder: the folder of a run, or any that holds a weights.safetensors and a model.json.
         device: where the parameters go.
+
+    Returns:
+        The model. A language model of a run, or saved with its tokeniser, has that as `model.tokeniser`.
 
     Example:
         model = indrnn.load("runs/adding-100")
@@ -161,7 +186,18 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module
         if isinstance(module, RecurrentBound):  # which may have been set after the model was built
             module.upper, module.lower = (float(value) for value in stored[f"{name}._extra_state"])
     model.load_state_dict(stored, assign=True)
+    if isinstance(model, LanguageModel):
+        model.tokeniser = _tokeniser(folder / _TOKENISER)
     return model.eval()
+
+
+def _tokeniser(path: Path) -> Tokeniser | None:
+    if not path.exists():
+        return None
+    try:
+        return Tokeniser.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def weights_as_bytes(model: nn.Module) -> bytes:

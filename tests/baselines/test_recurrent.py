@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from indrnn import PlainIndRNN, SequenceClassifier
-from indrnn.baselines import KINDS, BaselineRNN, Kind
+from indrnn.baselines import KINDS, Baseline, BaselineRNN, Kind
 from indrnn.networks import StepClassifier
 
 T, B, M, N = 11, 5, 3, 7
@@ -358,3 +358,53 @@ def test_bad_lengths_are_named(lengths: list[int], kind: Kind) -> None:
 
 def test_it_says_which_it_is() -> None:
     assert "irnn" in repr(BaselineRNN("irnn", M, N))
+
+
+# ---- weight drop
+
+
+@kinds
+def test_dropped_recurrent_weights_are_dropped_for_all_steps(kind: Kind) -> None:
+    """The features are those of the equations with some mask on the recurrent matrices: the one that was drawn."""
+    model, x = lively(kind, 2, weight_dropout=0.4), inputs()
+    seen: list[dict[str, Tensor]] = []
+
+    def look(rnn: nn.Module, *_: Any) -> None:
+        seen.append({name: weight.detach().clone() for name, weight in rnn.named_parameters()})
+
+    model.rnn.register_forward_pre_hook(look)
+    weights = {name: weight.detach().clone() for name, weight in model.rnn.named_parameters()}
+    features, _ = model(x)
+    (used,) = seen
+    shares = []
+    for name, weight in weights.items():
+        if name.startswith("weight_hh"):
+            dropped = used[name] == 0
+            shares.append(dropped.double().mean())
+            assert_close(used[name][~dropped], weight[~dropped] / 0.6)
+        else:
+            assert torch.equal(used[name], weight)
+    assert 0.2 < torch.stack(shares).mean() < 0.6
+    masked = lively(kind, 2)
+    masked.rnn.load_state_dict(used)
+    assert_close(features, by_hand(masked, x)[0])
+    assert_close(dict(model.rnn.named_parameters()), weights, rtol=0, atol=0)
+    assert not torch.equal(model(x)[0], features)  # another mask at each call
+    assert_close(model.eval()(x)[0], by_hand(model, x)[0])
+
+
+def test_gradients_of_dropped_weights_are_zero_and_reach_the_parameter() -> None:
+    model, x = lively("lstm", weight_dropout=0.5), inputs()
+    model(x)[0].square().sum().backward()
+    gradient = model.rnn.get_parameter("weight_hh_l0").grad
+    assert gradient is not None
+    assert 0.3 < (gradient == 0).double().mean() < 0.7
+    with pytest.raises(ValueError, match="weight_dropout must be"):
+        BaselineRNN("lstm", M, N, weight_dropout=2)
+
+
+def test_weight_dropout_is_an_option_of_the_configuration() -> None:
+    config = Baseline("lstm", N, 2, input_size=M, weight_dropout=0.5)
+    network = config.build()
+    assert network.weight_dropout == 0.5
+    assert network.config == config

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from indrnn.baselines import TransformerBaseline
+from indrnn.baselines import Transformer, TransformerBaseline
 from indrnn.baselines.transformer import sinusoids
 from indrnn.networks import SequenceClassifier
 
@@ -95,7 +95,56 @@ def test_impossible_options(options: dict[str, Any], said: str) -> None:
         TransformerBaseline(**({"input_size": 2, "hidden_size": 8, "num_layers": 1} | options))
 
 
-def test_it_has_no_state() -> None:
+def test_without_a_context_it_has_no_state() -> None:
     x = torch.randn(4, 1, 2, dtype=torch.float64)
     with pytest.raises(ValueError, match="resets are not served"):
         network()(x, resets=torch.zeros(4, 1, dtype=torch.bool))
+    with pytest.raises(ValueError, match="state and resets are not served"):
+        network()(x, x)
+
+
+# ---- a context
+
+
+@both
+@pytest.mark.parametrize("batch_first", [False, True], ids=["time first", "batch first"])
+def test_a_piece_is_the_end_of_context_and_piece(batch_first: bool, window: int | None) -> None:
+    model, x = network(window, context=4), torch.randn(13, 3, 2, dtype=torch.float64)
+    whole = network(window)
+    whole.load_state_dict(model.state_dict())
+    model.batch_first = batch_first
+    state = None
+    for start, end in ((0, 3), (3, 4), (4, 10), (10, 13)):
+        piece = x[start:end].transpose(0, 1) if batch_first else x[start:end]
+        features, state = model(piece, state)
+        features = features.transpose(0, 1) if batch_first else features
+        begin = max(0, start - 4)
+        torch.testing.assert_close(features, whole(x[begin:end])[0][start - begin :])
+        assert state is not None
+        assert torch.equal(state, x[max(0, end - 4) : end])
+
+
+@both
+def test_a_step_sees_the_window_before_and_nothing_later(window: int | None) -> None:
+    model = network(window, context=5)
+    x = torch.randn(10, 2, 2, dtype=torch.float64, requires_grad=True)
+    _, state = model(x[:5])
+    y, _ = model(x[5:], state)
+    for step in (0, 3):
+        (seen,) = torch.autograd.grad(y[step, 0, 0], x, retain_graph=True)
+        assert seen[: 5 + step + 1, 0].ne(0).any(-1).all()
+        assert seen[5 + step + 1 :].eq(0).all()
+        assert seen[:, 1].eq(0).all()
+
+
+def test_a_context_is_an_option_and_is_checked() -> None:
+    config = Transformer(8, 1, 2, input_size=2, context=3)
+    model = config.build()
+    assert model.config == config
+    with pytest.raises(ValueError, match="context must be at least 0, got -1"):
+        Transformer(context=-1)
+    x = torch.randn(4, 2, 2)
+    with pytest.raises(ValueError, match="lengths are not served with a context"):
+        model(x, lengths=[4, 3])
+    with pytest.raises(ValueError, match=r"state must have the shape \(4, 2, 2\) for this input, got \(4, 1, 2\)"):
+        model(x, x[:, :1])

@@ -1,4 +1,4 @@
-"""Heads: classes and numbers from the last step, the mean over time or every step; a tied embedding; other networks."""
+"""Heads: classes and numbers from the last step, the mean over time or every step; other networks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from torch.testing import assert_close
 from indrnn import IndRNN, IndRNNCell
 from indrnn.baselines import SRU, BaselineRNN, TransformerBaseline
 from indrnn.networks import (
-    LanguageModel,
     PlainIndRNN,
     SequenceClassifier,
     SequenceRegressor,
     State,
     StepClassifier,
     StepRegressor,
-    TiedEmbedding,
 )
-from tests.networks.networks import ARCHITECTURES, LENGTHS, OUTPUT_SIZES, B, M, T, inputs, lively, make, trained
+from tests.networks.networks import ARCHITECTURES, LENGTHS, OUTPUT_SIZES, B, M, T, inputs, make, trained
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 
@@ -253,82 +251,6 @@ def test_heads_are_of_the_networks_type_and_start_as_the_paper(head: Any) -> Non
         with torch.no_grad():
             model.output.bias.fill_(1)
         model.output.reset_parameters()
-
-
-# ---- one weight both ways
-
-
-def language_model(**options: Any) -> LanguageModel:
-    return LanguageModel(lively(PlainIndRNN(9, 9, 2, dtype=torch.float64)), CLASSES, start=0.5, **options)
-
-
-def test_gradients_of_both_uses_add_up() -> None:
-    model = language_model()
-    assert [name for name, _ in model.named_parameters() if name.startswith("embedding")] == [
-        "embedding.weight",
-        "embedding.bias",
-    ]
-    words, gradient = torch.randint(CLASSES, (T, B)), torch.randn(T, B, CLASSES, dtype=torch.float64)
-    (both,) = torch.autograd.grad(model(words)[0], model.embedding.weight, gradient)
-    weight = model.embedding.weight.detach()
-    entering, leaving = weight.clone().requires_grad_(), weight.clone().requires_grad_()
-    network = copy.deepcopy(model.network)
-    logits = network(entering[words])[0] @ leaving.t() + model.embedding.bias
-    gradients = torch.autograd.grad(logits, [entering, leaving], gradient)
-    assert all(each.count_nonzero() > 0 for each in gradients)
-    assert_close(both, gradients[0] + gradients[1])
-
-
-def test_hooks_on_the_embedding_see_both_uses() -> None:
-    model, seen = language_model(), []
-    model.embedding.register_forward_hook(lambda _, __, output: seen.append(output.shape[-1]))
-    model(torch.randint(CLASSES, (T, B)))
-    assert seen == [9, CLASSES]
-
-
-def test_the_tie_survives_empty_memory_and_assigned_tensors() -> None:
-    model = language_model().eval()
-    words = torch.randint(CLASSES, (T, B))
-    with torch.device("meta"):
-        deferred = LanguageModel(PlainIndRNN(9, 9, 2, dtype=torch.float64), CLASSES)
-    emptied = copy.deepcopy(deferred).to_empty(device="cpu")
-    emptied.load_state_dict(model.state_dict())
-    deferred.load_state_dict(model.state_dict(), assign=True)
-    for other in (emptied.eval(), deferred.eval()):
-        assert_close(other(words), model(words), rtol=0, atol=0)
-        with torch.no_grad():
-            other.embedding.weight.zero_()
-        logits, _ = other(words)  # nothing goes in, and nothing but the bias comes out
-        assert_close(logits, other.embedding.bias.expand_as(logits))
-        other.embedding.weight = nn.Parameter(model.embedding.weight.detach().clone())
-
-
-def test_dropped_words_are_dropped_wherever_they_occur() -> None:
-    embedding = TiedEmbedding(CLASSES, 4, dropout=0.5)
-    vectors = embedding(torch.arange(CLASSES).repeat(3))
-    zero = (vectors == 0).all(-1).view(3, CLASSES)
-    assert torch.equal(zero, zero[:1].expand(3, -1))
-    assert 0 < zero[0].sum() < CLASSES
-    kept = ~zero[0]
-    assert_close(vectors[:CLASSES][kept], 2 * embedding.weight[kept])
-    assert torch.equal(embedding.eval()(torch.arange(CLASSES)), embedding.weight)
-
-
-def test_language_model_and_embedding_name_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="network must have as many features in its output as in its input, 3, got 9"):
-        LanguageModel(make("plain"), CLASSES)
-    with pytest.raises(TypeError, match=r"network must be one of .*got Linear"):
-        LanguageModel(nn.Linear(3, 3), CLASSES)
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"classes": 0}, "classes"),
-        ({"size": 0}, "size"),
-        ({"start": 0}, "start"),
-    ]
-    for options, message in cases:
-        with pytest.raises(ValueError, match=f"{message} must be"):
-            TiedEmbedding(**{"classes": 3, "size": 4, **options})
-    with pytest.raises(ValueError, match="dropout must be"):
-        TiedEmbedding(3, 4, dropout=2)
 
 
 # ---- the state

@@ -110,8 +110,9 @@ def summary(path: Path, page: Page) -> Run:
         "test": result.get("test") if finished else None,
         "machine": config["machine"],
         "curve": thinned(curve),
+        "config": config,  # for the page to look at
     }
-    return page.summary(common)
+    return {name: value for name, value in page.summary(common).items() if name != "config"}
 
 
 def thinned(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..layers.checks import Lengths, as_lengths, check_choice, check_probability, check_size, check_tensor
@@ -32,12 +34,15 @@ class Baseline:
     """Features of the input at each step; a recipe's task says it."""
     batch_first: bool = False
     """The batch comes before time in input and output."""
+    weight_dropout: float = 0.0
+    """Probability that a recurrent weight is dropped, for all steps of a call alike: AWD-LSTM's weight drop."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
         check_size("hidden_size", self.hidden_size)
         check_size("layers", self.layers)
         check_probability("dropout", self.dropout)
+        check_probability("weight_dropout", self.weight_dropout)
 
     def sized(self, input_size: int, steps: int) -> Baseline:
         """The same for a task; its number of steps does not matter."""
@@ -46,7 +51,13 @@ class Baseline:
     def build(self, **factory: Any) -> BaselineRNN:
         """The network, with new weights."""
         sizes: Any = (self.kind, self.input_size, self.hidden_size, self.layers)
-        return BaselineRNN(*sizes, dropout=self.dropout, batch_first=self.batch_first, **factory)
+        return BaselineRNN(
+            *sizes,
+            dropout=self.dropout,
+            batch_first=self.batch_first,
+            weight_dropout=self.weight_dropout,
+            **factory,
+        )
 
 
 class BaselineRNN(nn.Module):
@@ -62,6 +73,8 @@ class BaselineRNN(nn.Module):
         num_layers: layers.
         dropout: probability between layers.
         batch_first: whether the batch comes before time in input and output.
+        weight_dropout: probability that a hidden-to-hidden weight is dropped, with one mask for all steps of a call, as
+            in AWD-LSTM.
         device: where the parameters are made.
         dtype: their type.
     """
@@ -75,6 +88,7 @@ class BaselineRNN(nn.Module):
         *,
         dropout: float = 0.0,
         batch_first: bool = False,
+        weight_dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -83,7 +97,9 @@ class BaselineRNN(nn.Module):
         for name, value in {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}.items():
             check_size(name, value)
         check_probability("dropout", dropout)
-        self.config = Baseline(kind, hidden_size, num_layers, dropout, input_size, batch_first)
+        check_probability("weight_dropout", weight_dropout)
+        self.config = Baseline(kind, hidden_size, num_layers, dropout, input_size, batch_first, weight_dropout)
+        self.weight_dropout = float(weight_dropout)
         self.kind, self.input_size, self.output_size, self.batch_first = kind, input_size, hidden_size, batch_first
         options: dict[str, Any] = {"device": device, "dtype": dtype, "batch_first": batch_first}
         if num_layers > 1:
@@ -134,13 +150,23 @@ class BaselineRNN(nn.Module):
             if batch and not 1 <= int(lengths.min()) <= int(lengths.max()) <= steps:
                 raise ValueError(f"lengths must lie in 1 to {steps} for this input, got {lengths.tolist()}")
             given = pack_padded_sequence(input, lengths.cpu(), self.batch_first, enforce_sorted=False)
-        features, state = self.rnn(given, state)
+        features, state = self._run(given, state)
         if lengths is not None:
             features, _ = pad_packed_sequence(features, self.batch_first, total_length=steps)
         if last:
             return last_step(features.transpose(0, 1) if self.batch_first else features, lengths), state
         return features, state
 
+    def _run(self, input: Any, state: Any) -> tuple[Any, Any]:
+        if not self.training or self.weight_dropout == 0.0:
+            return self.rnn(input, state)  # type: ignore[no-any-return]
+        dropped = {
+            name: F.dropout(weight, self.weight_dropout)
+            for name, weight in self.rnn.named_parameters()
+            if name.startswith("weight_hh")
+        }
+        return functional_call(self.rnn, dropped, (input, state))  # type: ignore[no-any-return]
+
     def extra_repr(self) -> str:
         """Which it is."""
-        return self.kind
+        return self.kind + (f", weight_dropout={self.weight_dropout}" if self.weight_dropout else "")

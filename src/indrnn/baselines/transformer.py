@@ -32,6 +32,8 @@ class Transformer:
     """Features of the input at each step; a recipe's task says it."""
     batch_first: bool = False
     """The batch comes before time in input and output."""
+    context: int = 0
+    """Steps before a call's own that it sees, carried as its state; 0 for none."""
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "layers", "heads"):
@@ -41,6 +43,7 @@ class Transformer:
         if self.window is not None:
             check_size("window", self.window)
         check_probability("dropout", self.dropout)
+        check_size("context", self.context, 0)
 
     def sized(self, input_size: int, steps: int) -> Transformer:
         """The same for a task; its number of steps does not matter."""
@@ -50,7 +53,12 @@ class Transformer:
         """The network, with new weights."""
         sizes: Any = (self.input_size, self.hidden_size, self.layers, self.heads)
         return TransformerBaseline(
-            *sizes, window=self.window, dropout=self.dropout, batch_first=self.batch_first, **factory
+            *sizes,
+            window=self.window,
+            dropout=self.dropout,
+            batch_first=self.batch_first,
+            context=self.context,
+            **factory,
         )
 
 
@@ -68,6 +76,7 @@ class TransformerBaseline(nn.Module):
         window: steps that the R-Transformer's GRU reads; None for the Transformer.
         dropout: probability in each layer.
         batch_first: whether the batch comes before time in input and output.
+        context: steps before a call's own that it sees; see `forward`.
         device: where the parameters are made.
         dtype: their type.
     """
@@ -82,6 +91,7 @@ class TransformerBaseline(nn.Module):
         window: int | None = None,
         dropout: float = 0.0,
         batch_first: bool = False,
+        context: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -94,7 +104,9 @@ class TransformerBaseline(nn.Module):
         if window is not None:
             check_size("window", window)
         check_probability("dropout", dropout)
-        self.config = Transformer(hidden_size, num_layers, heads, window, dropout, input_size, batch_first)
+        check_size("context", context, 0)
+        self.config = Transformer(hidden_size, num_layers, heads, window, dropout, input_size, batch_first, context)
+        self.context = context
         self.input_size, self.output_size, self.batch_first, self.window = input_size, hidden_size, batch_first, window
         self.first = nn.Linear(input_size, hidden_size, device=device, dtype=dtype)
         self.layers = nn.ModuleList(
@@ -112,18 +124,31 @@ class TransformerBaseline(nn.Module):
     def forward(
         self,
         input: Tensor,
-        state: None = None,
+        state: Tensor | None = None,
         *,
         lengths: Lengths = None,
         resets: Tensor | None = None,
         last: bool = False,
-    ) -> tuple[Tensor, None]:
-        """Run over a whole sequence; see `indrnn.networks.Network.forward`. There is no state, and no resets."""
-        if state is not None or resets is not None:
-            raise ValueError("state and resets are not served: attention takes a sequence whole")
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run over a sequence, or over the next piece of one; see `indrnn.networks.Network.forward`.
+
+        Without a `context` there is no state, and a sequence is given whole. With one, the state is the input of the
+        last `context` steps, (S, B, input_size) with S <= context: they are put before the input of the next call, to
+        be attended to, and its steps see all S of them. Positions count from the first of those. `resets` are not
+        served, and `lengths` not with a context.
+        """
+        if resets is not None or (state is not None and not self.context):
+            raise ValueError("state and resets are not served: attention takes a sequence whole, or has a context")
+        if lengths is not None and self.context:
+            raise ValueError("lengths are not served with a context: its steps are the last of every sequence")
         lengths = as_lengths(lengths, input.device)
         x = input.transpose(0, 1) if self.batch_first else input
         check_tensor("lengths", lengths, (x.shape[1],))
+        own = x.shape[0]
+        if state is not None:
+            check_tensor("state", state, (len(state), *x.shape[1:]))
+            x = torch.cat([state.to(x.dtype), x])
+        after = x[max(0, len(x) - self.context) :] if self.context else None
         steps = x.shape[0]
         x = self.first(x)
         if self.window is None:
@@ -133,13 +158,13 @@ class TransformerBaseline(nn.Module):
             if self.window is not None:
                 x = x + self._recent(x, self.local[i], self.window)
             x = layer(x, src_mask=mask, is_causal=True)
-        x = self.last(x)
+        x = self.last(x[steps - own :])
         if last:
-            return last_step(x, lengths), None
+            return last_step(x, lengths), after
         if lengths is not None:
             valid = torch.arange(steps, device=x.device).unsqueeze(1) < lengths
             x = torch.where(valid.unsqueeze(-1), x, 0.0)
-        return (x.transpose(0, 1) if self.batch_first else x), None
+        return (x.transpose(0, 1) if self.batch_first else x), after
 
     def _recent(self, x: Tensor, local: nn.Module, window: int) -> Tensor:
         """What a GRU has read at each step after the last `window` of them, zeros before the first."""

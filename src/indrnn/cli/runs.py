@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import tyro
 
-from ..models import Baseline, Transformer, from_plain, load
+from ..models import QRNN, Baseline, Transformer, from_plain, load
 from ..recipes import Recipe
 from ..recipes.pixels import PixelsRecipe
 from ..recipes.types import TYPES
@@ -36,6 +36,8 @@ class EvaluateOptions:
     """cpu, cuda, ...; auto takes a GPU where there is one."""
     data_dir: Path | None = None
     """The folder of the data, where the run needs one; INDRNN_DATA or a cache if none is given."""
+    test_batch: int | None = None
+    """Streams that a language model reads side by side; as the run has it if none is given."""
 
 
 EVALUATE = Parser("evaluate", EvaluateOptions)
@@ -43,11 +45,16 @@ EVALUATE = Parser("evaluate", EvaluateOptions)
 
 def evaluate(arguments: list[str]) -> int:
     """Measure a run's best weights again."""
-    from .train import prepare_half_precision
+    from .train import prepare_half_precision, told_numbers
 
     options = EVALUATE(arguments)
     recorded, recipe = _recorded(options.run)
     recipe = _with_data(recipe, options.data_dir, options.run)
+    if options.test_batch is not None:
+        if not hasattr(recipe, "test_batch"):
+            raise UsageError(f"test_batch: {options.run} is of no language model")
+        recipe = replace(recipe, test_batch=options.test_batch)  # type: ignore[type-var]
+    task = recipe.task()
     model, which = _best(options.run, recipe)
     device = choose_device(options.device, Processes())
     precision = recipe.training.precision
@@ -56,8 +63,8 @@ def evaluate(arguments: list[str]) -> int:
     prepare_half_precision(replace(recipe.training, device=options.device, precision=precision))
     model = model.to(device).eval()
     with torch.inference_mode(), autocast(precision, device):
-        measured = measure(iter(recipe.task().test(model, Shard())), Processes()) or {}
-    say(f"{recorded['recipe']}: {', '.join(f'{name} {value:.6g}' for name, value in measured.items())} with {which}")
+        measured = measure(iter(task.test(model, Shard())), Processes(), task=task) or {}
+    say(f"{recorded['recipe']}: {told_numbers(measured, 6)} with {which}")
     return 0
 
 
@@ -144,10 +151,10 @@ def report(arguments: list[str]) -> int:
         say(f"{tables} tables on {len(pages)} pages, {len(wrong)} differences")
         return 1 if wrong else 0
     kinds = {kept.kind(run) for run in options.runs}
-    known = _pages()
-    by_type = {kind.__name__: kind.page for kind in known.values()}
-    if len(kinds) != 1 or not kinds <= {*by_type, "own"}:
-        raise UsageError(f"runs must be of one task, {', '.join(known)} or your own")
+    by_type = {name: kind.page for name, kind in TYPES.items() if hasattr(kind, "page")}
+    names = {by_type[kind].name if kind in by_type else kind for kind in kinds}
+    if len(names) != 1 or not names <= {*_pages(), "own"}:
+        raise UsageError(f"runs must be of one task, {', '.join(_pages())} or your own")
     first = kinds.pop()
     if first == "own":
         folder = RunFolder(options.runs[0])
@@ -241,7 +248,7 @@ def analyse(arguments: list[str]) -> int:
         model = model.to(choose_device(options.device, Processes()))
         batches = options.batches or task.steps_per_epoch
         say(f"{run}: {batches} batches of {task.batch_size}")
-        baseline = isinstance(recipe.model, (Baseline, Transformer))
+        baseline = isinstance(recipe.model, (Baseline, QRNN, Transformer))
         flow = gradients.gradient_flow(model, task, batches)
         about = {"name": run.name, "indrnn": not baseline, "batches": batches, "batch_size": task.batch_size}
         flows.append({**about, "command": shlex.join(recorded["command"]), **flow})

@@ -51,7 +51,8 @@ def recipes(arguments: list[str]) -> int:
     groups = list(dict.fromkeys(row.name.partition("-")[0] for row in chosen))
     chosen.sort(key=lambda row: groups.index(row.name.partition("-")[0]))
     columns = ["recipe", "in the paper", "reported there", "parameters", "cost"]
-    cells = [[row.name, row.paper, row.value, f"{PARAMETERS[row.name]:,}", row.cost] for row in chosen]
+    sizes = {name: f"{count:,}" for name, count in PARAMETERS.items()}  # others have as many as the text asks for
+    cells = [[row.name, row.paper, row.value, sizes.get(row.name, "by text"), row.cost] for row in chosen]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     group = ""
     for row, line in zip([None, *chosen], [columns, *cells], strict=True):
@@ -236,6 +237,7 @@ def train_recipe(
 ) -> Result:
     """Train a recipe into a folder."""
     prepare_half_precision(recipe.training)
+    task = recipe.task()  # before the model, which may be large: what is wrong with the data is said at once
     torch.manual_seed(recipe.seed)
     config = recipe.model_config()
     model = config.build()
@@ -244,7 +246,7 @@ def train_recipe(
         _initialise(model, Path(more["init_from"]))
     return train_model(
         model,
-        recipe.task(),
+        task,
         recipe.training,
         out=out,
         seed=recipe.seed,
@@ -288,11 +290,17 @@ def _told(result: Result) -> int:
         assert result.stopped_by is not None
         return 128 + result.stopped_by
     if result.main:
-        found = ", ".join(f"{name} {value:.5g}" for name, value in (result.test or result.best).items())
+        found = told_numbers(result.test or result.best, 5)
         best = "the last weights" if result.best_step is None else f"the best weights, of step {result.best_step}"
         say(f"{result.steps} steps in {time_of(result.seconds)}: {found} with {best}")
         say(f"saved in {result.folder}; indrnn.load({str(result.folder)!r}) gives the model")
     return 0
+
+
+def told_numbers(numbers: dict[str, float], digits: int) -> str:
+    """Names and values; whole numbers whole."""
+    each = {name: f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}" for name, value in numbers.items()}
+    return ", ".join(f"{name} {value}" for name, value in each.items())
 
 
 def time_of(seconds: float) -> str:

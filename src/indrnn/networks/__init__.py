@@ -2,8 +2,8 @@
 
 from .config import Dense, NetworkConfig, Plain, Residual
 from .dense import DenseBlock, DenseIndRNN, DenseLayer
-from .embedding import LanguageModel, TiedEmbedding
 from .heads import Head, SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
+from .language import Language, LanguageModel, TiedEmbedding, WordEmbedding
 from .network import Network
 from .plain import PlainBlock, PlainIndRNN
 from .residual import ResidualBlock, ResidualIndRNN
@@ -16,6 +16,7 @@ __all__ = [
     "DenseIndRNN",
     "DenseLayer",
     "Head",
+    "Language",
     "LanguageModel",
     "Network",
     "NetworkConfig",
@@ -33,4 +34,5 @@ __all__ = [
     "StepRegressor",
     "TiedEmbedding",
     "Weight",
+    "WordEmbedding",
 ]

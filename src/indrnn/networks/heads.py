@@ -75,32 +75,6 @@ class _Head(nn.Module):
         kind: Any = type(self).__name__
         return Head(config_of(self.network), self.output.out_features, kind, getattr(self, "pool", "last"))
 
-    def _features(
-        self, input: Tensor | PackedSequence, state: Any, lengths: Lengths, resets: Tensor | None, **options: bool
-    ) -> tuple[Any, Any]:
-        """The network's features, in its layout, and its state."""
-        network = self.network
-        if hasattr(network, "output_size"):
-            return network(input, state, lengths=lengths, resets=resets, **options)  # type: ignore[no-any-return]
-        if isinstance(network, IndRNN):
-            return network(input, state, lengths=lengths, resets=resets)  # type: ignore[no-any-return]
-        if resets is not None:
-            raise ValueError(
-                f"resets are not supported by {type(network).__name__}; split the sequence where it resets"
-            )
-        if lengths is None:
-            return network(input, state)  # type: ignore[no-any-return]
-        assert isinstance(input, Tensor)
-        if not isinstance(network, nn.RNNBase):
-            raise ValueError(f"lengths are not supported by {type(network).__name__}; give sequences of one length")
-        given = as_lengths(lengths, torch.device("cpu"))
-        assert given is not None
-        time = 1 if network.batch_first else 0
-        check_tensor("lengths", given, (input.shape[1 - time],))
-        packed = pack_padded_sequence(input, given.cpu(), network.batch_first, enforce_sorted=False)
-        features, state = network(packed, state)
-        return pad_packed_sequence(features, network.batch_first, total_length=input.shape[time])[0], state
-
 
 class _SequenceHead(_Head):
     """One answer for a sequence."""
@@ -123,9 +97,9 @@ class _SequenceHead(_Head):
         For an unbatched sequence, (outputs,).
         """
         if self.pool == "last" and hasattr(self.network, "output_size"):
-            features, state = self._features(input, state, lengths, resets, last=True)
+            features, state = run_network(self.network, input, state, lengths, resets, last=True)
             return self.output(features), state
-        features, state = self._features(input, state, lengths, resets)
+        features, state = run_network(self.network, input, state, lengths, resets)
         batched = True
         if isinstance(features, PackedSequence):
             features, lengths = pad_packed_sequence(features)
@@ -168,7 +142,7 @@ class _StepHead(_Head):
 
         Packed where the input is.
         """
-        features, state = self._features(input, state, lengths, resets)
+        features, state = run_network(self.network, input, state, lengths, resets)
         if isinstance(features, PackedSequence):
             return features._replace(data=self.output(features.data)), state
         return self.output(features), state
@@ -240,3 +214,32 @@ def check_network(network: Any) -> int:
             f"module with `output_size` that is called like them, got {type(network).__name__}"
         )
     return size
+
+
+def run_network(
+    network: nn.Module,
+    input: Tensor | PackedSequence,
+    state: Any,
+    lengths: Lengths,
+    resets: Tensor | None,
+    **options: bool,
+) -> tuple[Any, Any]:
+    """The features that a network, ours or another, gives in its layout, and its state."""
+    if hasattr(network, "output_size"):
+        return network(input, state, lengths=lengths, resets=resets, **options)  # type: ignore[no-any-return]
+    if isinstance(network, IndRNN):
+        return network(input, state, lengths=lengths, resets=resets)  # type: ignore[no-any-return]
+    if resets is not None:
+        raise ValueError(f"resets are not supported by {type(network).__name__}; split the sequence where it resets")
+    if lengths is None:
+        return network(input, state)  # type: ignore[no-any-return]
+    assert isinstance(input, Tensor)
+    if not isinstance(network, nn.RNNBase):
+        raise ValueError(f"lengths are not supported by {type(network).__name__}; give sequences of one length")
+    given = as_lengths(lengths, torch.device("cpu"))
+    assert given is not None
+    time = 1 if network.batch_first else 0
+    check_tensor("lengths", given, (input.shape[1 - time],))
+    packed = pack_padded_sequence(input, given.cpu(), network.batch_first, enforce_sorted=False)
+    features, state = network(packed, state)
+    return pad_packed_sequence(features, network.batch_first, total_length=input.shape[time])[0], state

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 
-from . import adding, pixels
+from . import adding, language, pixels
 from .recipe import Recipe, Row
 
-ROWS: dict[str, Row] = {row.name: row for row in (*adding.ROWS, *pixels.ROWS)}
+ROWS: dict[str, Row] = {row.name: row for row in (*adding.ROWS, *pixels.ROWS, *language.ROWS)}
 """Every recipe."""
 
 

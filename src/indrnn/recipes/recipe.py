@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Protocol
 from torch import nn
 
 from ..analysis.runs import Page
-from ..models import Head
+from ..models import Head, Language
 from ..training import RunFolder, Task, Training
 
 try:
@@ -33,7 +33,7 @@ class Recipe(Protocol):
     def seed(self) -> int:
         """Of the weights and all data."""
 
-    def model_config(self) -> Head:
+    def model_config(self) -> Head | Language:
         """The model."""
 
     def task(self) -> Task:

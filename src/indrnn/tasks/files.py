@@ -52,6 +52,11 @@ def data_folder(data_dir: Path | None) -> Path:
         return data_dir
     if os.environ.get(VARIABLE):
         return Path(os.environ[VARIABLE])
+    return cache_folder()
+
+
+def cache_folder() -> Path:
+    """The user's cache: what is in it can be made or downloaded again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "indrnn"
 
 
@@ -144,7 +149,7 @@ def _download(file: DataFile, data: DataSet, target: Path, say: Callable[[str], 
     troubles = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_name(target.name + ".lock")):
+        with locked(target.with_name(target.name + ".lock")):
             if target.exists():  # another process was quicker
                 return _checked(file, target)
             for mirror in data.mirrors:
@@ -180,7 +185,7 @@ _TROUBLES = (
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """One process at a time, where the system knows locks; the others find the file when their turn comes."""
     try:
         import fcntl
@@ -237,7 +242,7 @@ def _fetch(address: str, part: Path, most: int, say: Callable[[str], None]) -> b
         if have + left > most:
             raise http.client.HTTPException(f"it has {have + left} bytes, more than the {most} that it may have")
         say(f"{'going on with' if resumed else 'downloading'} {address} ({(have + left) / 1e6:.1f} MB)")
-        with part.open("ab" if resumed else "wb") as file, _progress(have, have + left) as advance:
+        with part.open("ab" if resumed else "wb") as file, progress(have, have + left) as advance:
             received = 0
             while piece := answer.read(_PIECE):
                 file.write(piece)
@@ -252,7 +257,7 @@ def _fetch(address: str, part: Path, most: int, say: Callable[[str], None]) -> b
 
 
 @contextlib.contextmanager
-def _progress(done: int, total: int) -> Iterator[Callable[[int], None]]:
+def progress(done: int, total: int) -> Iterator[Callable[[int], None]]:
     """A bar, where there is a terminal to draw it on."""
     try:
         from rich.console import Console
@@ -262,6 +267,6 @@ def _progress(done: int, total: int) -> Iterator[Callable[[int], None]]:
         return
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=total or None, completed=done)
-        yield lambda size: progress.advance(task, size)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total or None, completed=done)
+        yield lambda size: bar.advance(task, size)

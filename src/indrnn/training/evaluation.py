@@ -14,13 +14,24 @@ from ..layers.statistics import gather_statistics, is_batch_norm
 from .checkpoint import Checkpoints
 from .processes import Processes
 from .step import Stepper, carried
-from .task import Batch, Measured, Shard
+from .task import Batch, Measured, Shard, Task
 
 
 def measure(
-    pieces: Iterator[Measured], group: Processes, stopped: Callable[[], bool] = lambda: False
+    pieces: Iterator[Measured],
+    group: Processes,
+    stopped: Callable[[], bool] = lambda: False,
+    *,
+    task: Task | None = None,
 ) -> dict[str, float] | None:
-    """The means over the items of all batches and processes; None where one was stopped in between."""
+    """The means over the items of all batches and processes; None where one was stopped in between.
+
+    Args:
+        pieces: what a task yields.
+        group: the processes.
+        stopped: asked before each piece.
+        task: derives its numbers from the means, where it does that.
+    """
     sums: dict[str, Tensor | float] = {}
     items = 0
     halted = False
@@ -40,7 +51,9 @@ def measure(
         return None
     total = sum(each[1] for each in everyone)
     names = dict.fromkeys(name for each in everyone for name in each[0])
-    return {name: sum(each[0].get(name, 0.0) for each in everyone) / total for name in names}
+    measured = {name: sum(each[0].get(name, 0.0) for each in everyone) / total for name in names}
+    derive: Callable[[dict[str, float]], dict[str, float]] = getattr(task, "derive", lambda means: means)
+    return derive(measured) if measured else {}
 
 
 class Evaluator:
@@ -122,7 +135,7 @@ class Evaluator:
         """Measure, and keep the weights where they are the best; returns whether it was not stopped."""
         shard = Shard(self.group.rank, self.group.count)
         with self.evaluated_weights(step, stopped) as model:
-            measured = measure(iter(self.task.evaluate(model, step, shard)), self.group, stopped)
+            measured = measure(iter(self.task.evaluate(model, step, shard)), self.group, stopped, task=self.task)
             weights = _copied(self.stepper.sharing.model_state()) if self.differs and measured is not None else None
         self.due = measured is None
         if measured is None:
@@ -175,7 +188,8 @@ class Evaluator:
             self.stepper.average.applied().__enter__()
         model.eval()
         with torch.no_grad(), self.stepper.autocast():
-            return measure(iter(self.task.test(model, Shard(self.group.rank, self.group.count))), self.group, stopped)
+            pieces = iter(self.task.test(model, Shard(self.group.rank, self.group.count)))
+            return measure(pieces, self.group, stopped, task=self.task)
 
     def enough(self, until: float | None, patience: int | None) -> bool:
         """Whether this step's weights are as good as was asked for, or have not got better for long enough."""

@@ -23,7 +23,8 @@ from .checkpoint import Checkpoints, write_atomically
 class RunFolder:
     """A run's files.
 
-    config.json, metrics.jsonl, checkpoints/, and at the end result.json, weights.safetensors, model.json and curve.png.
+    config.json, metrics.jsonl, checkpoints/, tokeniser.json for a language model, and at the end result.json,
+    weights.safetensors, model.json and curve.png.
 
     Args:
         path: the folder.
@@ -36,6 +37,7 @@ class RunFolder:
         self.result = path / "result.json"
         self.weights = path / "weights.safetensors"
         self.model = path / "model.json"
+        self.tokeniser = path / "tokeniser.json"
         self.picture = path / "curve.png"
         self.lock = path / ".lock"
         self.checkpoints = Checkpoints(path / "checkpoints")
@@ -96,7 +98,8 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove what a run wrote, and nothing else."""
-        for path in (self.config, self.metrics, self.result, self.weights, self.model, self.picture):
+        files = (self.config, self.metrics, self.result, self.weights, self.model, self.tokeniser, self.picture)
+        for path in files:
             path.unlink(missing_ok=True)
         own = {self.checkpoints.folder: ("*.ckpt", "*.damaged*", ".*.tmp"), self.path / "tensorboard": ("events.*",)}
         for folder, patterns in own.items():
@@ -107,7 +110,7 @@ class RunFolder:
 
     def remove_temporary(self) -> None:
         """Remove what processes that were killed had half written."""
-        files = (self.config, self.result, self.weights, self.model)
+        files = (self.config, self.result, self.weights, self.model, self.tokeniser)
         for path in [path for file in files for path in self.path.glob(f".{file.name}.*.tmp")]:
             path.unlink(missing_ok=True)
         for path in self.checkpoints.folder.glob(".*.tmp"):

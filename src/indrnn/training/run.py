@@ -137,8 +137,8 @@ def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "au
     if precision == "fp16" and where.type == "cpu":
         precision = "float32"
     with torch.no_grad(), autocast(precision, where):
-        found = measure(task.test(model, Shard()), Processes())
-        return found or measure(task.evaluate(model, 0, Shard()), Processes()) or {}
+        found = measure(task.test(model, Shard()), Processes(), task=task)
+        return found or measure(task.evaluate(model, 0, Shard()), Processes(), task=task) or {}
 
 
 def is_finished(folder: RunFolder) -> bool:
@@ -403,6 +403,9 @@ class _Run:
             record = earlier | self.config | {"resumed": [*earlier.get("resumed", []), this_time]}
         self._writing(lambda: folder.write_json(folder.config, record))
         self._writing(folder.metrics.touch)
+        tokeniser = getattr(self.task, "tokeniser", None)
+        if tokeniser is not None:
+            self._writing(lambda: write_atomically(folder.tokeniser, tokeniser.to_json().encode()))
 
     # ---- from the first step to the last
 

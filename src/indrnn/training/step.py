@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from ..layers import constrain_, parameter_groups
 from .options import Training
@@ -368,11 +369,5 @@ def on_cpu(value: Any) -> Any:
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Nested tensors on a device."""
-    if isinstance(value, Tensor):
-        return value.detach().to(device)
-    if isinstance(value, dict):
-        return {name: to_device(item, device) for name, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(to_device(item, device) for item in value)
-    return value
+    """Nested tensors on a device; in named tuples too, such as a network's state."""
+    return tree_map_only(Tensor, lambda tensor: tensor.detach().to(device), value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,7 +53,7 @@ class Batch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         lengths = None if self.lengths is None else change(self.lengths)
-        return Batch(change(self.inputs), change(self.target), self.count, self.total, lengths)
+        return replace(self, inputs=change(self.inputs), target=change(self.target), lengths=lengths)
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device; from pinned memory without waiting for it."""
@@ -71,13 +71,18 @@ Measured = tuple[dict[str, Tensor | float], int]
 class Task(Protocol):
     """What `train` needs. Every method gives the same for the same arguments: so a run can be taken up again.
 
-    Three more are looked for and may be left out:
+    Five more are looked for and may be left out:
 
     `describe() -> dict`: what it is (data, batch size, ...), for config.json. A run is only resumed by its equal.
 
     `state_dict() -> dict` and `load_state_dict(dict)`: what `loss` carries from step to step on the device, such as
     h_n of a language model. A checkpoint holds that of each process. A step must not write into the tensors that
     `state_dict` returned before it: it makes new ones.
+
+    `derive(means) -> dict`: the numbers of an evaluation, from its means over all items and processes: for those that
+    are no means, such as a perplexity.
+
+    `tokeniser`: an `indrnn.tokeniser.Tokeniser`, kept in the run's folder with the model.
 
     `prefetch = True`: the next batch is made in a thread while a step is computed, for a `batch` that reads files.
     """

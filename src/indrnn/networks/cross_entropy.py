@@ -1,0 +1,105 @@
+"""Cross-entropy of a linear layer's logits, computed in pieces: the logits as a whole are never in memory.
+
+Shapes: features (M, F), weight (C, F), bias (C,), targets (M,).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..ops.reference import accumulation_dtype
+
+Reduction = Literal["mean", "sum"]
+IGNORED = -100
+"""A target that does not count, as in torch."""
+PIECE = 2**22
+"""Logits of a piece: 16 MiB in float32, and as much for their softmax. Smaller ones make the products slower."""
+
+
+def linear_cross_entropy(
+    features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, reduction: Reduction = "mean"
+) -> Tensor:
+    """F.cross_entropy(F.linear(features, weight, bias), targets, reduction=reduction), a few rows at a time.
+
+    Where a gradient will be wanted it is computed together with the loss, so that memory holds `PIECE` logits at a
+    time. Under autocast, products are in its type, softmax and sums in float32. A second derivative computes the whole
+    logits again. Not for transformations of torch.func and forward-mode differentiation.
+
+    Args:
+        features: (M, F).
+        weight: (C, F).
+        bias: (C,).
+        targets: (M,), int64, the classes; rows whose target is −100 do not count.
+        reduction: "mean" over the rows that count, or "sum".
+    """
+    dtype, device = features.dtype, features.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    differentiated = torch.is_grad_enabled() and any(each.requires_grad for each in (features, weight, bias))
+    return _InPieces.apply(  # type: ignore[no-any-return]
+        features, weight, bias, targets, reduction, dtype, differentiated
+    )
+
+
+class _InPieces(torch.autograd.Function):
+    """The gradients for an incoming gradient of 1 are results of the forward pass; the backward pass scales them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        reduction: Reduction,
+        dtype: torch.dtype,
+        differentiated: bool,
+    ) -> Tensor:
+        sums = accumulation_dtype(dtype)
+        counts = targets != IGNORED
+        classes = torch.where(counts, targets, 0).unsqueeze(1)
+        factor = counts.to(sums).unsqueeze(1)  # of each row's loss
+        factor = factor if reduction == "sum" else factor / counts.sum()
+        losses = features.new_empty(len(features), 1, dtype=sums)
+        grad_x = features.new_empty(features.shape) if differentiated else None
+        grad_w = torch.zeros_like(weight, dtype=sums) if differentiated else None
+        grad_b = torch.zeros_like(bias, dtype=sums) if differentiated else None
+        rows = max(1, PIECE // len(weight))
+        with torch.autocast(features.device.type, enabled=False):
+            w, b = weight.to(dtype), bias.to(dtype)
+            for start in range(0, len(features), rows):
+                piece = slice(start, start + rows)
+                x, at = features[piece].to(dtype), classes[piece]
+                log_p = F.linear(x, w, b).log_softmax(1, dtype=sums)
+                losses[piece] = -log_p.gather(1, at)
+                if grad_x is None or grad_w is None or grad_b is None:
+                    continue
+                # The gradient of a row's logits is softmax − one-hot
+                p = log_p.exp_().scatter_add_(1, at, log_p.new_full((), -1).expand_as(at)).mul_(factor[piece])
+                grad_b += p.sum(0)
+                p = p.to(dtype)
+                grad_x[piece] = p @ w
+                grad_w.addmm_(p.t(), x) if dtype == sums else grad_w.add_(p.t() @ x)
+        ctx.reduction, ctx.dtype = reduction, dtype
+        ctx.save_for_backward(features, weight, bias, targets, grad_x, grad_w, grad_b)
+        return (losses * factor).sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, targets, grad_x, grad_w, grad_b = ctx.saved_tensors
+        none = (None,) * 4
+        if not torch.is_grad_enabled():
+            results = (grad * of for of in (grad_x, grad_w, grad_b))
+            return *(g.to(of.dtype) for g, of in zip(results, inputs, strict=True)), *none
+        # To be differentiated again: through torch's own functions, on the whole
+        features, weight, bias = (of.to(ctx.dtype) for of in inputs)
+        logits = F.linear(features, weight, bias).to(accumulation_dtype(ctx.dtype))
+        loss = F.cross_entropy(logits, targets, reduction=ctx.reduction)
+        needed = ctx.needs_input_grad[:3]
+        chosen = [of for of, need in zip(inputs, needed, strict=True) if need]
+        found = iter(torch.autograd.grad(loss, chosen, grad, create_graph=True))
+        return *(next(found) if need else None for need in needed), *none

@@ -1,0 +1,95 @@
+"""Text from a language model, a token at a time: temperature, top-k and top-p sampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..layers.checks import check_size
+
+Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+"""Takes tokens (T, B) and a state to the logits after the last, (B, classes), and the state."""
+
+
+def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Raise unless these are as `sample` takes them."""
+    if not _is_number(temperature) or not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature must be a number of at least 0, got {temperature!r}")
+    if top_k is not None:
+        check_size("top_k", top_k)
+    if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
+        raise ValueError(f"top_p must be a number in (0, 1], got {top_p!r}")
+
+
+def check_prompt(prompt: Tensor, classes: int) -> None:
+    """Raise unless it holds tokens of a model of so many classes, at least one."""
+    if not isinstance(prompt, Tensor) or prompt.is_floating_point() or prompt.dtype == torch.bool:
+        kind = prompt.dtype if isinstance(prompt, Tensor) else type(prompt).__name__
+        raise TypeError(f"prompt must be a tensor of class indices, got {kind}")
+    if prompt.dim() not in (1, 2) or prompt.numel() == 0:
+        raise ValueError(f"prompt must hold at least one token, (P,) or (P, B), got the shape {tuple(prompt.shape)}")
+    least, most = int(prompt.min()), int(prompt.max())
+    if least < 0 or most >= classes:
+        raise ValueError(f"prompt must hold classes from 0 to {classes - 1}, got {least if least < 0 else most}")
+
+
+def sample(
+    logits: Tensor,
+    generator: torch.Generator,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Tensor:
+    """Draw a class of each row from softmax(logits / temperature), of the likeliest alone where that is asked for.
+
+    Args:
+        logits: (B, classes).
+        generator: on the CPU, where the numbers are drawn.
+        temperature: below 1 for likelier classes, above for others; 0 for the likeliest.
+        top_k: draw among so many of the likeliest.
+        top_p: draw among the fewest of the likeliest whose probabilities add up to this.
+
+    Returns:
+        (B,), int64, on the logits' device.
+    """
+    if temperature == 0:
+        return logits.argmax(-1)
+    values = logits.to("cpu", torch.float64)
+    values, classes = values.sort(descending=True, stable=True)
+    p = ((values - values[:, :1]) / temperature).softmax(-1)  # the difference first: a small temperature overflows
+    if top_k is not None:
+        p[:, top_k:] = 0
+    if top_p is not None:
+        p = p / p.sum(-1, keepdim=True)
+        p[p.cumsum(-1) - p >= top_p] = 0  # what comes before has it already
+    drawn = torch.multinomial(p, 1, generator=generator)
+    return classes.gather(-1, drawn).squeeze(-1).to(logits.device)
+
+
+def tokens(
+    step: Step,
+    prompt: Tensor,
+    length: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int,
+) -> Iterator[Tensor]:
+    """After a prompt (P, B), `length` times the next token of each row, (B,), each from what was drawn before."""
+    generator = torch.Generator().manual_seed(seed)
+    given, state = prompt, None
+    for _ in range(length):
+        logits, state = step(given, state)
+        if state is None and length > 1:
+            raise ValueError("the network must carry a state from step to step; a Transformer does with a context")
+        token = sample(logits, generator, temperature, top_k, top_p)
+        yield token
+        given = token.unsqueeze(0)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

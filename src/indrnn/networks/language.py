@@ -1,0 +1,405 @@
+"""The language model: embedding → any network → logits of the next word, by the same weight or an own one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..layers.checks import Lengths, check_choice, check_probability, check_size, check_tensor
+from ..layers.config import config_of
+from ..layers.dropout import embedding_dropout, shared_dropout
+from ..layers.padding import valid_steps
+from ..ops.watched import are_plain
+from ..tokeniser import Tokeniser
+from . import cross_entropy, generation
+from .cross_entropy import Reduction, linear_cross_entropy
+from .heads import Output, check_network, run_network
+from .unit import is_unwatched
+
+
+@dataclass(frozen=True)
+class Language:
+    """The options of a language model: what `model.config` is."""
+
+    network: Any
+    """The network's configuration; its input's features are those of a word's vector."""
+    classes: int
+    """Words, or characters."""
+    tied: bool = True
+    """The embedding's weight is the output's too: the network then has as many features in its output as in its input.
+    """
+    start: float = 0.04
+    """The embedding starts from U(-start, start)."""
+    dropout: float = 0.0
+    """Probability that a word's whole vector is dropped, wherever the word occurs in a batch."""
+    word_dropout: float = 0.0
+    """Probability that a feature of the vectors is dropped, with one mask for all time steps."""
+
+    def __post_init__(self) -> None:
+        check_size("classes", self.classes)
+        _check_start(self.start)
+        check_probability("dropout", self.dropout)
+        check_probability("word_dropout", self.word_dropout)
+
+    def sized(self, input_size: int, steps: int) -> Language:
+        """The same with vectors of `input_size` features, for windows of `steps`."""
+        return replace(self, network=self.network.sized(input_size, steps))
+
+    def build(self, **factory: Any) -> LanguageModel:
+        """The model, with new weights."""
+        return LanguageModel(
+            self.network.build(**factory),
+            self.classes,
+            tied=self.tied,
+            start=self.start,
+            dropout=self.dropout,
+            word_dropout=self.word_dropout,
+        )
+
+
+def _check_start(start: float) -> None:
+    if not start > 0:
+        raise ValueError(f"start must be a positive number, got {start!r}")
+
+
+class WordEmbedding(nn.Embedding):
+    """`torch.nn.Embedding`, started from U(−start, start), of which whole rows are dropped in training.
+
+    Args:
+        num_embeddings: classes.
+        embedding_dim: features of a vector.
+        start: the weight starts from U(−start, start).
+        dropout: probability that a class is dropped, wherever it occurs in the batch.
+        device: where the weight is made.
+        dtype: its type.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        start: float = 0.04,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_size("num_embeddings", num_embeddings)
+        check_size("embedding_dim", embedding_dim)
+        _check_start(start)
+        check_probability("dropout", dropout)
+        self.start, self.dropout = start, float(dropout)
+        super().__init__(num_embeddings, embedding_dim, device=device, dtype=dtype)
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew."""
+        nn.init.uniform_(self.weight, -self.start, self.start)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take indices (...) to vectors (..., embedding_dim)."""
+        return F.embedding(input, embedding_dropout(self.weight, self.dropout, self.training))
+
+    def extra_repr(self) -> str:
+        """Sizes and dropout."""
+        return super().extra_repr() + (f", dropout={self.dropout}" if self.dropout else "")
+
+
+class TiedEmbedding(nn.Module):
+    """An embedding that owns the weight of the output too, and is called for both.
+
+    `embedding(words)` takes class indices to vectors; `embedding(features, decode=True)` takes vectors to logits,
+    features · weightᵀ + bias. There is one parameter `weight`, of one module, so that no tie can break.
+
+    Args:
+        classes: how many there are.
+        size: features of a vector.
+        start: the weight starts from U(−start, start), the bias from 0.
+        dropout: probability that a class is dropped in `embedding(words)`, wherever it occurs in the batch.
+        device: where the parameters are made.
+        dtype: their type.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        size: int,
+        *,
+        start: float = 0.04,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_size("classes", classes)
+        check_size("size", size)
+        check_probability("dropout", dropout)
+        _check_start(start)
+        self.classes, self.size, self.start, self.dropout = classes, size, start, float(dropout)
+        self.weight = nn.Parameter(torch.empty(classes, size, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(classes, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew; no bias."""
+        nn.init.uniform_(self.weight, -self.start, self.start)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, input: Tensor, decode: bool = False) -> Tensor:
+        """Take indices (...) to vectors (..., size), or with `decode` vectors to logits (..., classes)."""
+        if decode:
+            return F.linear(input, self.weight, self.bias)
+        return F.embedding(input, embedding_dropout(self.weight, self.dropout, self.training))
+
+    def extra_repr(self) -> str:
+        """Sizes and dropout."""
+        return f"{self.classes}, {self.size}" + (f", dropout={self.dropout}" if self.dropout else "")
+
+
+class LanguageModel(nn.Module):
+    """The next word at every step: embedding → dropout → network → output.
+
+    Args:
+        network: any of the networks or baselines, `IndRNN`, or `torch.nn.RNN`, `LSTM` or `GRU`, that does not read
+            from the end. A word's vector has as many features as its input.
+        classes: words (or characters).
+        tied: the embedding is the output too (`TiedEmbedding`); the network must have as many features in its output as
+            in its input. Otherwise the output is a linear layer of its own, and the sizes are free.
+        start: the embedding starts from U(−start, start).
+        dropout: probability that a word's whole vector is dropped, wherever the word occurs in a batch.
+        word_dropout: probability that a feature of the vectors is dropped, with one mask for all time steps.
+
+    Example:
+        model = indrnn.LanguageModel(indrnn.ResidualIndRNN(600, 2000, 5, last_transition=600), 10_000)
+        loss, state = model.loss(words[:-1], words[1:])
+    """
+
+    tokeniser: Tokeniser | None = None
+    """What its words are, where a run or a saved model says so; see `indrnn.load`."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        classes: int,
+        *,
+        tied: bool = True,
+        start: float = 0.04,
+        dropout: float = 0.0,
+        word_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        size = check_network(network)
+        check_size("classes", classes)
+        check_probability("word_dropout", word_dropout)
+        if _is_bidirectional(network):
+            raise ValueError("network must not be bidirectional: it would read the words that it is to predict")
+        inputs = getattr(network, "input_size", None)
+        if not isinstance(inputs, int):
+            raise TypeError(f"network must have an `input_size`, the features of a word's vector, got {inputs!r}")
+        if tied and inputs != size:
+            raise ValueError(
+                f"network must have as many features in its output as in its input, {inputs}, for a tied output, got "
+                f"{size}; give it a last transition, or the model tied=False"
+            )
+        like = next(network.parameters())
+        options: dict[str, Any] = {"start": start, "dropout": dropout, "device": like.device, "dtype": like.dtype}
+        self.embedding: TiedEmbedding | WordEmbedding = (TiedEmbedding if tied else WordEmbedding)(
+            classes, inputs, **options
+        )
+        self.network = network
+        self.output = None if tied else Output(size, classes, device=like.device, dtype=like.dtype)
+        self.classes, self.tied, self.start = classes, tied, start
+        self.dropout, self.word_dropout = float(dropout), float(word_dropout)
+
+    @property
+    def config(self) -> Language:
+        """What builds it again."""
+        sizes = (config_of(self.network), self.classes, self.tied)
+        return Language(*sizes, self.start, self.dropout, self.word_dropout)
+
+    def forward(
+        self,
+        input: Tensor,
+        state: Any = None,
+        *,
+        lengths: Lengths = None,
+        resets: Tensor | None = None,
+        targets: Tensor | None = None,
+        reduction: Reduction = "mean",
+    ) -> tuple[Tensor, Any]:
+        """Return the logits of the next word, (T, B, classes) in the network's layout, and the state; or the loss.
+
+        Args:
+            input: (T, B), class indices; (B, T) where the network has `batch_first`.
+            state: as for the network, like the others.
+            lengths: (B,), the steps of each sequence.
+            resets: bool, in the input's layout: the first steps of documents.
+            targets: the next words, in the input's layout: return the loss in place of the logits; see `loss`.
+            reduction: of the loss.
+        """
+        if not isinstance(input, Tensor) or input.is_floating_point():
+            raise TypeError(f"input must be a tensor of class indices, got {_kind(input)}")
+        check_tensor("targets", targets, tuple(input.shape))
+        check_choice("reduction", reduction, get_args(Reduction))
+        features, state = run_network(self.network, self._vectors(input), state, lengths, resets)
+        if targets is None:
+            return self._decode(features), state
+        features, targets = features.flatten(0, -2), self._without_padding(targets, lengths).flatten()
+        if (output := self._readable_output(features)) is not None:
+            loss = linear_cross_entropy(features, output.weight, output.bias, targets, reduction)
+            return loss, state
+        return F.cross_entropy(self._decode(features), targets, reduction=reduction), state
+
+    def loss(
+        self,
+        input: Tensor,
+        targets: Tensor,
+        state: Any = None,
+        *,
+        lengths: Lengths = None,
+        resets: Tensor | None = None,
+        reduction: Reduction = "mean",
+    ) -> tuple[Tensor, Any]:
+        """Return the cross-entropy of the targets, in nats, and the state.
+
+        Above `cross_entropy.PIECE` logits it is computed in pieces, so that memory never holds them all; not where
+        something must see them: hooks, wrappers and parametrisations of the output, torch.func.
+        `model(input, state, targets=targets)` is the same, through any wrapper of the model.
+
+        Args:
+            input: as for a call.
+            targets: the next words, in the input's layout; where one is −100, it does not count.
+            state: as for a call, like the others.
+            lengths: (B,), the steps of each sequence; targets past them do not count.
+            resets: bool, in the input's layout.
+            reduction: "mean" over the targets that count, or "sum".
+        """
+        return self(  # type: ignore[no-any-return]
+            input, state, lengths=lengths, resets=resets, targets=targets, reduction=reduction
+        )
+
+    def generate(
+        self,
+        prompt: Tensor,
+        length: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Tensor:
+        """Return the `length` tokens that come after a prompt, drawn one after the other.
+
+        Each step reads one token and the carried state, so a token costs the same after a long text as after a short
+        one. The model must be in evaluation mode.
+
+        Args:
+            prompt: (P,), class indices, at least one; or a batch of prompts, (P, B) in the network's layout.
+            length: how many.
+            temperature: the logits are divided by it: below 1 for likelier tokens, above for others; 0 for the
+                likeliest.
+            top_k: draw among so many of the likeliest.
+            top_p: draw among the fewest of the likeliest whose probabilities add up to this.
+            seed: the same for the same tokens, on the same machine.
+
+        Returns:
+            (length,), or (length, B) in the network's layout.
+
+        Example:
+            model.eval().generate(torch.tensor([3, 1, 4]), 100, temperature=0.8)
+        """
+        options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        drawn = list(self.stream(prompt, length, **options))
+        if not drawn:
+            return prompt.new_empty((0,) if prompt.dim() == 1 else (0, self._time_first(prompt).shape[1]))
+        return self._time_first(torch.stack(drawn)) if prompt.dim() == 2 else torch.stack(drawn)
+
+    def stream(
+        self,
+        prompt: Tensor,
+        length: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Iterator[Tensor]:
+        """The tokens of `generate`, each as it is drawn: of the shape (), or (B,) for a batch of prompts."""
+        generation.check_prompt(prompt, self.classes)
+        check_size("length", length, 0)
+        generation.check_sampling(temperature, top_k, top_p)
+        check_size("seed", seed, 0)
+        if self.training:
+            raise ValueError("the model must be in evaluation mode to generate: call model.eval() first")
+        batch = self._time_first(prompt) if prompt.dim() == 2 else prompt.unsqueeze(1)
+        drawn = generation.tokens(self._next, batch.long(), length, temperature, top_k, top_p, seed)
+        return drawn if prompt.dim() == 2 else (token.squeeze(0) for token in drawn)
+
+    @torch.no_grad()
+    def _next(self, input: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The logits (B, classes) after tokens (T, B), and the state."""
+        features, state = run_network(self.network, self._vectors(self._time_first(input)), state, None, None)
+        return self._decode(self._time_first(features)[-1]), state
+
+    def _time_first(self, tensor: Tensor) -> Tensor:
+        """From the network's layout to (T, B, ...), or back."""
+        return tensor.transpose(0, 1) if self._batch_first else tensor
+
+    @property
+    def _batch_first(self) -> bool:
+        return bool(getattr(self.network, "batch_first", False))
+
+    def _vectors(self, input: Tensor) -> Tensor:
+        vectors: Tensor = self.embedding(input)
+        if vectors.dim() == 2:
+            return shared_dropout(vectors, self.word_dropout, self.training)
+        return self._time_first(shared_dropout(self._time_first(vectors), self.word_dropout, self.training))
+
+    def _without_padding(self, targets: Tensor, lengths: Lengths) -> Tensor:
+        if lengths is None:
+            return targets
+        given = torch.as_tensor(lengths, device=targets.device)
+        if targets.dim() == 1:
+            valid = torch.arange(len(targets), device=targets.device) < given
+        else:
+            valid = self._time_first(valid_steps(self._time_first(targets), given))  # type: ignore[arg-type]
+        return torch.where(valid, targets, cross_entropy.IGNORED)
+
+    def _decode(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.embedding(features, decode=True) if self.output is None else self.output(features)
+        return logits
+
+    def _readable_output(self, features: Tensor) -> TiedEmbedding | Output | None:
+        """The output where the loss is computed in pieces, from its numbers: many logits, and nothing watches it."""
+        output = self.embedding if self.output is None else self.output
+        if not isinstance(output, (TiedEmbedding, Output)):
+            return None
+        if not is_unwatched(output, TiedEmbedding if self.tied else Output):
+            return None
+        if features.shape[0] * self.classes <= cross_entropy.PIECE or _is_transformed():
+            return None
+        return output if are_plain(features, output.weight, output.bias) else None
+
+    def extra_repr(self) -> str:
+        """How the output is made, and dropout."""
+        return f"tied={self.tied}" + (f", word_dropout={self.word_dropout}" if self.word_dropout else "")
+
+
+def _is_bidirectional(network: nn.Module) -> bool:
+    config = getattr(network, "config", None)
+    return bool(getattr(network, "bidirectional", False) or getattr(config, "bidirectional", False))
+
+
+def _is_transformed() -> bool:
+    """Whether there is a transformation of torch.func, forward-mode AD or a trace, which take torch's own functions."""
+    if torch._C._are_functorch_transforms_active() or torch._C._get_tracing_state() is not None:
+        return True
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def _kind(value: Any) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__

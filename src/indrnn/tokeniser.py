@@ -1,0 +1,213 @@
+"""`Tokeniser`: text to numbers and back, by character, word or byte; JSON holds all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Unit = Literal["char", "word", "byte"]
+UNITS: tuple[str, ...] = get_args(Unit)
+END, UNKNOWN = "<eos>", "<unk>"
+"""Words: what stands at the end of a line, and for words that the vocabulary does not have."""
+NAMES = {"char": "character", "word": "word", "byte": "byte"}
+_CODE_POINTS = 0x110000
+_NAMED = 5  # unknown tokens that an error names
+_SHOWN = 40  # characters of each
+
+Ids = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Tokeniser:
+    """Text to token ids and back.
+
+    - `char`: a token for each character; a newline is one too.
+    - `word`: what stands between white space; a newline is the token `<eos>`. A word that the vocabulary does not have
+      is `<unk>` where there is such a token.
+    - `byte`: the bytes of UTF-8, all 256.
+
+    Example:
+        tokeniser = indrnn.load("runs/text-char").tokeniser
+        tokeniser.decode(tokeniser.encode("To be"))
+    """
+
+    unit: Unit
+    """char, word or byte."""
+    tokens: tuple[str, ...] = ()
+    """The vocabulary: token i stands for number i; empty for bytes."""
+    space: str | None = None
+    """For characters: what stands for a space, as `_` in the Penn Treebank; None for a space itself."""
+    strip_lines: bool = False
+    """For characters: white space at both ends of the lines of a file is left out. `encode` keeps it, for a prompt."""
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise ValueError(f"unit must be char, word or byte, got {self.unit!r}")
+        object.__setattr__(self, "tokens", tuple(self.tokens))
+        if not all(isinstance(token, str) and token for token in self.tokens):
+            raise ValueError("tokens must be texts that are not empty")
+        if len(set(self.tokens)) < len(self.tokens):
+            raise ValueError("tokens must differ from each other")
+        if (self.unit == "byte") == bool(self.tokens):
+            raise ValueError(f"tokens must be given, unless unit is byte, got {len(self.tokens)} for unit {self.unit}")
+        if self.unit == "char" and any(len(token) != 1 for token in self.tokens):
+            raise ValueError("tokens must be single characters for unit char")
+        if self.unit != "char" and (self.space is not None or self.strip_lines):
+            raise ValueError(f"space and strip_lines are for unit char, got unit {self.unit}")
+        if self.space is not None and len(self.space) != 1:
+            raise ValueError(f"space must be a single character or None, got {self.space!r}")
+
+    @property
+    def classes(self) -> int:
+        """How many tokens there are."""
+        return 256 if self.unit == "byte" else len(self.tokens)
+
+    @property
+    def checksum(self) -> str:
+        """Of vocabulary and rules: tokenisers with the same give the same numbers."""
+        return hashlib.blake2b(self.to_json().encode(), digest_size=8).hexdigest()
+
+    def encode(self, text: str) -> Tensor:
+        """The token ids of a text, (length,), int64.
+
+        Raises:
+            ValueError: for tokens that the vocabulary does not have, with the line and column of the first.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a str, got {type(text).__name__}")
+        ids = self.lookup(text)
+        if (ids < 0).any():
+            unknown = Unknown(self)
+            unknown.take(text, ids)
+            if self.unknown_id is None:
+                raise ValueError(f"text: {unknown}")
+            ids = np.where(ids < 0, self.unknown_id, ids)
+        return torch.from_numpy(ids.astype(np.int64))
+
+    def decode(self, ids: Tensor | Sequence[int] | Ids) -> str:
+        """The text of token ids; words have a space between them, and bytes that are no UTF-8 become �."""
+        numbers = torch.as_tensor(ids).reshape(-1).tolist()
+        for number in numbers:
+            if not 0 <= number < self.classes:
+                raise ValueError(f"ids must lie in 0 to {self.classes - 1}, got {number}")
+        if self.unit == "byte":
+            return bytes(numbers).decode("utf-8", errors="replace")
+        parts = [self.tokens[number] for number in numbers]
+        if self.unit == "char":
+            text = "".join(parts)
+            return text if self.space is None else text.replace(self.space, " ")
+        lines = " ".join("\n" if part == END else part for part in parts)
+        return re.sub(r" ?\n ?", "\n", lines)
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The number of `<unk>`; None where there is none."""
+        return self._index.get(UNKNOWN) if self.unit == "word" else None
+
+    def lookup(self, text: str) -> Ids:
+        """The numbers of a text's tokens, −1 for those that the vocabulary does not have."""
+        if self.unit == "byte":
+            return np.frombuffer(text.encode(), np.uint8)
+        if self.unit == "char":
+            return self._table[code_points(text if self.space is None else text.replace(" ", self.space))]
+        words = split_words(text)
+        get = self._index.get
+        return np.fromiter((get(word, -1) for word in words), np.int32, len(words))
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {token: number for number, token in enumerate(self.tokens)}
+
+    @cached_property
+    def _table(self) -> Ids:
+        table = np.full(_CODE_POINTS, -1, np.int32)
+        table[[ord(token) for token in self.tokens]] = np.arange(len(self.tokens))
+        return table
+
+    def to_json(self) -> str:
+        """All of it, for `from_json`."""
+        content = {"unit": self.unit, "tokens": list(self.tokens)}
+        rules = {"space": self.space, "strip_lines": self.strip_lines} if self.unit == "char" else {}
+        return json.dumps(content | rules, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, content: str) -> Tokeniser:
+        """What `to_json` wrote."""
+        try:
+            return cls(**json.loads(content))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"a tokeniser must be JSON with unit and tokens: {error}") from None
+
+
+class Unknown:
+    """Tokens that a vocabulary does not have: how often each was met, and where first.
+
+    Args:
+        tokeniser: has the vocabulary.
+    """
+
+    def __init__(self, tokeniser: Tokeniser) -> None:
+        self.tokeniser = tokeniser
+        self.seen: dict[str, list[int]] = {}  # count, line, column
+
+    @property
+    def count(self) -> int:
+        """How many, with repeats."""
+        return sum(count for count, _, _ in self.seen.values())
+
+    def take(self, text: str, ids: Ids, line: int = 1, column: int = 1) -> None:
+        """Take note of a piece of text, what `lookup` gave for it, and where it begins."""
+        if self.tokeniser.unit == "char":
+            where = np.flatnonzero(ids < 0)
+            codes, first, counts = np.unique(code_points(text)[where], return_index=True, return_counts=True)
+            for code, at, count in zip(codes.tolist(), where[first].tolist(), counts.tolist(), strict=True):
+                self._note(text, at, chr(code), line, column, count)
+            return
+        index = self.tokeniser._index
+        for found in re.finditer(r"\S+", text):
+            if found[0] not in index:
+                self._note(text, found.start(), found[0], line, column)
+        if END not in index and (at := text.find("\n")) >= 0:
+            self._note(text, at, END, line, column, text.count("\n"))
+
+    def _note(self, text: str, at: int, token: str, line: int, column: int, count: int = 1) -> None:
+        if token in self.seen:
+            self.seen[token][0] += count
+        else:
+            self.seen[token] = [count, *advanced(text[:at], line, column)]
+
+    def __str__(self) -> str:
+        name = NAMES[self.tokeniser.unit]
+        some = sorted(self.seen.items(), key=lambda item: item[1][1:])
+        named = [
+            f"{token[:_SHOWN]!r} at line {line}, column {column}" + (f" ({count} times)" if count > 1 else "")
+            for token, (count, line, column) in some[:_NAMED]
+        ]
+        rest = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
+        what = f"{name}s" if self.count > 1 else f"a {name}"
+        return f"holds {what} that the vocabulary does not have: {', '.join(named)}{rest}; {self.count} in all"
+
+
+def code_points(text: str) -> Ids:
+    """The numbers of a text's characters in Unicode."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, with `<eos>` for each newline."""
+    return text.replace("\n", f" {END} ").split()
+
+
+def advanced(text: str, line: int, column: int) -> tuple[int, int]:
+    """Line and column after a text that begins at these, both from 1."""
+    newlines = text.count("\n")
+    return line + newlines, (len(text) - text.rfind("\n") if newlines else column + len(text))
