@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from indrnn.analysis.explorer.page import EPSILON
 from indrnn.analysis.report import Reported, confusion, headline, memory_counts, page_of
+from indrnn.layers.bound import EPSILON
 from indrnn.models import Head, Plain
 
 from .pages import Page, assert_one_file

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..layers.bound import EPSILON
 from ..training.folder import RunFolder
 from . import svg
-from .explorer.page import EPSILON, memory_of
 from .explorer.program import Layer, program_of
 from .html import escape, fill, source
+from .memory import steps_of
 
 _BINS = (1.0, 10.0, 100.0, 1000.0, 10_000.0, math.inf)
 _BIN_NAMES = ("≤ 1", "≤ 10", "≤ 100", "≤ 1k", "≤ 10k", "more")
@@ -89,7 +90,7 @@ def layers_of(model: nn.Module | None) -> list[Layer]:
 
 def memory_counts(u: Tensor) -> list[int]:
     """How many neurons have a memory of at most 1, 10, 100, 1,000, 10,000 steps, and more."""
-    memories = torch.tensor([memory_of(value) for value in u.flatten().tolist()], dtype=torch.float64)
+    memories = steps_of(u.flatten())
     upper = torch.tensor(_BINS, dtype=torch.float64)
     return torch.bincount(torch.bucketize(memories, upper), minlength=len(_BINS)).tolist()
 

@@ -10,9 +10,11 @@ import torch
 import tyro
 
 from ..models import load
+from ..networks import LanguageModel
 from ..recipes import ROWS, Recipe
 from ..recipes.adding import AddingRecipe
 from ..recipes.pixels import PixelsRecipe
+from ..tokeniser import Tokeniser
 from ..training import RunFolder, Shard
 from .main import UsageError, say
 from .parse import Parser
@@ -77,6 +79,11 @@ def _samples_of(recipe: Recipe, model: torch.nn.Module) -> Any:
         return explorer.pixels(**{name: getattr(recipe, name) for name in names})
     if isinstance(recipe, AddingRecipe):
         return explorer.adding(recipe.length, recipe.seed)
+    if isinstance(model, LanguageModel):
+        tokeniser = getattr(model, "tokeniser", None)
+        if not isinstance(tokeniser, Tokeniser):
+            raise UsageError("explore: the run has no tokeniser.json, which is written when it is finished")
+        return explorer.text(tokeniser, recipe.length)  # type: ignore[attr-defined]
     try:
         task = recipe.task()
         batch = task.batch(0, Shard())

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from indrnn.analysis.explorer import Samples, adding, explore, page_of, pixels, recorded
-from indrnn.analysis.explorer.page import EPSILON, LARGEST
+from indrnn.analysis.explorer.page import LARGEST
+from indrnn.layers.bound import EPSILON
 from indrnn.models import Head, Plain, Residual
 
 from ..pages import assert_one_file

@@ -129,7 +129,8 @@ const Answer = {
     const shown = probabilities.length <= 12 ? probabilities.map((_, i) => i) : order.slice(0, 12);
     const best = order[0];
     byId("answer").textContent = data.classes[best];
-    byId("summary").textContent = `${percent(probabilities[best])} sure after ${view.t + 1} of ${view.run.T} steps${final}.`;
+    byId("summary").textContent =
+      data.kind === "text" ? `comes next, by ${percent(probabilities[best])}.` : `${percent(probabilities[best])} sure after ${view.t + 1} of ${view.run.T} steps${final}.`;
     const rows = shown.map((i) => ({
       name: data.classes[i],
       share: probabilities[i],
@@ -249,21 +250,15 @@ const Filter = {
   descending: true,
 
   kinds() {
-    const T = data.length;
-    return {
-      all: "any memory",
-      short: "short, up to 10 steps",
-      middle: `middle, to ${number(T)} steps`,
-      long: `long, over ${number(T)} steps`,
-    };
+    const [short, long] = data.bounds.map((bound) => number(bound));
+    return { all: "any", short: `short, below ${short} steps`, middle: "middle", long: `long, from ${long} steps` };
   },
 
   keeps(each) {
     const memory = each.memory ?? Infinity;
     if (this.layer !== "all" && each.layer !== Number(this.layer)) return false;
-    if (this.memory === "short") return memory <= 10;
-    if (this.memory === "middle") return memory > 10 && memory <= data.length;
-    return this.memory !== "long" || memory > data.length;
+    const kind = data.bounds.filter((bound) => memory >= bound).length;
+    return this.memory === "all" || this.memory === ["short", "middle", "long"][kind];
   },
 
   key(each) {

@@ -257,6 +257,72 @@ const Inputs = {
     };
   },
 
+  // ---- text: type, and see what may come next
+  text(card, data, give) {
+    const MOST = 1000; // tokens
+    const known = new Map(data.tokens.map((token, i) => [token, i]));
+    let tokens = [];
+    const area = element("textarea", { "aria-label": "Text for the network to read", spellcheck: "false", maxlength: 4 * MOST });
+    const said = element("p", { class: "small", role: "status" });
+
+    /** A text as parts and their numbers; parts that the vocabulary does not have are left out, and told. */
+    function encode(text) {
+      let parts;
+      if (data.unit === "byte") parts = Array.from(new TextEncoder().encode(text), (byte) => data.tokens[byte]);
+      else if (data.unit === "word") parts = text.replaceAll("\n", " <eos> ").split(/\s+/).filter(Boolean);
+      else parts = Array.from(data.space == null ? text : text.replaceAll(" ", data.space));
+      const index = (part) => known.get(part) ?? (data.unit === "word" ? known.get("<unk>") : undefined);
+      const unknown = [...new Set(parts.filter((part) => index(part) === undefined))];
+      return [parts.filter((part) => index(part) !== undefined).slice(0, MOST), index, unknown];
+    }
+
+    function typed() {
+      const [parts, index, unknown] = encode(area.value);
+      said.textContent = unknown.length ? `Not in its vocabulary, and left out: ${unknown.slice(0, 8).join(" ")}` : "";
+      if (!parts.length) {
+        said.textContent += " Type something that it knows.";
+        return;
+      }
+      tokens = parts;
+      give(Float32Array.from(parts, index), "your text");
+    }
+
+    let waiting = null;
+    area.addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(typed, 150);
+    });
+
+    const reading = element("p", { class: "tokens" });
+    card.append(
+      element("h2", {}, "Text"),
+      element("p", { class: "small" }, `Type, and see which ${data.called} may come next. Move the step to see what it expected before.`),
+      area,
+      said,
+      element("h3", {}, "What it has read"),
+      reading,
+    );
+    area.value = data.start;
+    typed();
+    const shown = (token) => data.names[known.get(token) ?? known.get("<unk>")] + (data.unit === "word" ? " " : "");
+    return {
+      read(t) {
+        reading.replaceChildren(...tokens.map((token, i) => element("span", { class: i === t ? "at" : i > t ? "muted" : "" }, shown(token))));
+      },
+      /** Values of tokens as the colour behind them: blue above 0, orange below. */
+      text(values, label) {
+        const most = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0) || 1;
+        const spans = tokens.map((token, i) => {
+          const made = element("span", { title: number(values[i]) }, shown(token));
+          const share = Math.round((60 * Math.abs(values[i] ?? 0)) / most);
+          made.style.backgroundColor = `color-mix(in srgb, var(${values[i] < 0 ? "--negative" : "--fill"}) ${share}%, transparent)`;
+          return made;
+        });
+        return element("figure", {}, element("figcaption", { class: "small" }, label), element("p", { class: "tokens" }, ...spans));
+      },
+    };
+  },
+
   // ---- recorded samples
   recorded(card, data, give) {
     const plot = element("div", {});

@@ -227,7 +227,9 @@ const Neuron = {
   cursor() {
     const each = view.selected;
     const label = `State h of ${called(each)} over the steps`;
-    byId("state").replaceChildren(lines([{ values: over(view.run.states, each) }], { T: view.run.T, at: view.t, label, height: 160 }));
+    const values = over(view.run.states, each);
+    byId("state").replaceChildren(lines([{ values }], { T: view.run.T, at: view.t, label, height: 160 }));
+    if (source.text) byId("state").append(source.text(values, "Its state after each token"));
   },
 
   /** What enters the neuron at each step, W x + b. */
@@ -241,7 +243,8 @@ const Neuron = {
       paint(canvas, side, side, (x, y) => diverging(0.5 + values[y * side + x] / most / 2));
       host.replaceChildren(canvas, element("p", { class: "small" }, `At each pixel: orange excites it, blue inhibits it (± ${number(most)}).`));
     } else if (source.text) {
-      host.replaceChildren(source.text(drive, most));
+      host.closest(".pair").classList.add("stacked");
+      host.replaceChildren(source.text(drive, "At each token, before the recurrence"));
     } else {
       host.closest(".pair").classList.add("stacked");
       host.replaceChildren(lines([{ values: drive }], { T: view.run.T, label: "What enters the neuron at each step", height: 130 }));

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...layers.bound import EPSILON
 from ..html import embedded_json, escape, fill, source, write_page
+from ..memory import BOUNDS, steps_of
 from .program import program_of, recurrent_states
 from .samples import Samples
 
-EPSILON = 0.1
-"""A neuron's memory is how many steps pass until its influence, |u|^steps, is below this."""
 LARGEST = 4_000_000
 """Parameters that a page takes: 21 MB as text."""
 _SCRIPTS = ("engine.js", "digits.js", "plots.js", "inputs.js", "app.js", "neurons.js")
@@ -76,11 +76,12 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
         "facts": [[*fact, *[""] * (3 - len(fact))] for fact in facts],
         "kind": samples.kind,
         "length": samples.length,
+        "bounds": [bound * samples.length for bound in BOUNDS],
         "input": samples.input,
         "classes": classes,
         "activity": activity,
         "program": program.plain,
-        "memory": [[_finite(memory_of(u)) for u in layer.recurrent_weight.tolist()] for layer in program.layers],
+        "memory": [[_finite(steps) for steps in steps_of(layer.recurrent_weight).tolist()] for layer in program.layers],
     }
     content = b"".join(array.astype("<f4").tobytes() for array in numbers)
     package = __package__ or ""
@@ -98,19 +99,13 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
     )
 
 
-def memory_of(u: float) -> float:
-    """Steps until a neuron's influence |u|^steps is below `EPSILON`: ln ε / ln |u|; infinite for |u| >= 1."""
-    size = abs(u)
-    return math.inf if size >= 1 else 0.0 if size == 0 else math.log(EPSILON) / math.log(size)
-
-
 def activity_of(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
     """The mean of |h| over time of every neuron, (sequences, neurons), layer after layer."""
     like = next(model.parameters())
     first = 0 if getattr(getattr(model, "network", None), "batch_first", False) else 1
     rows = []
     for sequence in sequences:
-        states = recurrent_states(model, sequence.to(like).unsqueeze(first))
+        states = recurrent_states(model, sequence.to(like.device).unsqueeze(first))
         rows.append(torch.cat([state.float().abs().mean(0).squeeze(0) for state in states]))
     return torch.stack(rows).cpu()
 

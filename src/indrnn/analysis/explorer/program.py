@@ -17,6 +17,7 @@ from ...layers.indrnn import IndRNN
 from ...layers.norm import SequenceBatchNorm, StepBatchNorm
 from ...networks.dense import DenseIndRNN
 from ...networks.heads import SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
+from ...networks.language import LanguageModel
 from ...networks.network import Network
 from ...networks.plain import PlainIndRNN
 from ...networks.residual import ResidualIndRNN
@@ -80,10 +81,10 @@ class Program:
 def network_of(model: nn.Module) -> nn.Module:
     """The network in a model; raise where it is not one whose neurons are independent."""
     network = getattr(model, "network", None)
-    if not isinstance(model, HEADS) or not isinstance(network, (Network, IndRNN)):
+    if not isinstance(model, (*HEADS, LanguageModel)) or not isinstance(network, (Network, IndRNN)):
         name = type(model).__name__ if network is None else f"{type(model).__name__} of {type(network).__name__}"
         raise ValueError(
-            "model must be a classifier or regressor (per sequence or step) around a plain, residual or dense IndRNN "
+            "model must be a classifier, regressor or language model around a plain, residual or dense IndRNN "
             f"or an IndRNN layer, got {name}"
         )
     return network
@@ -93,15 +94,20 @@ def program_of(model: nn.Module) -> Program:
     """Write a model down as it is in evaluation."""
     network = network_of(model)
     writer = _Writer()
-    nodes = writer.network(network)
+    vectors = []
     output: Any = model.output
-    classes = isinstance(model, (SequenceClassifier, StepClassifier))
+    if isinstance(model, LanguageModel):
+        vectors = [{"op": "embedding", "weight": writer.reference(model.embedding.weight)}]
+        output = model.embedding if output is None else output
+    nodes = vectors + writer.network(network)
+    classes = isinstance(model, (SequenceClassifier, StepClassifier, LanguageModel))
+    by_step = isinstance(model, (StepClassifier, StepRegressor, LanguageModel))
     return Program(
-        inputs=network.input_size,  # type: ignore[arg-type]
+        inputs=1 if vectors else network.input_size,  # type: ignore[arg-type]
         nodes=nodes,
         layers=writer.layers,
         output={**writer.linear(output), "pool": getattr(model, "pool", "step"), "classes": classes},
-        whole=writer.bidirectional and not isinstance(model, (StepClassifier, StepRegressor)),
+        whole=writer.bidirectional and not by_step,
         numbers=writer.numbers,
     )
 
@@ -111,7 +117,7 @@ def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     network = network_of(model)
     if isinstance(network, IndRNN):
         with torch.no_grad():
-            return _layer_states(network, inputs)
+            return _layer_states(network, model.embedding(inputs) if isinstance(model, LanguageModel) else inputs)
     assert isinstance(network, Network)
     found: dict[int, Tensor] = {}
     hooks = []

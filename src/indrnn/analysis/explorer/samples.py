@@ -14,6 +14,7 @@ from torch import Tensor
 from ...tasks.adding import adding_batch
 from ...tasks.files import is_here
 from ...tasks.pixels import CLASSES, MNIST, SIDE, Pixels, read_mnist
+from ...tokeniser import NAMES, Tokeniser
 from ...training.task import generator
 
 _EACH = 4  # images of every digit
@@ -88,6 +89,27 @@ def adding(length: int, seed: int = 0) -> Samples:
         values = [round(value, 6) for value in sequence[:, 0].tolist()]
         recorded.append({"label": f"sequence {number + 1}", "values": values, "marks": marks})
     return Samples("adding", length, {"length": length, "samples": recorded}, list(x.unbind(1)))
+
+
+def text(tokeniser: Tokeniser, length: int = 50) -> Samples:
+    """Text to type, by the tokens that a language model was trained on; `length` is that of its windows."""
+    tokens = list(tokeniser.tokens) if tokeniser.tokens else [_byte(number) for number in range(tokeniser.classes)]
+    marks = {" ": "␣", "\n": "⏎", "\t": "⇥", "<eos>": "⏎"}
+    names = ["␣" if token == tokeniser.space else marks.get(token, token) for token in tokens]
+    given = {
+        "unit": tokeniser.unit,
+        "tokens": tokens,
+        "names": names,
+        "space": tokeniser.space,
+        "called": NAMES[tokeniser.unit],
+        "start": "the company said it expects to report a loss for the third quarter",
+        "samples": [],
+    }
+    return Samples("text", length, given, classes=names)
+
+
+def _byte(number: int) -> str:
+    return chr(number) if 32 <= number < 127 or number in (9, 10) else f"\\x{number:02x}"
 
 
 def recorded(
