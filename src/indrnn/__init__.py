@@ -7,6 +7,8 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .analysis.conversion import from_rnn
+    from .analysis.distillation import distil
     from .layers import (
         ConvIndRNN1d,
         ConvIndRNN2d,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "analysis.conversion": ("from_rnn",),
+    "analysis.distillation": ("distil",),
     "layers": (
         *("ConvIndRNN1d", "ConvIndRNN2d", "IndRNN", "IndRNNCell", "RecurrentBound", "SequenceBatchNorm"),
         *("SharedDropout", "StepBatchNorm", "attach_constraint", "constrain_", "gather_statistics", "parameter_groups"),
@@ -55,7 +59,18 @@ _HOMES = {
     "ops": ("Backend", "backends", "recurrence"),
 }
 """Where each public name lives."""
-_MODULES = (*_HOMES, "analysis", "baselines", "bench", "cli", "memory", "onednn", "recipes", "tasks", "training")
+_MODULES = (
+    *(home for home in _HOMES if "." not in home),
+    "analysis",
+    "baselines",
+    "bench",
+    "cli",
+    "memory",
+    "onednn",
+    "recipes",
+    "tasks",
+    "training",
+)
 
 __all__ = [
     "Backend",
@@ -84,6 +99,8 @@ __all__ = [
     "attach_constraint",
     "backends",
     "constrain_",
+    "distil",
+    "from_rnn",
     "gather_statistics",
     "load",
     "parameter_groups",

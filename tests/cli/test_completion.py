@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from indrnn.cli.insight import KINDS
 from indrnn.recipes import ROWS
 
 from .calls import (
@@ -81,8 +82,8 @@ def test_options_of_a_recipe_are_completed(recipe: str, script: Path, call: Call
     [
         *(command for command in COMMANDS if command not in ("train", "prepare", "analyse", "bench", "completion")),
         "prepare ntu",
-        *(f"analyse {kind}" for kind in ("gradients", "depth")),
-        *(f"bench {kind}" for kind in ("layer", "network", "stream", "scale", "parse")),
+        *(f"analyse {kind}" for kind in ("gradients", "depth", "skeletons", *KINDS)),
+        *(f"bench {kind}" for kind in ("layer", "network", "stream", "scale", "loop", "parse")),
     ],
 )
 def test_options_of_a_command_are_completed(command: str, script: Path, call: Call) -> None:

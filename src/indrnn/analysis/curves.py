@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..training import generator
-from ..training.curve import draw_curve, draw_run, new_figure, save_figure
+from ..training.curve import draw_curve, draw_run, new_figure, new_grid, save_figure
 from ..training.folder import RunFolder
 
 
@@ -70,4 +70,4 @@ def draw_panels(
     save_figure(figure, path)
 
 
-__all__ = ["draw_adding", "draw_panels", "draw_run", "new_figure", "save_figure", "smooth"]
+__all__ = ["draw_adding", "draw_panels", "draw_run", "new_figure", "new_grid", "save_figure", "smooth"]

@@ -55,8 +55,9 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     """What is offered after words: ["train adding-100", ...]: --steps, --lr, ..."""
     from ..recipes import ROWS, Row
     from ..training.folder import flat, plain
+    from .insight import KINDS
     from .prepare import NTU
-    from .runs import DEPTH, EVALUATE, GRADIENTS, REPORT
+    from .runs import DEPTH, EVALUATE, GRADIENTS, REPORT, SKELETONS
     from .train import DEMO, RECIPES, train_parser
 
     alike: dict[str, list[Row]] = {}  # recipes that have the same options; what is on is turned off by another word
@@ -71,8 +72,12 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     kinds, options = _bench()
     offers += [([f"bench {kind}" for kind in kinds], options), (["bench"], kinds)]
     offers += [(["analyse gradients"], GRADIENTS.words()), (["analyse depth"], DEPTH.words())]
-    offers += [(["analyse"], ["gradients", "depth"]), (["train"], [*ROWS, "--resume", "--config", "--help"])]
-    offers += [(["prepare ntu"], NTU.words()), (["prepare"], ["ntu"])]
+    offers += [([f"analyse {name}"], kind.parser.words()) for name, kind in KINDS.items()]
+    offers += [
+        (["analyse"], ["gradients", "depth", "skeletons", *KINDS]),
+        (["train"], [*ROWS, "--resume", "--config", "--help"]),
+    ]
+    offers += [(["analyse skeletons"], SKELETONS.words()), (["prepare ntu"], NTU.words()), (["prepare"], ["ntu"])]
     for parser in (DEMO, RECIPES, EVALUATE, REPORT):
         offers.append(([parser.name], parser.words()))
     return [*offers, (["completion"], list(SHELLS))]

@@ -20,8 +20,9 @@ commands:
   train --resume RUN   go on with a run
   prepare ntu FOLDER   turn the recordings of NTU RGB+D into arrays that training reads
   evaluate RUN         measure the best weights of a run again
-  report RUN ...       gather runs of a task into small JSON files, a picture and a table; --check the pages
+  report RUN ...       gather runs of a task into small JSON files, a picture and a table; --html FILE: into one page
   analyse KIND         draw how gradients flow: over time and depth in trained runs, or by depth alone
+  explore RUN          write a page in which a run's network can be looked into, neuron by neuron, in any browser
   bench KIND           measure speed and memory here, beside LSTM, GRU, SRU, minGRU and more
   completion SHELL     print a completion script for bash, zsh or fish
 
@@ -45,6 +46,7 @@ COMMANDS = {
     "evaluate": "runs",
     "report": "runs",
     "analyse": "runs",
+    "explore": "explore",
     "bench": "bench",
     "completion": "completion",
 }

@@ -106,7 +106,7 @@ def _best(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:
 
 @dataclass
 class ReportOptions:
-    """Gather runs of one task: a small JSON for each, and a picture of all in the folder; prints a table.
+    """Gather runs of one task: a small JSON for each, and a picture of all in the folder; or with --html, one page.
 
     Runs that differ by their seeds alone are one row, with mean, standard deviation and number.
     """
@@ -116,9 +116,15 @@ class ReportOptions:
     out: Path | None = None
     """Where the files go, results/adding or results/pixels if none is given; what is there is drawn too."""
     overwrite: bool = False
-    """Replace the picture, and what is kept of the same runs."""
+    """Replace the picture and what is kept of the same runs, or the page."""
     check: bool = False
     """Instead of gathering: compare the tables of README and docs with the files in results that they name."""
+    html: Path | None = None
+    """Instead of gathering: write one page about the runs, of any tasks, side by side, into this file."""
+    full: bool = False
+    """With --html: answers on all test data, and how gradients flow; takes minutes."""
+    data_dir: Path | None = None
+    """With --html: the folder of the data; INDRNN_DATA or a cache if none is given. Nothing is downloaded."""
 
 
 REPORT = Parser("report", ReportOptions)
@@ -129,6 +135,12 @@ def report(arguments: list[str]) -> int:
     from ..analysis import runs as kept
 
     options = REPORT(arguments)
+    if options.html is not None:
+        from . import report_page
+
+        given = {"full": options.full, "data_dir": options.data_dir, "overwrite": options.overwrite}
+        report_page.write(options.runs, options.html, **given)
+        return 0
     if options.check:
         from ..analysis.pages import check
 
@@ -217,19 +229,26 @@ SKELETONS = Parser("analyse skeletons", SkeletonsOptions)
 
 def analyse(arguments: list[str]) -> int:
     """Look into trained models."""
+    from .insight import KINDS
+
     if arguments[:1] in (["--help"], ["-h"]):
-        say("usage: indrnn analyse {gradients,depth,skeletons} [OPTIONS]\n")
+        say(f"usage: indrnn analyse {{gradients,depth,skeletons,{','.join(KINDS)}}} [OPTIONS]\n")
         say("  gradients RUN ...  draw how gradients flow over time and depth in trained networks")
         say("  depth              measure how they reach the first layers of deep networks before any training")
         say("  skeletons RUN      draw sampled skeletons, and the confusion matrix of a run")
+        for name, kind in KINDS.items():
+            say(f"  {f'{name} {kind.takes}':<17}  {kind.about}")
         return 0
+    if arguments and arguments[0] in KINDS:
+        return KINDS[arguments[0]].run(arguments[1:])
     if arguments[:1] == ["depth"]:
         return _analyse_depth(arguments[1:])
     if arguments[:1] == ["skeletons"]:
         return _analyse_skeletons(arguments[1:])
     if arguments[:1] != ["gradients"]:
+        known = ", ".join(KINDS)
         raise UsageError(
-            "analyse needs the name of an analysis: gradients, with the folders of runs, skeletons, with one, or depth"
+            f"analyse needs the name of an analysis: gradients, with the folders of runs, depth, skeletons, {known}"
         )
     options = GRADIENTS(arguments[1:])
     if not options.runs:

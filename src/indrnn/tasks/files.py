@@ -93,6 +93,15 @@ def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], None]
     return contents
 
 
+def is_here(data: DataSet, data_dir: Path | None = None) -> bool:
+    """Whether all files of a data set are where `read` looks for them: it would download nothing."""
+    folder = data_folder(data_dir)
+    try:
+        return all(_find(file, folder, data.name) is not None for file in data.files)
+    except OSError:
+        return False
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
 

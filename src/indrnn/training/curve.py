@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 
 def new_figure(panels: int, width: float = 5.0) -> tuple[Figure, list[Axes]]:
     """Make a figure with panels side by side."""
+    return new_grid(panels, panels, (width, 3.6))
+
+
+def new_grid(panels: int, across: int, size: tuple[float, float] = (2.6, 2.2)) -> tuple[Figure, list[Axes]]:
+    """Make a figure with panels in rows of so many, each of this width and height in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width * panels, 3.6), layout="constrained")
+    down = -(-panels // across)
+    figure = Figure(figsize=(size[0] * across, size[1] * down), layout="constrained")
     FigureCanvasAgg(figure)  # without pyplot, which would want a display and keep the figure
-    axes = [figure.add_subplot(1, panels, i + 1) for i in range(panels)]
+    axes = [figure.add_subplot(down, across, i + 1) for i in range(panels)]
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
     return figure, axes

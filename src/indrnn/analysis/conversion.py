@@ -1,0 +1,339 @@
+"""`from_rnn`: a linear RNN as a two-layer IndRNN, the paper's Appendix A.
+
+h_t = W x_t + U h_{t−1} with U = V Λ V⁻¹ is h_t = V z_t with z_t = V⁻¹ W x_t + λ ⊙ z_{t−1}: a layer of independent
+neurons whose recurrent weights are the eigenvalues of U, and a layer without recurrence, of its eigenvectors.
+
+Real neurons give sums of λᵗ and never rᵗ cos θt: a U that turns, which has pairs of complex eigenvalues, needs neurons
+with complex weights.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..layers import IndRNN
+from ..training.options import check_count
+
+MAX_CONDITION = 1e8
+"""The condition number of eigenvectors beyond which a matrix counts as not diagonalisable: half of float64's digits."""
+
+
+class ComplexIndRNN(nn.Module):
+    """z_t = W x_t + u ⊙ z_{t−1} + b with complex W, u and b, of a real x; output is complex.
+
+    In plain PyTorch, differentiable as far as autograd goes. Input and output are (T, B, ...), time first.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: neurons.
+        bias: whether there is a b.
+        backend: "scan", log T passes over all steps at once, or "reference", a loop over the steps.
+        device: where the parameters are made.
+        dtype: their type, complex64 or complex128.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        *,
+        backend: str = "scan",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.complex64,
+    ) -> None:
+        super().__init__()
+        check_count("input_size", input_size)
+        check_count("hidden_size", hidden_size)
+        if backend not in ("scan", "reference"):
+            raise ValueError(f"backend must be scan or reference, got {backend!r}")
+        if not dtype.is_complex:
+            raise ValueError(f"dtype must be complex64 or complex128, got {dtype}")
+        self.input_size, self.hidden_size, self.backend = input_size, hidden_size, backend
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.zeros(shape, device=device, dtype=dtype))
+
+        self.weight_ih, self.weight_hh = parameter(hidden_size, input_size), parameter(hidden_size)
+        self.register_parameter("bias", parameter(hidden_size) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew: W as a layer's, u on circles of radius U(0, 1) at any angle, b as 0."""
+        with torch.no_grad():
+            limit = 0.304 / math.sqrt(self.input_size)
+            parts = [torch.empty_like(self.weight_ih.real).uniform_(-limit, limit) for _ in range(2)]
+            self.weight_ih.copy_(torch.complex(parts[0], parts[1]))
+            radius = torch.empty_like(self.weight_hh.real).uniform_(0, 1)
+            angle = torch.empty_like(radius).uniform_(-math.pi, math.pi)
+            self.weight_hh.copy_(torch.polar(radius, angle))
+            if self.bias is not None:
+                self.bias.zero_()
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return z (T, B, hidden_size) and z_T (B, hidden_size), from the input (T, B, input_size) and a z_0."""
+        x = F.linear(input.to(self.weight_ih.dtype), self.weight_ih, self.bias)
+        run = complex_scan if self.backend == "scan" else complex_reference
+        z = run(x, self.weight_hh, hx)
+        last = z[-1] if len(z) else hx
+        return z, x.new_zeros(x.shape[1:]) if last is None else last
+
+    def extra_repr(self) -> str:
+        """Sizes and backend."""
+        return f"{self.input_size}, {self.hidden_size}, bias={self.bias is not None}, backend={self.backend!r}"
+
+
+def complex_reference(x: Tensor, u: Tensor, h_0: Tensor | None = None) -> Tensor:
+    """h_t = x_t + u ⊙ h_{t−1}, step by step: (T, ..., N)."""
+    h = torch.zeros_like(u).expand(x.shape[1:]) if h_0 is None else h_0
+    rows = []
+    for x_t in x:
+        h = x_t + u * h
+        rows.append(h)
+    return torch.stack(rows) if rows else torch.zeros_like(x)
+
+
+def complex_scan(x: Tensor, u: Tensor, h_0: Tensor | None = None) -> Tensor:
+    """The same in log T passes.
+
+    A step is the affine map h → u ⊙ h + x_t, and two maps after each other are one. After the pass over distance s,
+    row t holds the composition of the last 2s maps: its slope is u^(2s), the same in every row.
+    """
+    if h_0 is not None and len(x):
+        x = torch.cat([(x[0] + u * h_0).unsqueeze(0), x[1:]])
+    distance, slope = 1, u
+    while distance < len(x):
+        x = torch.cat([x[:distance], x[distance:] + slope * x[:-distance]])
+        distance, slope = 2 * distance, slope * slope
+    return x
+
+
+class LinearRNN(nn.Module):
+    """Two layers in place of h_t = W x_t + U h_{t−1} + b: independent `neurons`, and `mix`, the eigenvectors.
+
+    Input and output are as of `torch.nn.RNN` with one layer: (T, B, input_size) to (T, B, hidden_size) and
+    h_n (1, B, hidden_size).
+
+    Args:
+        neurons: `IndRNN` with the identity, or `ComplexIndRNN`.
+        mix: (hidden_size, neurons), real or complex: the second layer's weights, of which the real part is the output.
+        into: (neurons, hidden_size): from a state h_0 to the neurons' states.
+    """
+
+    into: Tensor
+
+    def __init__(self, neurons: IndRNN | ComplexIndRNN, mix: Tensor, into: Tensor) -> None:
+        super().__init__()
+        self.neurons = neurons
+        self.mix = nn.Parameter(mix)
+        self.register_buffer("into", into)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run over a sequence; hx is h_0, (1, B, hidden_size), or zeros if None."""
+        if input.dim() != 3 or input.shape[-1] != self.neurons.input_size:
+            expected = f"(T, B, {self.neurons.input_size})"
+            raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
+        if hx is not None and hx.shape != (1, input.shape[1], len(self.mix)):
+            raise ValueError(f"hx must have the shape {(1, input.shape[1], len(self.mix))}, got {tuple(hx.shape)}")
+        start = None if hx is None else F.linear(hx.to(self.into.dtype), self.into)
+        if isinstance(self.neurons, ComplexIndRNN):
+            z, last = self.neurons(input, None if start is None else start.squeeze(0))
+            last = last.unsqueeze(0)
+        else:
+            z, last = self.neurons(input, start)
+        return self._mixed(z), self._mixed(last)
+
+    def _mixed(self, z: Tensor) -> Tensor:
+        h = F.linear(z, self.mix)
+        return h.real.contiguous() if h.is_complex() else h
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `from_rnn` made, and how good it is."""
+
+    model: LinearRNN
+    eigenvalues: Tensor
+    """The neurons' recurrent weights: real, or complex with one of each pair."""
+    condition: float
+    """Condition number of the eigenvectors: how much rounding is magnified. 1 for a symmetric U."""
+    error: float
+    """Largest ‖V Λᵗ V⁻¹ − Uᵗ‖ for t = 0, 1, 2, 4, … up to `steps`, relative to the largest ‖Uᵗ‖; in float64."""
+    perturbation: float
+    """Norm of what was added to U, relative to ‖U‖, because U is not diagonalisable; 0 where it is."""
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the neurons are real, an `IndRNN`."""
+        return not self.eigenvalues.is_complex()
+
+
+def from_rnn(
+    rnn: Any, *, steps: int = 1000, max_condition: float = MAX_CONDITION, backend: str | None = None
+) -> Conversion:
+    """Turn a linear RNN, h_t = W x_t + U h_{t−1} + b, into a two-layer IndRNN that computes the same.
+
+    A symmetric U, or any with real eigenvalues, gives an `IndRNN`; pairs of complex eigenvalues give a `ComplexIndRNN`
+    with one neuron for each pair. A U that is not diagonalisable, or so nearly that its eigenvectors are useless, is
+    perturbed by as little as gives the least error; a warning says so, and `error` how much is lost.
+
+    Args:
+        rnn: (W, U) or (W, U, b), with W (N, M), U (N, N) and b (N,); or an object with `weight_ih` and `weight_hh` (or
+            `weight_ih_l0` and `weight_hh_l0`), biases of such names if it has any, and the nonlinearity "identity".
+        steps: of the sequences that `error` is to hold for.
+        max_condition: of the eigenvectors, beyond which U is perturbed.
+        backend: of the neurons: as for `IndRNN`, or for complex ones "scan" or "reference".
+
+    Returns:
+        The model in W's type, and its quality.
+
+    Example:
+        found = indrnn.from_rnn((W, U))
+        h, h_n = found.model(x)
+    """
+    W, U, bias = _matrices(rnn)
+    check_count("steps", steps)
+    if not max_condition >= 1:
+        raise ValueError(f"max_condition must be at least 1, got {max_condition}")
+    dtype, device = W.dtype, W.device
+    W, U = (each.detach().to("cpu", torch.float64) for each in (W, U))
+    found = _decompose(U, U, steps)
+    size = float(torch.linalg.matrix_norm(U, 2)) if len(U) else 0.0
+    if found.condition > max_condition:
+        candidates = [_decompose(U + size * 10.0**-k * _direction(len(U)), U, steps, 10.0**-k) for k in range(2, 16)]
+        found = min([found, *candidates], key=lambda each: each.error)
+        done = f"U was perturbed by {found.perturbation:.0e} of its norm" if found.perturbation else "U was kept"
+        warnings.warn(
+            f"U is not diagonalisable, or nearly so: {done}, and the error over {steps} steps is {found.error:.1e} "
+            f"(condition of the eigenvectors {found.condition:.1e})",
+            stacklevel=2,
+        )
+    model = _model(found, W, bias, dtype, device, backend)
+    neurons = model.neurons
+    weight = neurons.weight_hh if isinstance(neurons, ComplexIndRNN) else neurons.weight_hh_l0
+    return Conversion(model, weight.detach(), found.condition, found.error, found.perturbation)
+
+
+@dataclass(frozen=True)
+class _Eigen:
+    values: Tensor
+    vectors: Tensor
+    inverse: Tensor
+    condition: float
+    error: float
+    perturbation: float
+
+
+def _decompose(matrix: Tensor, U: Tensor, steps: int, perturbation: float = 0.0) -> _Eigen:
+    """The eigenvectors of a matrix, and how well they give U."""
+    if torch.equal(matrix, matrix.mT):
+        values, vectors = torch.linalg.eigh(matrix)
+        inverse, condition = vectors.mT, 1.0
+    else:
+        values, vectors = torch.linalg.eig(matrix)
+        if not values.imag.any():
+            values, vectors = values.real, vectors.real
+        condition = float(torch.linalg.cond(vectors))
+        try:
+            inverse = torch.linalg.inv(vectors)
+        except torch.linalg.LinAlgError:  # exactly singular
+            return _Eigen(values, vectors, torch.full_like(vectors, math.nan), math.inf, math.inf, perturbation)
+    error = _error(values, vectors, inverse, U, steps)
+    return _Eigen(values, vectors, inverse, condition, error, perturbation)
+
+
+def _error(values: Tensor, vectors: Tensor, inverse: Tensor, U: Tensor, steps: int) -> float:
+    """See `Conversion.error`; over the powers that are finite."""
+    powers = [0]
+    while powers[-1] < steps:
+        powers.append(min(max(1, 2 * powers[-1]), steps))
+    largest, worst = 1.0, 0.0
+    for t in powers:
+        expected = torch.linalg.matrix_power(U, t)
+        if not expected.isfinite().all():
+            break
+        got = (vectors * values**t) @ inverse
+        largest = max(largest, float(torch.linalg.matrix_norm(expected, 2)))
+        difference = float(torch.linalg.matrix_norm((got.real if got.is_complex() else got) - expected, 2))
+        worst = max(worst, difference if math.isfinite(difference) else math.inf)
+    return worst / largest
+
+
+def _direction(size: int) -> Tensor:
+    """A matrix of norm 1 with small entries everywhere, always the same."""
+    matrix = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return matrix / torch.linalg.matrix_norm(matrix, 2)
+
+
+def _model(
+    found: _Eigen, W: Tensor, bias: Tensor | None, dtype: torch.dtype, device: torch.device, backend: str | None
+) -> LinearRNN:
+    values, mix, into = found.values, found.vectors, found.inverse
+    if not values.is_complex():
+        layer: IndRNN | ComplexIndRNN = IndRNN(
+            W.shape[1], len(values), 1, "identity", bias is not None, gamma=None, backend=backend, dtype=dtype
+        )
+        names, kind = ("weight_ih_l0", "weight_hh_l0", "bias_l0"), dtype
+    else:
+        kept = values.imag >= 0  # of a pair z and its conjugate, one: their sum is twice its real part
+        mix = (mix * torch.where(values.imag > 0, 2.0, 1.0))[:, kept]
+        values, into = values[kept], into[kept]
+        kind = torch.complex128 if dtype == torch.float64 else torch.complex64
+        chosen = {} if backend is None else {"backend": backend}
+        layer = ComplexIndRNN(W.shape[1], len(values), bias is not None, dtype=kind, **chosen)
+        names = ("weight_ih", "weight_hh", "bias")
+    with torch.no_grad():
+        getattr(layer, names[0]).copy_(into @ W.to(into.dtype))
+        getattr(layer, names[1]).copy_(values)
+        if bias is not None:
+            getattr(layer, names[2]).copy_(into @ bias.detach().to("cpu", into.dtype))
+    return LinearRNN(layer, mix.to(kind), into.to(kind)).to(device)
+
+
+def _matrices(rnn: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """W, U and b of what was given, checked."""
+    if isinstance(rnn, (tuple, list)):
+        if len(rnn) not in (2, 3):
+            raise ValueError(f"rnn must be W and U, or W, U and a bias, got {len(rnn)} parts")
+        W, U, bias = (*rnn, None)[:3]
+    else:
+        suffix = "_l0" if hasattr(rnn, "weight_ih_l0") else ""
+        if not (hasattr(rnn, f"weight_ih{suffix}") and hasattr(rnn, f"weight_hh{suffix}")):
+            raise TypeError(f"rnn must be (W, U) or have weight_ih and weight_hh, got {type(rnn).__name__}")
+        nonlinearity = getattr(rnn, "nonlinearity", None)
+        if nonlinearity != "identity":
+            raise ValueError(
+                f"rnn must be linear, with nonlinearity 'identity', got {nonlinearity!r} of {type(rnn).__name__}: "
+                "there is no equal IndRNN; indrnn.distil trains one to give its outputs"
+            )
+        if getattr(rnn, "num_layers", 1) != 1 or getattr(rnn, "bidirectional", False):
+            raise ValueError("rnn must have one layer in one direction")
+        W, U = getattr(rnn, f"weight_ih{suffix}"), getattr(rnn, f"weight_hh{suffix}")
+        parts = [getattr(rnn, f"{name}{suffix}", None) for name in ("bias", "bias_ih", "bias_hh")]
+        given = [part for part in parts if isinstance(part, Tensor)]
+        bias = sum(given[1:], given[0]) if given else None
+    for name, value in (("W", W), ("U", U), ("bias", bias)):
+        if value is None and name == "bias":
+            continue
+        if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"{name} must be a tensor of float32 or float64, got {getattr(value, 'dtype', type(value))}"
+            )
+        if not value.isfinite().all():
+            raise ValueError(f"{name} must be finite")
+    if U.dim() != 2 or U.shape[0] != U.shape[1] or not len(U):
+        raise ValueError(f"U must be a square matrix, got the shape {tuple(U.shape)}")
+    if W.dim() != 2 or W.shape[0] != len(U) or not W.shape[1]:
+        raise ValueError(f"W must have the shape ({len(U)}, inputs), got {tuple(W.shape)}")
+    if bias is not None and bias.shape != (len(U),):
+        raise ValueError(f"bias must have the shape ({len(U)},), got {tuple(bias.shape)}")
+    return W, U, bias

@@ -1,0 +1,114 @@
+"""The explorer's page: a run's weights, the engine and the views in one HTML file."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ...layers.bound import EPSILON
+from ..html import embedded_json, escape, fill, source, write_page
+from ..memory import BOUNDS, steps_of
+from .program import program_of, recurrent_states
+from .samples import Samples
+
+LARGEST = 4_000_000
+"""Parameters that a page takes: 21 MB as text."""
+_SCRIPTS = ("engine.js", "digits.js", "plots.js", "inputs.js", "app.js", "neurons.js")
+
+Fact = tuple[str, str] | tuple[str, str, str]
+"""A name, a value, and what stands beside it."""
+
+
+def explore(
+    model: nn.Module,
+    samples: Samples,
+    path: Path | str,
+    *,
+    title: str = "IndRNN",
+    about: str = "",
+    facts: Sequence[Fact] = (),
+    overwrite: bool = False,
+) -> Path:
+    """Write a page in which a trained model can be looked into, neuron by neuron: one file, for any browser.
+
+    Args:
+        model: a classifier or regressor around a plain, residual or dense IndRNN, or an IndRNN layer.
+        samples: what it reads; see `pixels`, `adding` and `recorded`.
+        path: the HTML file.
+        title: the page's.
+        about: a line under it.
+        facts: names and values, shown at first.
+        overwrite: whether a file that is there may be replaced.
+
+    Example:
+        explore(model, recorded(list(x)), "model.html")
+    """
+    return write_page(Path(path), page_of(model, samples, title, about, facts), overwrite=overwrite)
+
+
+def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", facts: Sequence[Fact] = ()) -> str:
+    """The page as text; see `explore`."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if count > LARGEST:
+        raise ValueError(f"model must have at most {LARGEST:,} parameters to be explored in a page, got {count:,}")
+    program = program_of(model)
+    numbers = list(program.numbers)
+    placed = sum(array.size for array in numbers)
+    activity = None
+    if samples.sequences:
+        measured = activity_of(model, samples.sequences)
+        activity = {"at": placed, "shape": list(measured.shape)}
+        numbers.append(measured.numpy().reshape(-1))
+    outputs = program.output["weight"]["shape"][0]
+    classes = None
+    if program.output["classes"]:
+        classes = samples.classes or [str(number) for number in range(outputs)]
+        if len(classes) != outputs:
+            raise ValueError(f"classes must be as many as the model's, {outputs}, got {len(classes)}")
+    data = {
+        "title": title,
+        "about": about,
+        "facts": [[*fact, *[""] * (3 - len(fact))] for fact in facts],
+        "kind": samples.kind,
+        "length": samples.length,
+        "bounds": [bound * samples.length for bound in BOUNDS],
+        "input": samples.input,
+        "classes": classes,
+        "activity": activity,
+        "program": program.plain,
+        "memory": [[_finite(steps) for steps in steps_of(layer.recurrent_weight).tolist()] for layer in program.layers],
+    }
+    content = b"".join(array.astype("<f4").tobytes() for array in numbers)
+    package = __package__ or ""
+    return fill(
+        source(package, "page.html"),
+        style=source(package, "style.css"),
+        script="\n".join(source(package, name) for name in _SCRIPTS),
+        data=embedded_json(data),
+        numbers=base64.b64encode(content).decode(),
+        memory=escape(
+            f"A neuron's influence shrinks by |u| with every step. Its memory is the number of steps until less than "
+            f"{EPSILON:.0%} is left: ln {EPSILON:g} / ln |u|. Activity is the mean of |h| over the sequence above."
+        ),
+        made=escape(f"{count:,} parameters, {len(content) / 1e6:.1f} MB of numbers."),
+    )
+
+
+def activity_of(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
+    """The mean of |h| over time of every neuron, (sequences, neurons), layer after layer."""
+    like = next(model.parameters())
+    first = 0 if getattr(getattr(model, "network", None), "batch_first", False) else 1
+    rows = []
+    for sequence in sequences:
+        states = recurrent_states(model, sequence.to(like.device).unsqueeze(first))
+        rows.append(torch.cat([state.float().abs().mean(0).squeeze(0) for state in states]))
+    return torch.stack(rows).cpu()
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

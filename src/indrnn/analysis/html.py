@@ -1,0 +1,49 @@
+"""Pages that are one file: templates filled in, with whatever stands in a run as text."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..training.checkpoint import write_atomically
+
+
+def source(package: str, name: str) -> str:
+    """A file that lies in a package."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def fill(template: str, **parts: str) -> str:
+    """Put parts, in HTML, where the template says {{name}}; each once, and what a part holds is left alone."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+
+
+def escape(value: object) -> str:
+    """Text for HTML, in elements and in attributes."""
+    return html.escape(str(value), quote=True)
+
+
+def embedded_json(value: Any) -> str:
+    """JSON for a <script> element, which no text in it can end: the same JSON without <, > and &."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def write_page(path: Path, page: str, *, overwrite: bool = False) -> Path:
+    """Write a page; the file is whole or not there."""
+    check_page(path, overwrite=overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page.encode())
+    return path
+
+
+def check_page(path: Path, *, overwrite: bool = False) -> None:
+    """Raise where a page cannot be written, before any work is done."""
+    if path.is_dir():
+        raise ValueError(f"the page must be a file, and {path} is a folder")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} is there already; replace it with overwrite (--overwrite)")

@@ -1,0 +1,315 @@
+"""How long each neuron remembers: by its recurrent weight, and by the gradient over the steps of real sequences.
+
+The state of a neuron k steps ago reaches its state now with ∂h_T/∂h_{T−k} = u^k · σ'_T · … · σ'_{T−k+1}. Where σ' is 1,
+as for an active ReLU, this is below ε after ln ε / ln |u| steps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..layers.bound import EPSILON, RecurrentBound
+from ..ops.autograd import OPS
+from ..ops.calls import Forward
+from ..ops.reference import THROUGH_ACTIVATION
+from ..training.checkpoint import write_atomically
+from .neurons import Layer, layers_of, per_weight, watched
+
+GROUPS = ("short", "middle", "long")
+"""The three ranges of memory."""
+BOUNDS = (0.1, 0.5)
+"""Where they end by default, as shares of a sequence: short is below a tenth, long is half of it and more."""
+COLOURS = {"short": "#e69f00", "middle": "#56b4e9", "long": "#0072b2"}
+"""Of the groups, in pictures: told apart by colour-blind people too."""
+
+
+@dataclass(frozen=True)
+class LayerMemory:
+    """The memory of a layer's neurons; every list has a number for each."""
+
+    name: str
+    """The recurrent weight's name in the model."""
+    u: list[float]
+    steps: list[float]
+    """Steps until the influence of a state is below ε, while the neuron is active; inf for |u| >= 1, 0 for u = 0."""
+    groups: list[str]
+    """short, middle or long."""
+    active: list[float] | None = None
+    """The mean over the steps seen of σ': for ReLU, the share at which the neuron is active."""
+    measured: list[float] | None = None
+    """Mean over the sequences seen of the number of steps before the last whose state reaches it with ε and more."""
+    longest: list[float] | None = None
+    """The largest such number."""
+    difference: float | None = None
+    """The largest difference between a measured ∂h_T/∂h_t and u^(T−t) · ∏ σ'."""
+
+    def count(self, group: str) -> int:
+        """How many neurons are in a group."""
+        return self.groups.count(group)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What `memory` found."""
+
+    length: int
+    """Steps of a sequence."""
+    epsilon: float
+    bounds: tuple[float, float]
+    layers: list[LayerMemory]
+    sequences: int = 0
+    """How many were seen; 0 for none, and then nothing is measured."""
+
+
+def steps_of(u: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """Steps until |u|^k is below epsilon, ln ε / ln |u|; inf for |u| >= 1, 0 for u = 0."""
+    check_epsilon(epsilon)
+    size = u.detach().double().abs()
+    steps = math.log(epsilon) / size.log()  # at 0: ln ε / −inf
+    return torch.where(size >= 1, math.inf, steps).clamp_min(0.0)
+
+
+def weight_of(steps: float, epsilon: float = EPSILON) -> float:
+    """The |u| whose influence is epsilon after so many steps, ε^(1/steps): the other way round."""
+    check_epsilon(epsilon)
+    if not steps > 0:
+        raise ValueError(f"steps must be positive, got {steps}")
+    return float(epsilon ** (1 / steps))
+
+
+def ranges(steps: int, epsilon: float = EPSILON, gamma: float = 1.0) -> dict[str, tuple[float, float]]:
+    """The paper's table between weight and memory: the range of |u| for each, for ReLU.
+
+    Returns:
+        "long": effective after so many steps, above ε^(1/steps). "short": reduced, up to it. "not exploding": up to
+        γ^(1/steps).
+    """
+    least = weight_of(steps, epsilon)
+    if not 0 < gamma < math.inf:
+        raise ValueError(f"gamma must be a positive number, got {gamma}")
+    return {"long": (least, math.inf), "short": (0.0, least), "not exploding": (0.0, gamma ** (1 / steps))}
+
+
+def group_of(steps: float, length: int, bounds: tuple[float, float] = BOUNDS) -> str:
+    """short, middle or long, for a memory of so many steps in sequences of this length."""
+    return GROUPS[sum(steps >= bound * length for bound in bounds)]
+
+
+def memory(
+    model: nn.Module,
+    length: int | None = None,
+    *,
+    epsilon: float = EPSILON,
+    bounds: tuple[float, float] = BOUNDS,
+    run: Callable[[], object] | None = None,
+) -> Memory:
+    """How many steps each neuron of a model remembers, layer by layer.
+
+    Args:
+        model: any that holds independent recurrent weights; it stays as it is.
+        length: steps of a sequence of the task; if None, what the model was bounded for, else what `run` shows.
+        epsilon: what counts as an influence.
+        bounds: where short memory ends and long memory begins, as shares of the length.
+        run: calls the model on sequences, `lambda: model(x)`; then the gradient ∂h_T/∂h_t within each layer, from the
+            last step of each sequence back, and how often neurons are active are measured too.
+
+    Example:
+        found = memory(indrnn.load("runs/mnist-6-fast"))
+        [layer.count("long") for layer in found.layers]
+    """
+    check_epsilon(epsilon)
+    check_bounds(bounds)
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+        raise ValueError(f"length must be a positive whole number or None, got {length!r}")
+    layers = layers_of(model)
+    measured = {layer: _Measured(layer.u, epsilon) for layer in layers}
+    if run is not None:
+        with watched(model, layers, lambda layer, neurons, call, h: measured[layer].add(neurons, call, h)):
+            run()
+    if length is None:
+        seen = max(each.longest_sequence for each in measured.values())
+        length = _bounded_for(layers) or seen
+        if not length:
+            raise ValueError("length is needed: the model was not built for a sequence_length")
+    found = []
+    for layer, each in measured.items():
+        steps: list[float] = steps_of(layer.u, epsilon).tolist()
+        groups = [group_of(value, length, bounds) for value in steps]
+        found.append(LayerMemory(layer.name, layer.u.tolist(), steps, groups, **each.numbers()))
+    return Memory(length, epsilon, bounds, found, max(each.count for each in measured.values()))
+
+
+def _bounded_for(layers: list[Layer]) -> int | None:
+    bounds = [layer.module.bound for layer in layers]
+    known = [bound.options.get("sequence_length") for bound in bounds if isinstance(bound, RecurrentBound)]
+    return max((each for each in known if each), default=None)
+
+
+class _Measured:
+    """Sums over the recurrences of one layer."""
+
+    def __init__(self, u: Tensor, epsilon: float) -> None:
+        self.epsilon = epsilon
+        self.count = self.longest_sequence = 0
+        self.steps = torch.zeros_like(u)  # seen by each neuron
+        self.sequences = torch.zeros_like(u)
+        self.derivative, self.memory, self.longest = (torch.zeros_like(u) for _ in range(3))
+        self.difference = 0.0
+
+    def add(self, neurons: slice, call: Forward, h: Tensor) -> None:
+        """One recurrence: x and h (T, B, ..., N)."""
+        T, N = h.shape[0], h.shape[-1]
+        gradient = _gradient(call, h)
+        wide = h.reshape(T, -1, N).double()
+        ends = _ends(call, T, h.shape[1]).repeat_interleave(wide.shape[1] // max(1, h.shape[1]))  # (B,)
+        derivative = THROUGH_ACTIVATION[call.activation](torch.ones_like(wide), wide)
+        valid = torch.arange(T, device=h.device).unsqueeze(1) <= ends  # (T, B)
+        self.count += int((ends >= 0).sum()) if neurons.start == 0 else 0
+        self.longest_sequence = max(self.longest_sequence, T)
+        self.steps[neurons] += valid.sum().cpu()
+        self.sequences[neurons] += (ends >= 0).sum().cpu()
+        self.derivative[neurons] += per_weight((derivative * valid.unsqueeze(-1)).sum((0, 1)), neurons).cpu()
+        if T < 2:
+            return
+        u = call.u.detach().double()
+        at, known = _back(ends, T, call.reverse)
+        index = at.unsqueeze(-1).expand(-1, -1, N)
+        enters = u if call.resets is None else u * ~call.resets.repeat_interleave(len(ends) // h.shape[1], 1)[..., None]
+        reaching = (enters * gradient.reshape(T, -1, N).double()).gather(0, index)
+        expected = (enters * derivative).gather(0, index).cumprod(0)
+        kept = known.unsqueeze(-1)
+        self.difference = max(self.difference, float(((reaching - expected).abs() * kept).max()))
+        run = ((reaching.abs() >= self.epsilon) & kept).long().cumprod(0).sum(0).double()  # (B, N)
+        self.memory[neurons] += per_weight(run.sum(0), neurons).cpu()
+        longest = run.amax(0).view(neurons.stop - neurons.start, -1).amax(-1).cpu()
+        self.longest[neurons] = torch.maximum(self.longest[neurons], longest)
+
+    def numbers(self) -> dict[str, Any]:
+        """What `LayerMemory` says of them."""
+        if not self.count:
+            return {}
+        return {
+            "active": (self.derivative / self.steps).tolist(),
+            "measured": (self.memory / self.sequences).tolist(),
+            "longest": self.longest.tolist(),
+            "difference": self.difference,
+        }
+
+
+def _gradient(call: Forward, h: Tensor) -> Tensor:
+    """∂h_last/∂x_t by the pass that training takes: (T, B, ..., N). Neurons and sequences do not mix: one gives all."""
+    last = torch.ones_like(h[0])
+    rest = (call.h_0, call.lengths, call.resets, call.activation, call.reverse, None)
+    gradient: Tensor = OPS.recurrence_backward(None, last, h, call.u, *rest)[0]
+    return gradient
+
+
+def _ends(call: Forward, T: int, batch: int) -> Tensor:
+    """The last valid step of each sequence, (B,); −1 for one of length 0."""
+    if call.lengths is not None:
+        return call.lengths.long() - 1
+    return torch.full((batch,), T - 1, device=call.x.device)
+
+
+def _back(ends: Tensor, T: int, reverse: bool) -> tuple[Tensor, Tensor]:
+    """For 1 to T − 1 steps back from where a sequence ends: the step that the state enters, (T − 1, B), and whether.
+
+    h_{t−1} enters step t as x_t does, times u: so ∂h_T/∂h_{t−1} = u · ∂h_T/∂x_t.
+    """
+    back = torch.arange(1, T, device=ends.device).unsqueeze(1)
+    known = back <= ends
+    at = (back - 1).expand(-1, len(ends)) if reverse else ends - back + 1
+    return at.clamp(0, T - 1), known
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Raise unless it is a number in (0, 1)."""
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 < epsilon < 1:
+        raise ValueError(f"epsilon must be a number between 0 and 1, got {epsilon!r}")
+
+
+def check_bounds(bounds: tuple[float, float]) -> None:
+    """Raise unless they are two shares in order."""
+    if len(bounds) != 2 or not 0 < bounds[0] < bounds[1] < math.inf:
+        raise ValueError(f"bounds must be two positive numbers, the smaller first, got {bounds}")
+
+
+# ---- files
+
+
+def write(found: Memory, about: dict[str, Any], out: Path) -> str:
+    """Write memory.json and memory.png into a folder, and return a table; a memory without end is null in the file."""
+    from .runs import table
+
+    content = {**about, **asdict(found)}
+    for layer in content["layers"]:
+        layer["steps"] = [value if math.isfinite(value) else None for value in layer["steps"]]
+    write_atomically(out / "memory.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
+    draw(found, out / "memory.png")
+    head = "layer, neurons, short, middle, long, median size of u, active, measured steps"
+    rows = []
+    for number, layer in enumerate(found.layers, 1):
+        counts = [layer.count(group) for group in GROUPS]
+        middle = torch.tensor(layer.u).abs().median()
+        seen = ["", ""]
+        if layer.active is not None and layer.measured is not None:
+            active, measured = (torch.tensor(each).mean() for each in (layer.active, layer.measured))
+            seen = [f"{100 * active:.0f} %", f"{measured:.1f}"]
+        rows.append([number, len(layer.u), *counts, f"{middle:.4f}", *seen])
+    return table(head, rows)
+
+
+def draw(found: Memory, path: Path) -> Path:
+    """The memory of each neuron by layer, the groups, and where it was measured, measured against expected memory."""
+    from .curves import new_figure, save_figure
+
+    seen = found.sequences > 0
+    figure, axes = new_figure(3 if seen else 2, width=4.2)
+    top = 4.0 * found.length  # where what never falls below ε is drawn
+
+    def shown(layer: LayerMemory) -> Tensor:
+        return torch.tensor(layer.steps).clamp(0.3, top)
+
+    places = list(range(1, len(found.layers) + 1))
+    for place, layer in zip(places, found.layers, strict=True):
+        beside = torch.linspace(-0.35, 0.35, len(layer.u)).tolist()
+        colours = [COLOURS[group] for group in layer.groups]
+        axes[0].scatter([place + each for each in beside], shown(layer).tolist(), s=5, color=colours, linewidths=0)
+    axes[0].axhline(found.length, color="0.5", linestyle="--", linewidth=1)
+    axes[0].text(0.55, found.length, "a sequence", color="0.4", fontsize=8, va="bottom")
+    axes[0].set_yscale("log")
+    axes[0].set_ylabel(f"steps until the influence is below {found.epsilon:g}")
+    axes[0].set_title("memory of each neuron (top: no end)", fontsize=10)
+    below = [0.0] * len(found.layers)
+    for group in GROUPS:
+        shares = [100 * layer.count(group) / len(layer.u) for layer in found.layers]
+        axes[1].bar(places, shares, bottom=below, color=COLOURS[group], label=group, width=0.8)
+        below = [a + b for a, b in zip(below, shares, strict=True)]
+    axes[1].set_ylabel("neurons (%)")
+    low, high = (bound * found.length for bound in found.bounds)
+    axes[1].set_title(f"short: < {low:.0f} steps, long: ≥ {high:.0f}", fontsize=10)
+    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    for each in axes[:2]:
+        each.set_xlabel("layer")
+        each.set_xlim(0.4, len(places) + 0.6)
+    if seen:
+        for layer in found.layers:
+            colours = [COLOURS[group] for group in layer.groups]
+            measured = torch.tensor(layer.measured).clamp_min(0.3).tolist()
+            axes[2].scatter(shown(layer).tolist(), measured, s=5, color=colours, linewidths=0)
+        axes[2].plot([0.3, found.length], [0.3, found.length], color="0.5", linestyle="--", linewidth=1)
+        axes[2].set_xscale("log")
+        axes[2].set_yscale("log")
+        axes[2].set_xlabel("steps by the weight alone")
+        axes[2].set_ylabel("steps measured on sequences")
+        axes[2].set_title("dashed: active at every step", fontsize=10)
+    save_figure(figure, path)
+    return path

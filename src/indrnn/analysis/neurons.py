@@ -1,0 +1,167 @@
+"""The neurons of any model of this package: recurrent weights by layer, and what each layer's recurrence computes.
+
+A layer is whatever holds a `RecurrentBound`: units of the deep networks, `IndRNN`, its cell, the convolutional ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..layers import IndRNN
+from ..layers.bound import RecurrentBound
+from ..ops.autograd import OPS
+from ..ops.calls import Forward
+from ..training.task import Measured, Shard, Task
+
+_WEIGHT = re.compile(r"weight_hh(?:_l(\d+))?(_reverse)?")
+_COMPUTED_FROM = re.compile(r"_(orig|g|v)$")  # pruning, and torch.nn.utils.weight_norm
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Neurons that one recurrent weight belongs to."""
+
+    name: str
+    """The weight's name in the model, such as `network.blocks.2.unit.weight_hh`."""
+    module: nn.Module
+    """What holds it."""
+    weight: str
+    """Its name there."""
+
+    @property
+    def u(self) -> Tensor:
+        """The recurrent weights as they are used (pruned, parametrised), one for each neuron: (N,), float64."""
+        weight: Tensor = getattr(self.module, self.weight)
+        return weight.detach().double().cpu().flatten()
+
+
+def layers_of(model: nn.Module) -> list[Layer]:
+    """Every layer of recurrent neurons in a model, in the order in which they run.
+
+    Raises:
+        ValueError: where there is none, as in an LSTM.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a module, got {type(model).__name__}")
+    found = []
+    for prefix, module in model.named_modules():
+        if isinstance(getattr(module, "bound", None), RecurrentBound):
+            found += [Layer(f"{prefix}.{name}" if prefix else name, module, name) for name in _weights(module)]
+    if not found:
+        raise ValueError(f"model must hold independent recurrent weights, got {type(model).__name__} without any")
+    return found
+
+
+def _weights(module: nn.Module) -> list[str]:
+    own = [_COMPUTED_FROM.sub("", name) for name, _ in module.named_parameters(recurse=False)]
+    own += list(getattr(module, "parametrizations", {}))
+    matches = [match for name in dict.fromkeys(own) if (match := _WEIGHT.fullmatch(name))]
+    return [match[0] for match in sorted(matches, key=lambda match: (int(match[1] or 0), match[2] is not None))]
+
+
+class Seen(Protocol):
+    """What `watched` calls."""
+
+    def __call__(self, layer: Layer, neurons: slice, call: Forward, h: Tensor) -> Tensor | None:
+        """The recurrence of these of a layer's neurons, and its h (T, B, ..., N); returns another h, or None."""
+
+
+@contextlib.contextmanager
+def watched(model: nn.Module, layers: list[Layer], seen: Seen) -> Iterator[None]:
+    """Have `seen` called for each recurrence of a model's layers in here, in evaluation mode and without gradients.
+
+    A layer in two directions calls it twice. A convolutional layer calls it with a neuron for each position, those of
+    a channel beside each other. A cell, and a stream's single step in `IndRNN`, are not seen.
+    """
+    by_module: dict[nn.Module, list[Layer]] = {}
+    for layer in layers:
+        by_module.setdefault(layer.module, []).append(layer)
+    mode = _Watch(seen)
+    handles = []
+    for module, own in by_module.items():
+        handles.append(module.register_forward_pre_hook(mode.enter(own)))
+        handles.append(module.register_forward_hook(mode.leave))
+    pieces = {module: module.recompute for module in by_module if isinstance(module, IndRNN)}
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        for module in pieces:
+            module.recompute = None  # a sequence is one call
+        with torch.no_grad(), mode:
+            yield
+    finally:
+        for module, recompute in pieces.items():
+            module.recompute = recompute
+        for handle in handles:
+            handle.remove()
+        for module, was in training.items():
+            module.training = was
+
+
+class _Watch(TorchDispatchMode):
+    """Sees the registered op, which a mode of torch makes every recurrence go through."""
+
+    def __init__(self, seen: Seen) -> None:
+        super().__init__()
+        self.seen = seen
+        self._running: list[_Place] = []
+
+    def enter(self, layers: list[Layer]) -> Callable[..., None]:
+        """A hook for before a module that holds these layers."""
+
+        def hook(*_: Any) -> None:
+            self._running.append(_Place(layers))
+
+        return hook
+
+    def leave(self, *_: Any) -> None:
+        """A hook for after it."""
+        self._running.pop()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is not OPS.recurrence.default or not self._running:
+            return result
+        call = Forward(*args[:-1])
+        layer, neurons = self._running[-1].next(call.u.numel())
+        other = self.seen(layer, neurons, call, result[0])
+        return result if other is None else (other, result[1])
+
+
+class _Place:
+    """Which layer of a module, and which of its neurons, a call is of: they come in order."""
+
+    def __init__(self, layers: list[Layer]) -> None:
+        self.layers, self.index, self.offset = layers, 0, 0
+
+    def next(self, neurons: int) -> tuple[Layer, slice]:
+        layer = self.layers[self.index]
+        size = getattr(layer.module, layer.weight).numel()
+        part = slice(self.offset, self.offset + min(neurons, size))
+        self.offset = part.stop
+        if self.offset >= size:
+            self.index, self.offset = (self.index + 1) % len(self.layers), 0
+        return layer, part
+
+
+def per_weight(values: Tensor, neurons: slice) -> Tensor:
+    """(..., neurons · positions) to (..., neurons): the mean over the positions of a convolution, else as it is."""
+    return values.reshape(*values.shape[:-1], neurons.stop - neurons.start, -1).mean(-1)
+
+
+def some(task: Task, model: nn.Module, items: int) -> Iterator[Measured]:
+    """What a task measures on its validation data, batch by batch, until it has seen so many items."""
+    seen = 0
+    for means, count in task.evaluate(model, 0, Shard()):
+        yield means, count
+        seen += count
+        if seen >= items:
+            return

@@ -1,0 +1,370 @@
+"""A page about runs, for someone who was not there: what was done, how well it went, and how."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..layers.bound import EPSILON
+from ..training.folder import RunFolder
+from . import svg
+from .explorer.program import Layer, program_of
+from .html import escape, fill, source
+from .memory import steps_of
+
+_BINS = (1.0, 10.0, 100.0, 1000.0, 10_000.0, math.inf)
+_BIN_NAMES = ("≤ 1", "≤ 10", "≤ 100", "≤ 1k", "≤ 10k", "more")
+_SHOWN = 12  # layers whose histograms are drawn; of more, that of all
+
+
+@dataclass
+class Reported:
+    """A run as the page shows it. Text is text: it is escaped when the page is made."""
+
+    name: str
+    task: str
+    """What was learnt, in a line."""
+    data: str
+    """On what."""
+    metric: str
+    """What is drawn over the steps, by its name in metrics.jsonl."""
+    config: dict[str, Any]
+    lines: list[dict[str, Any]]
+    result: dict[str, Any]
+    model: nn.Module | None = None
+    recipe: str | None = None
+    paper: tuple[str, str] | None = None
+    """The paper's figure, and where it stands."""
+    changed: list[tuple[str, str, str]] = field(default_factory=list)
+    """Options that are not the recipe's: name, value, and what it would be."""
+    older: str | None = None
+    """What the metric was called before."""
+    reference: tuple[float, str] | None = None
+    """A line to compare the metric with."""
+    confusion: tuple[list[list[int]], list[str], str] | None = None
+    """Counts by right class and answer, names of the classes, and on what."""
+    answers: list[tuple[float, float]] | None = None
+    """Right numbers and answers."""
+    gradients: dict[str, list[float]] | None = None
+    missing: list[str] = field(default_factory=list)
+    """What could not be shown, and why."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has come to its end."""
+        return bool(self.result) and bool(self.lines) and self.result.get("steps") == self.lines[-1]["step"]
+
+    @property
+    def outcome(self) -> tuple[str, float] | None:
+        """What it reached: the number of the test if it is finished, else the best evaluation."""
+        reached = headline(self.result.get("test") or {}) if self.finished else None
+        if reached is not None:
+            return f"test {reached[0].removeprefix('test_')}", reached[1]
+        known = [value for _, value in self.curve]
+        if not known:
+            return None
+        best = (max if self.metric.endswith("accuracy") else min)(known)
+        return f"best evaluation, {self.metric.replace('_', ' ')}", best
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """The metric over the steps."""
+        values = ((line["step"], line.get(self.metric, line.get(self.older or ""))) for line in self.lines)
+        return [(step, float(value)) for step, value in values if value is not None]
+
+
+def layers_of(model: nn.Module | None) -> list[Layer]:
+    """The recurrent layers of a model; none for one whose neurons are not independent."""
+    try:
+        return [] if model is None else program_of(model).layers
+    except ValueError:
+        return []
+
+
+def memory_counts(u: Tensor) -> list[int]:
+    """How many neurons have a memory of at most 1, 10, 100, 1,000, 10,000 steps, and more."""
+    memories = steps_of(u.flatten())
+    upper = torch.tensor(_BINS, dtype=torch.float64)
+    return torch.bincount(torch.bucketize(memories, upper), minlength=len(_BINS)).tolist()
+
+
+def confusion(right: Tensor, answered: Tensor, classes: int) -> list[list[int]]:
+    """Counts by right class, in rows, and answer."""
+    places = right.long() * classes + answered.long()
+    return torch.bincount(places, minlength=classes**2).view(classes, classes).tolist()
+
+
+def headline(measured: dict[str, Any]) -> tuple[str, float] | None:
+    """The number of a test that people ask for first, and its name."""
+    known = {name: float(value) for name, value in measured.items() if isinstance(value, (int, float))}
+    name = next((name for name in known if name.endswith(("accuracy", "mse", "bpc", "perplexity"))), None)
+    name = name or next(iter(known), None)
+    return None if name is None else (name, known[name])
+
+
+def value_of(name: str, value: float) -> str:
+    """A metric as people write it."""
+    return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.3g}"
+
+
+def page_of(runs: Sequence[Reported]) -> str:
+    """The page of one run, or of several side by side."""
+    if not runs:
+        raise ValueError("runs must be at least one, got none")
+    sections = [
+        ("What was asked", _columns(runs, _asked)),
+        ("Data", _columns(runs, lambda run: f"<p>{escape(run.data)}</p>")),
+        ("Training", _training(runs)),
+        ("Results", _results(runs)),
+        ("Answers", _columns(runs, _answers)),
+        ("Memory of the neurons", _memory(runs)),
+        ("Gradient flow", _gradients(runs)),
+        ("Time and machine", _columns(runs, _machine)),
+    ]
+    names = ", ".join(run.name for run in runs)
+    return fill(
+        source(__package__ or "", "report.html"),
+        title=escape(f"{names}: report"),
+        style=source(f"{__package__}.explorer", "style.css") + source(__package__ or "", "report.css"),
+        head=_head(runs),
+        sections="\n".join(
+            f'<section class="card wide"><h2>{escape(title)}</h2>{content}</section>' for title, content in sections
+        ),
+    )
+
+
+def _columns(runs: Sequence[Reported], content: Any) -> str:
+    if len(runs) == 1:
+        return str(content(runs[0]))
+    parts = "".join(f"<div><h3>{escape(run.name)}</h3>{content(run)}</div>" for run in runs)
+    return f'<div class="columns">{parts}</div>'
+
+
+def _head(runs: Sequence[Reported]) -> str:
+    if len(runs) > 1:
+        return f"<h1>{len(runs)} runs side by side</h1>{_table(runs)}"
+    run = runs[0]
+    facts = []
+    if run.outcome:
+        beside = f"<small>paper: {escape(run.paper[0])} ({escape(run.paper[1])})</small>" if run.paper else ""
+        facts.append((run.outcome[0], escape(value_of(*run.outcome)) + beside))
+    facts += [(name, escape(value)) for name, value in _size(run)]
+    shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in facts)
+    return f'<h1>{escape(run.name)}</h1><p class="lead">{escape(_sentence(run))}</p><dl class="facts">{shown}</dl>'
+
+
+def _sentence(run: Reported) -> str:
+    """What was done and how well it went."""
+    what = f"{_model_name(run)} was trained on {run.task}"
+    if run.outcome is None:
+        return f"{what}; nothing was measured yet."
+    name, value = run.outcome
+    steps = run.lines[-1]["step"] if run.lines else 0
+    planned = run.config.get("training", {}).get("steps")
+    state = (
+        f"after {steps:,} steps" if run.finished else f"so far, after {steps:,} of {planned:,} steps" if planned else ""
+    )
+    paper = f" (in the paper: {run.paper[0]}, {run.paper[1]})" if run.paper else ""
+    return f"{what}, and reached a {name} of {value_of(name, value)} {state}{paper}."
+
+
+def _model_name(run: Reported) -> str:
+    layers = layers_of(run.model)
+    if layers:
+        kind = type(getattr(run.model, "network", run.model)).__name__
+        return f"A network of {len(layers)} recurrent layers ({kind})"
+    if run.model is not None:
+        network = getattr(run.model, "network", run.model)
+        return f"A {getattr(network, 'kind', None) or type(network).__name__} network"
+    return "A model"
+
+
+def _size(run: Reported) -> list[tuple[str, str]]:
+    found = []
+    if layers := layers_of(run.model):
+        found.append(("recurrent layers", f"{len(layers)}"))
+        found.append(("neurons", f"{sum(layer.size for layer in layers):,}"))
+    if run.model is not None:
+        found.append(("parameters", f"{sum(each.numel() for each in run.model.parameters()):,}"))
+    if run.lines:
+        found.append(("training time", _minutes(run.lines[-1].get("seconds"))))
+    return found
+
+
+def _minutes(seconds: float | None) -> str:
+    if seconds is None:
+        return "not known"
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
+def _table(runs: Sequence[Reported]) -> str:
+    head = ("run", "task", "model", "parameters", "steps", "time", "result", "paper")
+    rows = []
+    for run in runs:
+        size = dict(_size(run))
+        result = f"{run.outcome[0]} {value_of(*run.outcome)}" if run.outcome else "nothing measured"
+        paper = f"{run.paper[0]} ({run.paper[1]})" if run.paper else ""
+        steps = f"{run.lines[-1]['step']:,}" if run.lines else "0"
+        steps += "" if run.finished else " (not finished)"
+        model = _model_name(run).removeprefix("A ").removeprefix("network of ")
+        cells = (
+            run.name,
+            run.task,
+            model,
+            size.get("parameters", ""),
+            steps,
+            size.get("training time", ""),
+            result,
+            paper,
+        )
+        rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
+    titles = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="The runs"><table class="text">'
+        f"<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _asked(run: Reported) -> str:
+    commands = [run.config.get("command", []), *(each["command"] for each in run.config.get("resumed", []))]
+    listed = "".join(f"<pre>{escape(shlex.join(command))}</pre>" for command in commands if command)
+    seed = (
+        f"<p>Seed {escape(run.config.get('seed', 'not known'))}, started {escape(run.config.get('started', ''))}.</p>"
+    )
+    of = f"the recipe {run.recipe}" if run.recipe else "the defaults"
+    if not run.changed:
+        return f"{listed}{seed}<p>All options are those of {escape(of)}.</p>"
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td><td>{escape(usual)}</td></tr>'
+        for name, value, usual in run.changed
+    )
+    return (
+        f"{listed}{seed}<p>Options that differ from {escape(of)}:</p>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Options"><table class="text"><thead><tr>'
+        f'<th scope="col">option</th><th scope="col">here</th><th scope="col">there</th></tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _training(runs: Sequence[Reported]) -> str:
+    parts = []
+    for metric in dict.fromkeys(run.metric for run in runs):
+        own = [run for run in runs if run.metric == metric]
+        accuracy = metric.endswith("accuracy")
+        factor = 100 if accuracy else 1
+        series = [(run.name, [(step, factor * value) for step, value in run.curve]) for run in own]
+        reference = next((run.reference for run in own if run.reference), None)
+        up = metric.replace("_", " ") + (" (%)" if accuracy else "")
+        drawn = svg.curves(series, across="training step", up=up, logarithmic=not accuracy, reference=reference)
+        parts.append(f"<div><h3>{escape(up)} in evaluations</h3>{drawn}</div>")
+    series = [
+        (
+            run.name,
+            [(line["step"], float(line["train_loss"])) for line in run.lines if line.get("train_loss") is not None],
+        )
+        for run in runs
+    ]
+    if any(points for _, points in series):
+        drawn = svg.curves(series, across="training step", up="training loss", logarithmic=True)
+        parts.append(f"<div><h3>training loss</h3>{drawn}</div>")
+    return f'<div class="columns">{"".join(parts)}</div>'
+
+
+def _results(runs: Sequence[Reported]) -> str:
+    def numbers(run: Reported) -> str:
+        rows = []
+        if run.result.get("best"):
+            step = run.result.get("best_step")
+            rows += [(f"validation, step {step:,}", name, value) for name, value in run.result["best"].items()]
+        rows += [("test", name, value) for name, value in (run.result.get("test") or {}).items()]
+        if not rows and run.outcome:
+            rows = [("so far", run.outcome[0], run.outcome[1])]
+        cells = "".join(
+            f'<tr><th scope="row">{escape(on)}</th><td>{escape(name.replace("_", " "))}</td>'
+            f"<td>{escape(value_of(name, value) if isinstance(value, float) else value)}</td></tr>"
+            for on, name, value in rows
+        )
+        paper = (
+            f"<p>The paper: <strong>{escape(run.paper[0])}</strong>, {escape(run.paper[1])}.</p>" if run.paper else ""
+        )
+        return f'<table class="text narrow"><tbody>{cells}</tbody></table>{paper}'
+
+    return _columns(runs, numbers)
+
+
+def _answers(run: Reported) -> str:
+    parts = []
+    if run.confusion:
+        counts, names, on = run.confusion
+        total = sum(map(sum, counts))
+        right = sum(counts[i][i] for i in range(len(names)))
+        parts.append(f"<p>{escape(f'{right:,} of {total:,} are right ({right / total:.2%}), on {on}')}.</p>")
+        parts.append(svg.matrix(counts, names))
+    if run.answers:
+        parts.append(svg.scatter(run.answers, across="right answer", up="the network's answer"))
+        parts.append(f'<p class="small">{len(run.answers)} fresh sequences; on the line, answers are right.</p>')
+    parts += [f'<p class="small">{escape(text)}</p>' for text in run.missing]
+    return "".join(parts) or '<p class="small">Not shown for this task.</p>'
+
+
+def _memory(runs: Sequence[Reported]) -> str:
+    said = (
+        f"How many neurons keep {EPSILON:.0%} of what they hold for so many steps: ln {EPSILON:g} / ln |u|, for every "
+        "neuron's recurrent weight u."
+    )
+
+    def histograms(run: Reported) -> str:
+        layers = layers_of(run.model)
+        if not layers:
+            return '<p class="small">Its neurons have no recurrent weight of their own.</p>'
+        shown = [(layer.name, layer.recurrent_weight) for layer in layers]
+        if len(shown) > _SHOWN:
+            shown = [(f"all {len(shown)} layers", torch.cat([u for _, u in shown]))]
+        most = max(max(memory_counts(u)) for _, u in shown)
+        drawn = "".join(svg.histogram(memory_counts(u), _BIN_NAMES, title=name, most=most) for name, u in shown)
+        return f'<div class="histograms">{drawn}</div>'
+
+    return f'<p class="small">{escape(said)}</p>{_columns(runs, histograms)}'
+
+
+def _gradients(runs: Sequence[Reported]) -> str:
+    flows = [(run.name, run.gradients) for run in runs if run.gradients]
+    if not flows:
+        return '<p class="small">Not measured: it takes training batches, and is done with --full.</p>'
+    parts = []
+    for what, first, across in (("time", 1, "time step"), ("depth", 2, "layer")):
+        series = [(name, list(enumerate(flow[what], first))) for name, flow in flows if flow[what]]
+        if series:
+            drawn = svg.curves(series, across=across, up="mean gradient norm")
+            parts.append(f"<div><h3>over {what}</h3>{drawn}</div>")
+    return f'<div class="columns">{"".join(parts)}</div>'
+
+
+def _machine(run: Reported) -> str:
+    rows = [("time", _minutes(run.lines[-1].get("seconds") if run.lines else None))]
+    rows += [("threads", run.config.get("threads", "")), ("processes", run.config.get("processes", ""))]
+    rows += list(run.config.get("machine", {}).items())
+    cells = "".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
+    return f'<table class="text narrow"><tbody>{cells}</tbody></table>'
+
+
+def read_run(path: Path, **about: Any) -> Reported:
+    """A run from its folder, with what else is known of it; see `Reported`."""
+    folder = RunFolder(path)
+    if not folder.config.exists():
+        raise FileNotFoundError(f"runs must be folders of runs, and {path} holds no config.json")
+    result = folder.read_json(folder.result) if folder.result.exists() else {}
+    return Reported(config=folder.read_json(folder.config), lines=folder.read_metrics(), result=result, **about)

@@ -1,0 +1,132 @@
+"""Histograms of the recurrent weights by layer, before and after training: the paper's figure of section 5.3.3."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..training.checkpoint import write_atomically
+from ..training.options import check_count
+from .neurons import layers_of
+
+NEAR = 0.1
+"""How far from 0 or from 1 a |u| counts as near it."""
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """The recurrent weights of a layer."""
+
+    name: str
+    """The weight's name in the model."""
+    after: list[float]
+    """u of each neuron."""
+    before: list[float] | None
+    """The same before training, where that is known."""
+    counts_after: list[int]
+    """Neurons in each bin; the bins are the same for all layers."""
+    counts_before: list[int] | None
+    near_zero: float
+    """The share of neurons with |u| < 0.1 after training: they hardly remember the step before."""
+    near_one: float
+    """The share with 0.9 <= |u|."""
+    negative: float
+    """The share with u < 0."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What `weights` found."""
+
+    edges: list[float]
+    """Of the bins, one more than bins."""
+    layers: list[LayerWeights]
+
+
+def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40) -> Weights:
+    """The recurrent weights of a model and their histograms, layer by layer.
+
+    Args:
+        model: any that holds independent recurrent weights.
+        before: the same model with the weights that its training began with; None where they are not known.
+        bins: of the histograms, between the least and the largest weight of all layers, with 0 and 1 in any case.
+    """
+    check_count("bins", bins)
+    layers = layers_of(model)
+    earlier = None if before is None else layers_of(before)
+    if earlier is not None:
+        shapes = [[(layer.name, layer.u.shape) for layer in each] for each in (layers, earlier)]
+        if shapes[0] != shapes[1]:
+            raise ValueError("before must be the same model as the other, got one with other recurrent layers")
+    every = torch.cat([layer.u for layer in (*layers, *(earlier or []))])
+    edges = np.linspace(min(0.0, float(every.min())), max(1.0, float(every.max())), bins + 1)
+    found = []
+    for place, layer in enumerate(layers):
+        u = layer.u
+        old = None if earlier is None else earlier[place].u
+        found.append(
+            LayerWeights(
+                name=layer.name,
+                after=u.tolist(),
+                before=None if old is None else old.tolist(),
+                counts_after=np.histogram(u.numpy(), edges)[0].tolist(),
+                counts_before=None if old is None else np.histogram(old.numpy(), edges)[0].tolist(),
+                near_zero=_share(u.abs() < NEAR),
+                near_one=_share(u.abs() >= 1 - NEAR),
+                negative=_share(u < 0),
+            )
+        )
+    return Weights(edges.tolist(), found)
+
+
+def untrained(config: Any, seed: int) -> nn.Module:
+    """A model as a recipe's training begins with it: built from its configuration, its weights drawn by the seed.
+
+    The distributions are those of the run in any case. The numbers are, where this version of the package draws them in
+    the same order as the one that trained it.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: nn.Module = config.build()
+    return model
+
+
+def _share(which: torch.Tensor) -> float:
+    return float(which.double().mean())
+
+
+def write(found: Weights, about: dict[str, Any], out: Path) -> str:
+    """Write weights.json and weights.png into a folder, and return a table."""
+    from .runs import table
+
+    write_atomically(out / "weights.json", (json.dumps({**about, **asdict(found)}, ensure_ascii=False) + "\n").encode())
+    draw(found, out / "weights.png")
+    head = "layer, neurons, near 0, near 1, negative"
+    rows = []
+    for number, layer in enumerate(found.layers, 1):
+        shares = [f"{100 * share:.0f} %" for share in (layer.near_zero, layer.near_one, layer.negative)]
+        rows.append([number, len(layer.after), *shares])
+    return table(head, rows)
+
+
+def draw(found: Weights, path: Path) -> Path:
+    """A panel for each layer, in rows of six: filled after training, outlined before."""
+    from .curves import new_grid, save_figure
+
+    figure, axes = new_grid(len(found.layers), across=min(6, len(found.layers)))
+    for number, (axis, layer) in enumerate(zip(axes, found.layers, strict=True), 1):
+        axis.stairs(layer.counts_after, found.edges, fill=True, color="#56b4e9", label="after training")
+        if layer.counts_before is not None:
+            axis.stairs(layer.counts_before, found.edges, color="#d55e00", linewidth=1.2, label="before")
+        axis.set_title(f"layer {number}", fontsize=9)
+        axis.set_xlabel("u")
+    axes[0].set_ylabel("neurons")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    save_figure(figure, path)
+    return path

@@ -1,0 +1,141 @@
+"""`indrnn analyse memory`, `weights`, `ablate`, `complexity`: what the neurons of trained networks remember."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+
+from ..layers.bound import EPSILON
+from ..recipes import Recipe
+from ..training import RunFolder
+from ..training.options import check_count
+from ..training.processes import Processes, choose_device
+from .main import UsageError, say
+from .parse import Parser
+from .runs import _best, _check_free, _recorded, _with_data
+
+Bounds = tuple[float, float]
+
+
+@dataclass
+class MemoryOptions:
+    """Draw how many steps each neuron of a run remembers, by its recurrent weight and as measured on sequences."""
+
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    out: Path | None = None
+    """Where memory.json and memory.png go; results/insight/NAME if none is given."""
+    items: int = 64
+    """Validation sequences to measure on, at least; 0 for none, and no data is needed."""
+    epsilon: float = EPSILON
+    """What counts as an influence: memory is the steps until a state's influence is below it."""
+    bounds: Bounds = (0.1, 0.5)
+    """Where short memory ends and long memory begins, as shares of a sequence."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    data_dir: Path | None = None
+    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+@dataclass
+class WeightsOptions:
+    """Draw histograms of a run's recurrent weights, layer by layer, before and after training."""
+
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    out: Path | None = None
+    """Where weights.json and weights.png go; results/insight/NAME if none is given."""
+    bins: int = 40
+    """Of each histogram."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+def _memory(arguments: list[str]) -> int:
+    options = MEMORY(arguments)
+    from ..analysis import memory, neurons
+
+    memory.check_epsilon(options.epsilon)
+    memory.check_bounds(options.bounds)
+    check_count("items", options.items, 0)
+    opened = _Opened(options.run, options.out, "memory", options.overwrite)
+    measures = None
+    if options.items:
+        task = _with_data(opened.recipe, options.data_dir, options.run).task()
+        model = opened.model.to(choose_device(options.device, Processes()))
+
+        def measures() -> None:
+            for _ in neurons.some(task, model, options.items):
+                pass
+
+    found = memory.memory(opened.model, epsilon=options.epsilon, bounds=options.bounds, run=measures)
+    say(memory.write(found, opened.about, opened.out))
+    return opened.say_drawn("memory")
+
+
+def _weights(arguments: list[str]) -> int:
+    options = WEIGHTS(arguments)
+    check_count("bins", options.bins)
+    from ..analysis import weights
+
+    opened = _Opened(options.run, options.out, "weights", options.overwrite)
+    before: torch.nn.Module | None = weights.untrained(opened.recipe.model_config(), opened.recipe.seed)
+    if "init_from" in opened.recorded:
+        before = None
+        say(f"{options.run} began with the weights of {opened.recorded['init_from']}: shown after training alone")
+    say(weights.write(weights.weights(opened.model, before, bins=options.bins), opened.about, opened.out))
+    return opened.say_drawn("weights")
+
+
+class _Opened:
+    """A run of independent neurons, and a folder that can be written to."""
+
+    recorded: dict[str, Any]
+    recipe: Recipe
+
+    def __init__(self, run: Path, out: Path | None, name: str, overwrite: bool) -> None:
+        from ..analysis.neurons import layers_of
+
+        self.recorded, self.recipe = _recorded(run)
+        self.out = out or Path("results/insight") / run.resolve().name
+        _check_free(self.out, name, overwrite)
+        self.model, _ = _best(run, self.recipe)
+        try:
+            layers_of(self.model)
+        except ValueError as error:
+            raise UsageError(f"run: {run}: {error}") from None
+        self.about = {"run": run.resolve().name, "command": shlex.join(self.recorded["command"])}
+        RunFolder(self.out).prepare()
+
+    def say_drawn(self, name: str) -> int:
+        """Where the picture is."""
+        say(f"drawn in {self.out / name}.png")
+        return 0
+
+
+MEMORY, WEIGHTS = Parser("analyse memory", MemoryOptions), Parser("analyse weights", WeightsOptions)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One analysis of the command line."""
+
+    parser: Parser
+    run: Callable[[list[str]], int]
+    about: str
+    takes: str = field(default="RUN")
+
+
+KINDS = {
+    "memory": Kind(MEMORY, _memory, "draw how long each neuron remembers, by its weight and as measured"),
+    "weights": Kind(WEIGHTS, _weights, "draw histograms of the recurrent weights before and after training"),
+}
+"""By name."""

@@ -1,0 +1,146 @@
+"""Pages in a real browser: nothing goes wrong, and what is drawn is answered as in PyTorch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import indrnn
+from indrnn.analysis.explorer import adding, explore, pixels, recorded
+from indrnn.models import Head, Plain
+
+ROOT = Path(__file__).parents[3]
+KEPT = ROOT / "results" / "pixels" / "mnist-6-fast"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: pages are not opened in a browser"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser can be driven")
+    with driver.sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield made
+        made.close()
+
+
+def opened(browser: Any, path: Path, *, width: int = 1280, dark: bool = False) -> tuple[Any, list[str]]:
+    """A page, and a list of what goes wrong in it, which grows."""
+    context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme="dark" if dark else "light")
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: wrong.append(request.url) if not request.url.startswith("file:") else None)
+    page.goto(path.as_uri())
+    page.wait_for_function("document.documentElement.dataset.runs > 0")
+    return page, wrong
+
+
+def probabilities(page: Any) -> torch.Tensor:
+    return torch.tensor(page.evaluate("network.answer(view.run).probabilities"), dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.nn.Module]:
+    """The page of the kept run."""
+    model = indrnn.load(KEPT)
+    folder = os.environ.get("INDRNN_DATA")
+    samples = pixels(data_dir=Path(folder) if folder else Path("nowhere"))
+    return explore(model, samples, tmp_path_factory.mktemp("page") / "digits.html", title="mnist-6-fast"), model
+
+
+SEVEN = [(60, 60), (215, 55), (150, 150), (110, 240)]
+
+
+def draw(page: Any, points: list[tuple[int, int]]) -> None:
+    """By the mouse, on a pad of 280 × 280."""
+    box = page.locator(".pad").bounding_box()
+    places = [(box["x"] + x * box["width"] / 280, box["y"] + y * box["height"] / 280) for x, y in points]
+    before = page.evaluate("document.documentElement.dataset.runs")
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    for place in places[1:]:
+        page.mouse.move(*place, steps=12)
+    page.mouse.up()
+    page.wait_for_function("before => document.documentElement.dataset.runs > before", arg=before)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_drawn_digit_is_classified_as_in_torch(
+    browser: Any, digits: tuple[Path, torch.nn.Module], width: int
+) -> None:
+    path, model = digits
+    page, wrong = opened(browser, path, width=width)
+    draw(page, SEVEN)
+    image = torch.tensor(page.evaluate("Array.from(source.image())"), dtype=torch.float32)
+    assert image.sum() > 0
+    with torch.no_grad():
+        expected = model((image / 128 - 1).view(784, 1, 1))[0].double().softmax(1).squeeze(0)
+    torch.testing.assert_close(probabilities(page), expected, rtol=0, atol=1e-4)
+    assert page.locator("#answer").text_content() == str(int(expected.argmax())) == "7"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert wrong == []
+
+
+def test_all_is_done_by_keyboard(browser: Any, digits: tuple[Path, torch.nn.Module]) -> None:
+    page, wrong = opened(browser, digits[0], dark=True)
+    page.locator(".pad").focus()
+    page.keyboard.press("Space")
+    for _ in range(14):
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Space")
+    assert page.locator("#answer").text_content() == "1"
+    page.locator("#step").focus()
+    page.keyboard.press("Home")
+    assert page.locator("#steps").text_content() == "step 1 of 784"
+    first = page.locator("#neuron").text_content()
+    page.locator("#dots").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#neuron").text_content() != first
+    page.locator("th[data-key=u] button").press("Enter")
+    shown = [float(text) for text in page.locator("#rows td:nth-child(2)").all_text_contents()]
+    assert shown == sorted(shown, reverse=True)
+    page.get_by_label("Layer", exact=True).select_option("0")
+    assert page.locator("#count").text_content() == "128 of 768 neurons"
+    page.locator("#rows button").nth(3).press("Enter")
+    page.wait_for_function("document.querySelector('#lost strong') !== null")
+    assert wrong == []
+
+
+def test_marks_are_moved(browser: Any, tmp_path: Path) -> None:
+    model = Head(Plain(2, 8, 2, norm=None), 1, "SequenceRegressor").build().eval()
+    page, wrong = opened(browser, explore(model, adding(30), tmp_path / "adding.html"))
+    page.get_by_label("First marked step").fill("11")
+    page.get_by_label("Second marked number").fill("0.25")
+    given = torch.tensor(page.evaluate("Array.from(view.input)")).view(30, 1, 2)
+    assert given[:, 0, 1].nonzero().flatten().tolist() == [11, 24]
+    assert given[24, 0, 0] == 0.25
+    with torch.no_grad():
+        expected = model(given)[0].item()
+    assert page.evaluate("network.answer(view.run).outputs[0]") == pytest.approx(expected, abs=1e-4)
+    assert wrong == []
+
+
+def test_labels_of_strangers_run_nothing(browser: Any, tmp_path: Path) -> None:
+    evil = "<img src=x onerror=alert(1)></script><script>alert(1)</script>"
+    model = Head(Plain(3, 4, 1), 2).build().eval()
+    samples = recorded(
+        [torch.randn(9, 3), torch.randn(6, 3)], labels=[evil, "b"], classes=[evil, evil + "2"], note=evil
+    )
+    page, wrong = opened(browser, explore(model, samples, tmp_path / "evil.html", title=evil, facts=[(evil, evil)]))
+    page.get_by_label("Sequence", exact=True).select_option("1")
+    assert page.evaluate("view.run.T") == 6
+    assert page.locator("#title").text_content() == evil
+    assert page.locator("img").count() == 0
+    assert wrong == []

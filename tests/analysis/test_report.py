@@ -1,0 +1,108 @@
+"""The report's numbers, and its page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from indrnn.analysis.report import Reported, confusion, headline, memory_counts, page_of
+from indrnn.layers.bound import EPSILON
+from indrnn.models import Head, Plain
+
+from .pages import Page, assert_one_file
+
+EVIL = "</title></pre><script>alert(1)</script>'\"&"
+
+
+def reported(name: str = "run", **more: Any) -> Reported:
+    config = {
+        "command": ["indrnn", "train", "it", "--name", EVIL],
+        "seed": 3,
+        "started": "today",
+        "training": {"steps": 40},
+        "machine": {"cpu": EVIL},
+    }
+    lines = [{"step": 10 * i, "accuracy": 0.2 * i, "train_loss": 1 / i, "seconds": 7.0 * i} for i in (1, 2, 3, 4)]
+    result = {"steps": 40, "best_step": 40, "best": {"accuracy": 0.8}, "test": {"loss": 0.5, "accuracy": 0.75}}
+    given = {"task": "a task", "data": "some data", "metric": "accuracy", "config": config, "lines": lines} | more
+    return Reported(name=name, result=given.pop("result", result), **given)
+
+
+def test_memory_counts_are_those_of_powers() -> None:
+    """Against the definition: the first whole number of steps after which |u|^steps is below ε."""
+    u = torch.cat([torch.rand(200) ** 0.1, torch.tensor([0.0, 1.0, -1.0, -0.5, 0.99999])])
+    upper = [1, 10, 100, 1000, 10_000, math.inf]
+    expected = [0] * 6
+    for value in u.abs().double().tolist():
+        expected[next(i for i, steps in enumerate(upper) if math.isinf(steps) or value**steps <= EPSILON)] += 1
+    assert memory_counts(u.double()) == expected
+
+
+def test_confusion_counts() -> None:
+    right, answered = torch.randint(0, 5, (300,)), torch.randint(0, 5, (300,))
+    counts = confusion(right, answered, 5)
+    for i in range(5):
+        for j in range(5):
+            assert counts[i][j] == int(((right == i) & (answered == j)).sum())
+
+
+def test_what_is_said_first() -> None:
+    assert headline({"loss": 0.1, "accuracy": 0.9}) == ("accuracy", 0.9)
+    assert headline({"test_mse": 1e-3}) == ("test_mse", 1e-3)
+    assert headline({"other": 2}) == ("other", 2.0)
+    assert headline({}) is None
+    run = reported(paper=("99 %", "Table 1"), model=Head(Plain(1, 7, 3), 2).build())
+    page = assert_one_file(page_of([run]))
+    lead = next(text for text in page.texts if "was trained on" in text)
+    for part in ("3 recurrent layers", "a task", "test accuracy of 75.00 %", "40 steps", "in the paper: 99 %, Table 1"):
+        assert part in lead
+    assert page.texts.index(lead) < page.texts.index("What was asked")
+
+
+def test_a_run_that_is_not_finished() -> None:
+    run = reported(result={})
+    assert run.outcome == ("best evaluation, accuracy", 0.8)
+    page = assert_one_file(page_of([run]))
+    assert any("so far, after 40 of 40 steps" in text for text in page.texts)
+    assert reported(lines=[], result={}).outcome is None
+    assert_one_file(page_of([reported(lines=[], result={})]))
+
+
+def test_runs_side_by_side() -> None:
+    runs = [reported("one"), reported("two", metric="loss", result={})]
+    page = assert_one_file(page_of(runs))
+    assert "2 runs side by side" in page.texts
+    for name in ("one", "two"):
+        assert page.texts.count(name) > 3
+    with pytest.raises(ValueError, match="at least one"):
+        page_of([])
+
+
+def test_text_of_strangers_stays_text() -> None:
+    run = reported(
+        EVIL,
+        task=EVIL,
+        data=EVIL,
+        recipe=EVIL,
+        paper=(EVIL, EVIL),
+        changed=[(EVIL, EVIL, EVIL)],
+        confusion=([[1, 0], [0, 1]], [EVIL, "b"], EVIL),
+        answers=[(0.0, 0.1), (1.0, 0.9)],
+        gradients={"time": [1.0, 2.0], "depth": [1.0]},
+        missing=[EVIL],
+        reference=(0.5, EVIL),
+    )
+    for runs in ([run], [run, run]):
+        text = page_of(runs)
+        page = assert_one_file(text)
+        assert "script" not in [tag for tag, _ in page.elements]
+        assert any(EVIL in each for each in page.texts)
+
+
+def test_a_model_without_independent_neurons() -> None:
+    run = reported(model=torch.nn.Linear(2, 3))
+    page: Page = assert_one_file(page_of([run]))
+    assert any("no recurrent weight of their own" in text for text in page.texts)
