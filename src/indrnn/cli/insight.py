@@ -59,6 +59,45 @@ class WeightsOptions:
     """Replace what is there."""
 
 
+@dataclass
+class AblateOptions:
+    """Measure a run without the neurons of short, middle and long memory, layer by layer: which does the task need?
+
+    On validation data, with silenced neurons giving zero; the run stays as it is.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    out: Path | None = None
+    """Where ablate.json and ablate.png go; results/insight/NAME if none is given."""
+    items: int = 500
+    """Validation items to measure on, at least."""
+    controls: int = 1
+    """Random draws of as many neurons to compare each group with."""
+    epsilon: float = EPSILON
+    """What counts as an influence: memory is the steps until a state's influence is below it."""
+    bounds: Bounds = (0.1, 0.5)
+    """Where short memory ends and long memory begins, as shares of a sequence."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    data_dir: Path | None = None
+    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+@dataclass
+class ComplexityOptions:
+    """Draw the time of a training step over the length of a sequence, from what `indrnn bench layer` measured."""
+
+    measured: tyro.conf.Positional[Path] = Path("results/bench/layer.json")
+    """The file that it wrote."""
+    out: Path = Path("results/insight")
+    """Where complexity.json and complexity.png go."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
 def _memory(arguments: list[str]) -> int:
     options = MEMORY(arguments)
     from ..analysis import memory, neurons
@@ -95,6 +134,40 @@ def _weights(arguments: list[str]) -> int:
     return opened.say_drawn("weights")
 
 
+def _ablate(arguments: list[str]) -> int:
+    options = ABLATE(arguments)
+    from ..analysis import ablate, memory
+
+    memory.check_epsilon(options.epsilon)
+    memory.check_bounds(options.bounds)
+    check_count("items", options.items)
+    check_count("controls", options.controls, 0)
+    opened = _Opened(options.run, options.out, "ablate", options.overwrite)
+    task = _with_data(opened.recipe, options.data_dir, options.run).task()
+    found = ablate.ablate(
+        opened.model.to(choose_device(options.device, Processes())),
+        task,
+        items=options.items,
+        epsilon=options.epsilon,
+        bounds=options.bounds,
+        controls=options.controls,
+    )
+    say(ablate.write(found, opened.about, opened.out))
+    return opened.say_drawn("ablate")
+
+
+def _complexity(arguments: list[str]) -> int:
+    options = COMPLEXITY(arguments)
+    from ..analysis import complexity
+
+    found = complexity.curves(options.measured)
+    _check_free(options.out, "complexity", options.overwrite)
+    RunFolder(options.out).prepare()
+    say(complexity.write(found, {"from": options.measured.name}, options.out))
+    say(f"drawn in {options.out / 'complexity.png'}")
+    return 0
+
+
 class _Opened:
     """A run of independent neurons, and a folder that can be written to."""
 
@@ -122,6 +195,7 @@ class _Opened:
 
 
 MEMORY, WEIGHTS = Parser("analyse memory", MemoryOptions), Parser("analyse weights", WeightsOptions)
+ABLATE, COMPLEXITY = Parser("analyse ablate", AblateOptions), Parser("analyse complexity", ComplexityOptions)
 
 
 @dataclass(frozen=True)
@@ -137,5 +211,7 @@ class Kind:
 KINDS = {
     "memory": Kind(MEMORY, _memory, "draw how long each neuron remembers, by its weight and as measured"),
     "weights": Kind(WEIGHTS, _weights, "draw histograms of the recurrent weights before and after training"),
+    "ablate": Kind(ABLATE, _ablate, "measure a run without the neurons of a range of memory, layer by layer"),
+    "complexity": Kind(COMPLEXITY, _complexity, "draw the time against LSTM over T, from `indrnn bench layer`", "FILE"),
 }
 """By name."""
