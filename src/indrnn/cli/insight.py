@@ -13,7 +13,7 @@ import tyro
 
 from ..layers.bound import EPSILON
 from ..recipes import Recipe
-from ..training import RunFolder
+from ..training import RunFolder, Task
 from ..training.options import check_count
 from ..training.processes import Processes, choose_device
 from .main import UsageError, say
@@ -108,13 +108,14 @@ def _memory(arguments: list[str]) -> int:
     opened = _Opened(options.run, options.out, "memory", options.overwrite)
     measures = None
     if options.items:
-        task = _with_data(opened.recipe, options.data_dir, options.run).task()
+        task = opened.task(options.data_dir)
         model = opened.model.to(choose_device(options.device, Processes()))
 
         def measures() -> None:
             for _ in neurons.some(task, model, options.items):
                 pass
 
+    opened.prepare()
     found = memory.memory(opened.model, epsilon=options.epsilon, bounds=options.bounds, run=measures)
     say(memory.write(found, opened.about, opened.out))
     return opened.say_drawn("memory")
@@ -126,6 +127,7 @@ def _weights(arguments: list[str]) -> int:
     from ..analysis import weights
 
     opened = _Opened(options.run, options.out, "weights", options.overwrite)
+    opened.prepare()
     before: torch.nn.Module | None = weights.untrained(opened.recipe.model_config(), opened.recipe.seed)
     if "init_from" in opened.recorded:
         before = None
@@ -143,7 +145,8 @@ def _ablate(arguments: list[str]) -> int:
     check_count("items", options.items)
     check_count("controls", options.controls, 0)
     opened = _Opened(options.run, options.out, "ablate", options.overwrite)
-    task = _with_data(opened.recipe, options.data_dir, options.run).task()
+    task = opened.task(options.data_dir)
+    opened.prepare()
     found = ablate.ablate(
         opened.model.to(choose_device(options.device, Processes())),
         task,
@@ -169,7 +172,7 @@ def _complexity(arguments: list[str]) -> int:
 
 
 class _Opened:
-    """A run of independent neurons, and a folder that can be written to."""
+    """A run of independent neurons, and the folder that is to be written to."""
 
     recorded: dict[str, Any]
     recipe: Recipe
@@ -177,6 +180,7 @@ class _Opened:
     def __init__(self, run: Path, out: Path | None, name: str, overwrite: bool) -> None:
         from ..analysis.neurons import layers_of
 
+        self.run = run
         self.recorded, self.recipe = _recorded(run)
         self.out = out or Path("results/insight") / run.resolve().name
         _check_free(self.out, name, overwrite)
@@ -186,6 +190,13 @@ class _Opened:
         except ValueError as error:
             raise UsageError(f"run: {run}: {error}") from None
         self.about = {"run": run.resolve().name, "command": shlex.join(self.recorded["command"])}
+
+    def task(self, data_dir: Path | None) -> Task:
+        """Its data."""
+        return _with_data(self.recipe, data_dir, self.run).task()
+
+    def prepare(self) -> None:
+        """Make the folder, once everything else is there and before any work is done."""
         RunFolder(self.out).prepare()
 
     def say_drawn(self, name: str) -> int:
