@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from indrnn.analysis import gradients
 from indrnn.models import AnyNetwork, Baseline, Dense, Head, Plain, Residual
+from indrnn.networks import PlainIndRNN, SequenceClassifier
+from indrnn.tasks.adding import Adding
 from indrnn.tasks.pixels import Pixels
-from indrnn.training import Shard
+from indrnn.training import Batch, Shard, TensorTask
 
 pytest.importorskip("matplotlib")
 
@@ -62,6 +64,52 @@ def test_the_flow_is_the_mean_of_gradients_taken_one_by_one() -> None:
         over_depth += torch.stack([g.norm() for g in torch.autograd.grad(loss, weights)]) / 3
     torch.testing.assert_close(torch.tensor(flow["time"]), over_time)
     torch.testing.assert_close(torch.tensor(flow["depth"]), over_depth)
+
+
+def test_batch_first_and_embedded_tokens() -> None:
+    """Any task: here one of tokens, whose input has no gradient, in a model of its own."""
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(11, 4)
+            self.head = SequenceClassifier(PlainIndRNN(4, 5, 2, norm=None, batch_first=True), 3)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.head(self.embedding(tokens))[0]  # type: ignore[no-any-return]
+
+    net = Tokens()
+    tokens, labels = torch.randint(11, (12, 7)), torch.arange(12) % 3
+    data = TensorTask((tokens, labels), batch_size=5)
+    flow = gradients.gradient_flow(net, data, batches=3)
+    expected = torch.zeros(7)
+    for item in range(12):
+        x = net.embedding(tokens[item : item + 1])
+        (gradient,) = torch.autograd.grad(F.cross_entropy(net.head(x)[0], labels[item : item + 1]), x)
+        expected += gradient[0].norm(dim=-1) / 12
+    torch.testing.assert_close(torch.tensor(flow["time"]), expected)
+    assert not any(module._forward_pre_hooks for module in net.modules())
+
+
+def test_batches_of_several_lengths() -> None:
+    class Lengths(Adding):
+        def batch(self, step: int, shard: Shard) -> Batch:
+            return Adding(3 + step, 4).batch(step, shard)
+
+    net = Head(Plain(None, 5, 2, norm=None).sized(2, 5), 1, "SequenceRegressor").build()
+    time = gradients.gradient_flow(net, Lengths(3, 4), batches=3)["time"]
+    first = torch.zeros(3, 5)
+    for step in range(3):
+        batch = Adding(3 + step, 4).batch(step, Shard())
+        x = batch.inputs.requires_grad_()
+        loss = F.mse_loss(net(x)[0].squeeze(-1), batch.target)
+        first[step, : 3 + step] = 4 * torch.autograd.grad(loss, x)[0].norm(dim=-1).mean(1)
+    torch.testing.assert_close(torch.tensor(time), first.sum(0) / torch.tensor([3.0, 3, 3, 2, 1]))
+
+
+def test_a_model_without_a_network() -> None:
+    with pytest.raises(ValueError, match="model must hold a network or baseline of this package, got Linear"):
+        gradients.gradient_flow(nn.Linear(1, 2), task(), 1)
 
 
 def test_without_recurrence_nothing_flows_back_in_time() -> None:

@@ -243,9 +243,8 @@ def _decompose(matrix: Tensor, U: Tensor, steps: int, perturbation: float = 0.0)
         if not values.imag.any():
             values, vectors = values.real, vectors.real
         condition = float(torch.linalg.cond(vectors))
-        try:
-            inverse = torch.linalg.inv(vectors)
-        except torch.linalg.LinAlgError:  # exactly singular
+        inverse, singular = torch.linalg.inv_ex(vectors)
+        if singular:
             return _Eigen(values, vectors, torch.full_like(vectors, math.nan), math.inf, math.inf, perturbation)
     error = _error(values, vectors, inverse, U, steps)
     return _Eigen(values, vectors, inverse, condition, error, perturbation)
@@ -271,7 +270,8 @@ def _error(values: Tensor, vectors: Tensor, inverse: Tensor, U: Tensor, steps: i
 def _direction(size: int) -> Tensor:
     """A matrix of norm 1 with small entries everywhere, always the same."""
     matrix = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return matrix / torch.linalg.matrix_norm(matrix, 2)
+    norm: Tensor = torch.linalg.matrix_norm(matrix, 2)
+    return matrix / norm
 
 
 def _model(

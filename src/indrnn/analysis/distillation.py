@@ -1,1 +1,216 @@
-"""x"""
+"""`distil`: an IndRNN trained to give the outputs of another recurrent network, and how near it comes.
+
+For a nonlinear RNN there is no equal IndRNN as there is for a linear one (`from_rnn`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..layers import attach_constraint
+from ..networks import Dense, Plain, Residual, StepRegressor
+from ..training.options import check_count, check_seed
+from ..training.task import generator
+
+Item = Tensor | tuple[Tensor, Tensor]
+"""Inputs, or inputs and the task's targets, of which the batch is the first dimension."""
+Data = Item | Callable[[int], Item]
+
+HELD_OUT = 0.1
+"""The share of sequences in memory that is kept back to measure on."""
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """What `distil` made, measured on sequences that it was not trained on."""
+
+    model: StepRegressor
+    """(T, B, inputs) to (T, B, outputs of the RNN), in the RNN's layout."""
+    error: float
+    """‖ours − the RNN's‖ / ‖the RNN's‖, over all steps."""
+    per_step: list[float]
+    """The same at each step."""
+    readout_error: float | None
+    """The same of what the readout makes of both; None without a readout."""
+    task_error: dict[str, float] | None
+    """Mean squared error of the readout against the targets: of the "rnn", and of the "indrnn" in its place."""
+
+
+def distil(
+    rnn: nn.Module,
+    data: Data,
+    *,
+    config: Plain | Residual | Dense | None = None,
+    readout: Callable[[Tensor], Tensor] | None = None,
+    steps: int = 2000,
+    batch_size: int = 50,
+    lr: float = 2e-3,
+    seed: int = 0,
+) -> Distilled:
+    """Train an IndRNN to give the outputs of an RNN at every step.
+
+    Adam, with a learning rate that rises and falls over the training (one cycle), on the mean squared difference.
+
+    Args:
+        rnn: `torch.nn.RNN`, `LSTM` or `GRU`, or any module from (T, B, features) to outputs at each step, alone or as
+            the first of a tuple; with a true `batch_first`, from (B, T, features). It stays as it is.
+        data: sequences for it, of which a tenth is kept back; or a function that makes a batch from a number, called
+            with 0, 1, … in training and with numbers from `steps` on for the measurement. With targets, in a tuple,
+            also the task is measured.
+        config: the IndRNN; two layers of 128 neurons without norm if None.
+        readout: from the RNN's outputs to the answers of its task.
+        steps: of training.
+        batch_size: sequences in a batch, of data in memory.
+        lr: the largest learning rate.
+        seed: of the weights and the order of the sequences.
+
+    Example:
+        found = indrnn.distil(torch.nn.RNN(2, 128), torch.rand(50, 1000, 2))
+        found.error, found.model
+    """
+    check_count("steps", steps)
+    check_count("batch_size", batch_size)
+    check_seed(seed)
+    if not (isinstance(lr, (int, float)) and lr > 0):
+        raise ValueError(f"lr must be a positive number, got {lr!r}")
+    if not isinstance(rnn, nn.Module):
+        raise TypeError(f"rnn must be a module, got {type(rnn).__name__}")
+    batch_first = bool(getattr(rnn, "batch_first", False))
+    batches = _Batches(data, steps, batch_size, 0 if batch_first else 1, seed)
+    was = rnn.training
+    rnn.eval()
+    try:
+        first, _ = batches.train(0)
+        wanted = _outputs(rnn, first)
+        time = 1 if batch_first else 0
+        if wanted.dim() != 3 or wanted.shape[:2] != first.shape[:2]:
+            raise ValueError(
+                f"rnn must give an output at each step of inputs {tuple(first.shape)}, got {tuple(wanted.shape)}"
+            )
+        config = config or Plain(hidden_size=128, layers=2, norm=None)
+        sized = replace(config, batch_first=batch_first).sized(first.shape[-1], first.shape[time])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = StepRegressor(sized.build(), wanted.shape[-1])
+            model = model.to(first.device, first.dtype)
+            _train(model, rnn, batches, steps, lr)
+        return _measure(model, rnn, batches, readout, time)
+    finally:
+        rnn.train(was)
+
+
+class _Batches:
+    """Batches to train on, and others to measure on."""
+
+    def __init__(self, data: Data, steps: int, batch_size: int, batch_dim: int, seed: int) -> None:
+        self.steps, self.batch_size, self.batch_dim = steps, batch_size, batch_dim
+        self.make = data if callable(data) else None
+        if callable(data):
+            return
+        self.inputs, self.targets = _pair(data)
+        count = self.inputs.shape[batch_dim]
+        if count < 2:
+            raise ValueError(f"data must hold at least 2 sequences, got {count}")
+        if self.targets is not None and len(self.targets) != count:
+            raise ValueError(f"targets must be of the {count} sequences of data, got {len(self.targets)}")
+        order = torch.randperm(count, generator=generator(seed, "held out"))
+        kept = max(1, round(HELD_OUT * count))
+        self.rows = {"measure": order[:kept], "train": order[kept:]}
+        self.random = generator(seed, "order")
+
+    def train(self, step: int) -> tuple[Tensor, Tensor | None]:
+        """A batch of training."""
+        if self.make is not None:
+            return _pair(self.make(step))
+        rows = self.rows["train"]
+        return self._take(rows[torch.randint(len(rows), (self.batch_size,), generator=self.random)])
+
+    def measure(self) -> list[tuple[Tensor, Tensor | None]]:
+        """All batches to measure on."""
+        if self.make is not None:
+            return [_pair(self.make(self.steps + number)) for number in range(10)]
+        return [self._take(rows) for rows in self.rows["measure"].split(self.batch_size)]
+
+    def _take(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        inputs = self.inputs.index_select(self.batch_dim, rows.to(self.inputs.device))
+        return inputs, None if self.targets is None else self.targets[rows.to(self.targets.device)]
+
+
+def _pair(item: Any) -> tuple[Tensor, Tensor | None]:
+    inputs, targets = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
+    if not isinstance(inputs, Tensor) or inputs.dim() != 3 or not inputs.is_floating_point():
+        raise TypeError("data must be sequences of three dimensions, or a tuple of those and targets")
+    if targets is not None and not isinstance(targets, Tensor):
+        raise TypeError(f"targets must be a tensor, got {type(targets).__name__}")
+    return inputs, targets
+
+
+def _outputs(module: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        found = module(x)
+    output = found[0] if isinstance(found, tuple) else found
+    if not isinstance(output, Tensor):
+        raise TypeError(f"rnn must return a tensor, or one first in a tuple, got {type(output).__name__}")
+    return output
+
+
+def _train(model: StepRegressor, rnn: nn.Module, batches: _Batches, steps: int, lr: float) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    attach_constraint(optimizer, model)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(2, steps))
+    for step in range(steps):
+        x, _ = batches.train(step)
+        loss = F.mse_loss(model(x)[0], _outputs(rnn, x))
+        if not loss.isfinite():
+            raise RuntimeError(f"the loss is not finite at step {step}; a smaller lr than {lr} may do")
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    model.eval()
+
+
+def _measure(
+    model: StepRegressor, rnn: nn.Module, batches: _Batches, readout: Callable[[Tensor], Tensor] | None, time: int
+) -> Distilled:
+    off: list[Tensor] = []
+    size: list[Tensor] = []
+    read_off = read_size = 0.0
+    items = 0
+    squares = {"rnn": 0.0, "indrnn": 0.0}
+    with_targets = readout is not None
+    for x, targets in batches.measure():
+        theirs, ours = _outputs(rnn, x), _outputs(model, x)
+        others = [dim for dim in range(3) if dim != time]
+        off.append((ours - theirs).double().square().sum(others))
+        size.append(theirs.double().square().sum(others))
+        if readout is None:
+            continue
+        with torch.no_grad():
+            answers = {"rnn": readout(theirs), "indrnn": readout(ours)}
+        read_off += float((answers["indrnn"] - answers["rnn"]).double().square().sum())
+        read_size += float(answers["rnn"].double().square().sum())
+        if targets is None:
+            with_targets = False
+            continue
+        items += targets.numel()
+        for name, answer in answers.items():
+            if answer.shape != targets.shape:
+                raise ValueError(f"readout must give {tuple(targets.shape)} as the targets, got {tuple(answer.shape)}")
+            squares[name] += float((answer - targets).double().square().sum())
+    by_step, of_step = torch.stack(off).sum(0), torch.stack(size).sum(0)
+    tiny = torch.finfo(torch.float64).tiny
+    return Distilled(
+        model=model,
+        error=float((by_step.sum() / of_step.sum().clamp_min(tiny)).sqrt()),
+        per_step=(by_step / of_step.clamp_min(tiny)).sqrt().tolist(),
+        readout_error=None if readout is None else (read_off / max(read_size, tiny)) ** 0.5,
+        task_error={name: value / items for name, value in squares.items()} if with_targets else None,
+    )

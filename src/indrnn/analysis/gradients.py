@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..baselines import BaselineRNN
-from ..training import Shard, TensorTask
+from ..baselines import BaselineRNN, TransformerBaseline
+from ..layers import IndRNN
+from ..networks import Network
+from ..training import Shard, Task
 from ..training.checkpoint import write_atomically
 
 
@@ -24,16 +27,45 @@ def input_weights(model: nn.Module) -> list[Tensor]:
     return [module.weight for module in network.modules() if isinstance(module, nn.Linear)]
 
 
-def gradient_flow(model: nn.Module, task: TensorTask, batches: int) -> dict[str, list[float]]:
+class _NetworkInput:
+    """Keeps what a model's network is called with: the sequences, or what an embedding made of them.
+
+    Args:
+        model: the network, or a head or a language model over it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        kinds = (Network, BaselineRNN, TransformerBaseline, IndRNN, nn.RNNBase)
+        network = next((module for module in model.modules() if isinstance(module, kinds)), None)
+        if network is None:
+            raise ValueError(f"model must hold a network or baseline of this package, got {type(model).__name__}")
+        self.batch_first = bool(getattr(network, "batch_first", False))
+        self.input: Tensor | None = None
+        self.handle = network.register_forward_pre_hook(self._keep)
+
+    def _keep(self, _: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        x = arguments[0]
+        self.input = x if x.requires_grad else x.detach().requires_grad_()
+        return (self.input, *arguments[1:])
+
+    def norms(self, gradient: Tensor) -> Tensor:
+        """Of a batch's mean loss, by step: the sum over sequences of the norm for a sequence's own loss. (T,)."""
+        batch = 0 if self.batch_first else 1
+        norms: Tensor = torch.linalg.vector_norm(gradient.double() * gradient.shape[batch], dim=-1)
+        return norms.sum(dim=batch).cpu()
+
+
+def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[float]]:
     """Mean gradient norms over so many training batches, as in training but with the weights left as they are.
 
     Args:
         model: the model, on the device that it is to run on.
-        task: inputs (T, B, features) and labels.
-        batches: from the first of the epoch on.
+        task: any; of a language model, whose input has no gradient, that of the embedded tokens is taken.
+        batches: from the first of the training on.
 
     Returns:
-        "time": for each step, the mean over sequences of the norm of the gradient of a sequence's loss at the input.
+        "time": for each step, the mean over sequences of the norm of the gradient of a sequence's loss at the input of
+        the network. Of batches of several lengths, a step's mean is over those that have it.
         "depth": for each layer's input weights but the first's, the mean over batches of the norm of the gradient of
         the batch's mean loss.
     """
@@ -42,24 +74,27 @@ def gradient_flow(model: nn.Module, task: TensorTask, batches: int) -> dict[str,
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.train()
     device = next(model.parameters()).device
-    over_time: Tensor | None = None
+    over_time, sequences = torch.zeros(0, dtype=torch.float64), torch.zeros(0)
     over_depth = torch.zeros(len(weights), dtype=torch.float64)
-    sequences = 0
+    at_network = _NetworkInput(model)
     try:
         for step in range(batches):
-            batch = task.batch(step, Shard()).to(device)
-            batch.inputs.requires_grad_()
-            at_input, *at_weights = torch.autograd.grad(task.loss(model, batch), [batch.inputs, *weights])
-            norms = (at_input.double() * batch.count).norm(dim=-1).sum(dim=1).cpu()
-            over_time = norms if over_time is None else over_time + norms
+            loss = task.loss(model, task.batch(step, Shard()).to(device))
+            x = at_network.input
+            assert x is not None
+            at_input, *at_weights = torch.autograd.grad(loss, [x, *weights])
+            norms = at_network.norms(at_input)
+            longer = (0, max(0, len(norms) - len(over_time)))
+            over_time, sequences = F.pad(over_time, longer), F.pad(sequences, longer)
+            over_time[: len(norms)] += norms
+            sequences[: len(norms)] += x.shape[0 if at_network.batch_first else 1]
             over_depth += torch.stack([gradient.double().norm() for gradient in at_weights]).cpu() if weights else 0
-            sequences += batch.count
     finally:
+        at_network.handle.remove()
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(kept[name])
         model.train(training)
-    assert over_time is not None
     return {"time": (over_time / sequences).tolist(), "depth": (over_depth / batches).tolist()}
 
 
@@ -75,28 +110,27 @@ def write(flows: Sequence[dict[str, Any]], out: Path) -> Path:
 
 
 def draw(flows: Sequence[dict[str, Any]], path: Path) -> Path:
-    """Over time and over depth, all models and then those that are not IndRNNs alone, as the paper zooms in on them."""
+    """Over time and over depth, on a logarithmic axis: what an LSTM loses over a sequence is orders of magnitude."""
     from .curves import new_figure, save_figure
 
-    others = [flow for flow in flows if not flow["indrnn"]]
-    panels = [(what, shown) for what in ("time", "depth") for shown in (flows, others) if shown]
-    figure, axes = new_figure(len(panels), width=3.6)
-    names = [flow["name"] for flow in flows]
-    for axis, (what, shown) in zip(axes, panels, strict=True):
-        for flow in shown:
+    panels = [what for what in ("time", "depth") if any(flow[what] for flow in flows)]
+    figure, axes = new_figure(len(panels), width=4.6)
+    for axis, what in zip(axes, panels, strict=True):
+        for place, flow in enumerate(flows):
             values, first = flow[what], 1 if what == "time" else 2
             axis.plot(
                 range(first, first + len(values)),
                 values,
                 label=flow["name"],
-                color=f"C{names.index(flow['name'])}",
+                color=f"C{place}",
                 marker="" if what == "time" else "o",
                 markersize=3,
                 linewidth=1.2,
             )
         axis.set_xlabel("time step" if what == "time" else "layer")
-        axis.set_title(f"over {what}" + ("" if shown is flows else ", without the IndRNN"))
-        axis.set_ylim(bottom=0)
+        axis.set_title(f"over {what}")
+        if any(value > 0 for flow in flows for value in flow[what]):
+            axis.set_yscale("log")
     axes[0].set_ylabel("mean gradient norm")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False)

@@ -13,7 +13,7 @@ import tyro
 
 from ..layers.bound import EPSILON
 from ..recipes import Recipe
-from ..training import RunFolder
+from ..training import RunFolder, Task
 from ..training.options import check_count
 from ..training.processes import Processes, choose_device
 from .main import UsageError, say
@@ -59,6 +59,45 @@ class WeightsOptions:
     """Replace what is there."""
 
 
+@dataclass
+class AblateOptions:
+    """Measure a run without the neurons of short, middle and long memory, layer by layer: which does the task need?
+
+    On validation data, with silenced neurons giving zero; the run stays as it is.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    out: Path | None = None
+    """Where ablate.json and ablate.png go; results/insight/NAME if none is given."""
+    items: int = 500
+    """Validation items to measure on, at least."""
+    controls: int = 1
+    """Random draws of as many neurons to compare each group with."""
+    epsilon: float = EPSILON
+    """What counts as an influence: memory is the steps until a state's influence is below it."""
+    bounds: Bounds = (0.1, 0.5)
+    """Where short memory ends and long memory begins, as shares of a sequence."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    data_dir: Path | None = None
+    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+@dataclass
+class ComplexityOptions:
+    """Draw the time of a training step over the length of a sequence, from what `indrnn bench layer` measured."""
+
+    measured: tyro.conf.Positional[Path] = Path("results/bench/layer.json")
+    """The file that it wrote."""
+    out: Path = Path("results/insight")
+    """Where complexity.json and complexity.png go."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
 def _memory(arguments: list[str]) -> int:
     options = MEMORY(arguments)
     from ..analysis import memory, neurons
@@ -69,13 +108,14 @@ def _memory(arguments: list[str]) -> int:
     opened = _Opened(options.run, options.out, "memory", options.overwrite)
     measures = None
     if options.items:
-        task = _with_data(opened.recipe, options.data_dir, options.run).task()
+        task = opened.task(options.data_dir)
         model = opened.model.to(choose_device(options.device, Processes()))
 
         def measures() -> None:
             for _ in neurons.some(task, model, options.items):
                 pass
 
+    opened.prepare()
     found = memory.memory(opened.model, epsilon=options.epsilon, bounds=options.bounds, run=measures)
     say(memory.write(found, opened.about, opened.out))
     return opened.say_drawn("memory")
@@ -87,6 +127,7 @@ def _weights(arguments: list[str]) -> int:
     from ..analysis import weights
 
     opened = _Opened(options.run, options.out, "weights", options.overwrite)
+    opened.prepare()
     before: torch.nn.Module | None = weights.untrained(opened.recipe.model_config(), opened.recipe.seed)
     if "init_from" in opened.recorded:
         before = None
@@ -95,8 +136,43 @@ def _weights(arguments: list[str]) -> int:
     return opened.say_drawn("weights")
 
 
+def _ablate(arguments: list[str]) -> int:
+    options = ABLATE(arguments)
+    from ..analysis import ablate, memory
+
+    memory.check_epsilon(options.epsilon)
+    memory.check_bounds(options.bounds)
+    check_count("items", options.items)
+    check_count("controls", options.controls, 0)
+    opened = _Opened(options.run, options.out, "ablate", options.overwrite)
+    task = opened.task(options.data_dir)
+    opened.prepare()
+    found = ablate.ablate(
+        opened.model.to(choose_device(options.device, Processes())),
+        task,
+        items=options.items,
+        epsilon=options.epsilon,
+        bounds=options.bounds,
+        controls=options.controls,
+    )
+    say(ablate.write(found, opened.about, opened.out))
+    return opened.say_drawn("ablate")
+
+
+def _complexity(arguments: list[str]) -> int:
+    options = COMPLEXITY(arguments)
+    from ..analysis import complexity
+
+    found = complexity.curves(options.measured)
+    _check_free(options.out, "complexity", options.overwrite)
+    RunFolder(options.out).prepare()
+    say(complexity.write(found, {"from": options.measured.name}, options.out))
+    say(f"drawn in {options.out / 'complexity.png'}")
+    return 0
+
+
 class _Opened:
-    """A run of independent neurons, and a folder that can be written to."""
+    """A run of independent neurons, and the folder that is to be written to."""
 
     recorded: dict[str, Any]
     recipe: Recipe
@@ -104,6 +180,7 @@ class _Opened:
     def __init__(self, run: Path, out: Path | None, name: str, overwrite: bool) -> None:
         from ..analysis.neurons import layers_of
 
+        self.run = run
         self.recorded, self.recipe = _recorded(run)
         self.out = out or Path("results/insight") / run.resolve().name
         _check_free(self.out, name, overwrite)
@@ -113,6 +190,13 @@ class _Opened:
         except ValueError as error:
             raise UsageError(f"run: {run}: {error}") from None
         self.about = {"run": run.resolve().name, "command": shlex.join(self.recorded["command"])}
+
+    def task(self, data_dir: Path | None) -> Task:
+        """Its data."""
+        return _with_data(self.recipe, data_dir, self.run).task()
+
+    def prepare(self) -> None:
+        """Make the folder, once everything else is there and before any work is done."""
         RunFolder(self.out).prepare()
 
     def say_drawn(self, name: str) -> int:
@@ -122,6 +206,7 @@ class _Opened:
 
 
 MEMORY, WEIGHTS = Parser("analyse memory", MemoryOptions), Parser("analyse weights", WeightsOptions)
+ABLATE, COMPLEXITY = Parser("analyse ablate", AblateOptions), Parser("analyse complexity", ComplexityOptions)
 
 
 @dataclass(frozen=True)
@@ -137,5 +222,7 @@ class Kind:
 KINDS = {
     "memory": Kind(MEMORY, _memory, "draw how long each neuron remembers, by its weight and as measured"),
     "weights": Kind(WEIGHTS, _weights, "draw histograms of the recurrent weights before and after training"),
+    "ablate": Kind(ABLATE, _ablate, "measure a run without the neurons of a range of memory, layer by layer"),
+    "complexity": Kind(COMPLEXITY, _complexity, "draw the time against LSTM over T, from `indrnn bench layer`", "FILE"),
 }
 """By name."""

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import tyro
 
-from ..models import QRNN, Baseline, Transformer, from_plain, load
+from ..layers.bound import recurrent_weights
+from ..models import from_plain, load
 from ..recipes import Recipe
-from ..recipes.pixels import PixelsRecipe
 from ..recipes.skeleton import SkeletonRecipe
 from ..recipes.types import TYPES
 from ..training import RunFolder, Shard
@@ -184,11 +184,11 @@ class GradientsOptions:
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Folders of runs of sequential or permuted MNIST, at the same training accuracy for a fair comparison."""
+    """Folders of runs of recipes; those of one task at the same training accuracy, for a fair comparison."""
     out: Path = Path("results/gradients")
     """Where gradients.json and gradients.png go."""
     batches: int | None = None
-    """Batches to take the mean over; an epoch if none is given."""
+    """Batches to take the mean over; an epoch if none is given, or 100 where the data have no end."""
     device: str = "auto"
     """cpu, cuda, ...; auto takes a GPU where there is one."""
     data_dir: Path | None = None
@@ -261,16 +261,19 @@ def analyse(arguments: list[str]) -> int:
     flows = []
     for run in options.runs:
         recorded, recipe = _recorded(run)
-        if not isinstance(recipe, PixelsRecipe):
-            raise UsageError(f"runs must be of sequential or permuted MNIST, and {run} is not")
         model, _ = _best(run, recipe)
-        task = replace(recipe, data_dir=options.data_dir).task()
+        task: Any = _with_data(recipe, options.data_dir, run).task()
         model = model.to(choose_device(options.device, Processes()))
-        batches = options.batches or task.steps_per_epoch
-        say(f"{run}: {batches} batches of {task.batch_size}")
-        baseline = isinstance(recipe.model, (Baseline, QRNN, Transformer))
+        batches = options.batches or getattr(task, "steps_per_epoch", 100)
+        size = task.batch(0, Shard()).total
+        say(f"{run}: {batches} batches of {size}")
         flow = gradients.gradient_flow(model, task, batches)
-        about = {"name": run.name, "indrnn": not baseline, "batches": batches, "batch_size": task.batch_size}
+        about = {
+            "name": run.name,
+            "indrnn": next(recurrent_weights(model), None) is not None,
+            "batches": batches,
+            "batch_size": size,
+        }
         flows.append({**about, "command": shlex.join(recorded["command"]), **flow})
     say(f"drawn in {gradients.write(flows, options.out)}")
     return 0

@@ -1,0 +1,211 @@
+"""Which memory a task needs: its metric when neurons of a range of memory are silenced, layer by layer.
+
+A silenced neuron gives zero at every step to whatever reads its layer. Beside each number stands that of as many
+neurons of the same layers drawn at random: a range matters where it costs more than those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..layers.bound import EPSILON
+from ..networks.unit import RecurrentUnit
+from ..ops.calls import Forward
+from ..training.checkpoint import write_atomically
+from ..training.evaluation import measure
+from ..training.options import check_count
+from ..training.processes import Processes
+from ..training.task import Task, generator
+from .memory import BOUNDS, COLOURS, GROUPS, Memory, memory
+from .neurons import Layer, layers_of, some, watched
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What is left of a model without some of its neurons."""
+
+    layer: int | None
+    """Of which layer, from 1; None for those of all layers at once."""
+    group: str
+    """short, middle or long."""
+    neurons: int
+    """How many were silenced."""
+    value: float
+    """The task's metric without them."""
+    control: float | None
+    """Mean of the metric without as many neurons of the same layers, drawn at random; None where none was asked for."""
+
+
+@dataclass(frozen=True)
+class Ablated:
+    """What `ablate` found."""
+
+    metric: str
+    higher_is_better: bool
+    items: int
+    """Validation items that were asked for."""
+    whole: float
+    """The metric with all neurons."""
+    length: int
+    bounds: tuple[float, float]
+    epsilon: float
+    rows: list[Ablation]
+
+
+@contextlib.contextmanager
+def silenced(model: nn.Module, neurons: dict[str, Tensor]) -> Iterator[None]:
+    """Have some neurons give zero, without a change of the weights; the model is in evaluation mode, without gradients.
+
+    Args:
+        model: any that holds independent recurrent weights.
+        neurons: by the name of a layer's recurrent weight, as `LayerMemory.name`: which, (N,), bool.
+    """
+    layers = layers_of(model)
+    by_name = {layer.name: layer for layer in layers}
+    for name, which in neurons.items():
+        if name not in by_name:
+            raise ValueError(f"neurons must be named as one of {', '.join(by_name)}, got {name!r}")
+        if which.dtype != torch.bool or which.shape != by_name[name].u.shape:
+            raise ValueError(f"neurons of {name} must be {len(by_name[name].u)} booleans, got {which.dtype}")
+    handles = [
+        layer.module.register_forward_hook(_without(neurons[layer.name]))
+        for layer in layers
+        if layer.name in neurons and isinstance(layer.module, RecurrentUnit)
+    ]
+
+    chosen = neurons
+
+    def inside(layer: Layer, neurons: slice, call: Forward, h: Tensor) -> Tensor | None:
+        if layer.name not in chosen or isinstance(layer.module, RecurrentUnit):
+            return None
+        which = chosen[layer.name][neurons]
+        which = which.repeat_interleave(h.shape[-1] // len(which)).to(h.device)  # over positions
+        return h.masked_fill(which, 0.0)
+
+    try:
+        with watched(model, layers, inside):
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _without(which: Tensor) -> Any:
+    def hook(_: nn.Module, __: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return output[0].masked_fill(which.to(output[0].device), 0.0), output[1]  # after the norm
+
+    return hook
+
+
+def ablate(
+    model: nn.Module,
+    task: Task,
+    *,
+    items: int = 500,
+    length: int | None = None,
+    epsilon: float = EPSILON,
+    bounds: tuple[float, float] = BOUNDS,
+    controls: int = 1,
+    seed: int = 0,
+) -> Ablated:
+    """Measure a task without the neurons of short, middle and long memory, in each layer and in all at once.
+
+    Args:
+        model: any that holds independent recurrent weights; it stays as it is.
+        task: its validation data and metric are used.
+        items: how many of the validation data to measure on, at least.
+        length: as for `memory`.
+        epsilon: as for `memory`.
+        bounds: as for `memory`.
+        controls: random draws of as many neurons, beside each group; 0 for none.
+        seed: of those draws.
+    """
+    check_count("items", items)
+    check_count("controls", controls, 0)
+
+    def value() -> float:
+        return (measure(some(task, model, items), Processes()) or {})[task.metric]
+
+    found = memory(
+        model, length, epsilon=epsilon, bounds=bounds, run=None if length else lambda: next(some(task, model, 1))
+    )
+    with silenced(model, {}):
+        whole = value()
+    random = generator(seed, "ablate")
+    rows = []
+    places: list[int | None] = [*range(len(found.layers)), None]
+    for place in places if len(found.layers) > 1 else places[:-1]:
+        for group in GROUPS:
+            chosen = _chosen(found, place, group)
+            count = sum(int(which.sum()) for which in chosen.values())
+            if not count:
+                continue
+            with silenced(model, chosen):
+                without = value()
+            others = []
+            for _ in range(controls):
+                with silenced(model, {name: _shuffled(which, random) for name, which in chosen.items()}):
+                    others.append(value())
+            control = sum(others) / controls if controls else None
+            rows.append(Ablation(None if place is None else place + 1, group, count, without, control))
+    return Ablated(task.metric, task.higher_is_better, items, whole, found.length, bounds, epsilon, rows)
+
+
+def _chosen(found: Memory, place: int | None, group: str) -> dict[str, Tensor]:
+    layers = found.layers if place is None else [found.layers[place]]
+    return {layer.name: torch.tensor([each == group for each in layer.groups]) for layer in layers}
+
+
+def _shuffled(which: Tensor, random: torch.Generator) -> Tensor:
+    return which[torch.randperm(len(which), generator=random)]
+
+
+def write(found: Ablated, about: dict[str, Any], out: Path) -> str:
+    """Write ablate.json and ablate.png into a folder, and return a table."""
+    from .runs import table
+
+    content = {**about, **asdict(found)}
+    write_atomically(out / "ablate.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
+    draw(found, out / "ablate.png")
+    rows: list[Sequence[object]] = [["all", "none", 0, f"{found.whole:.4g}", ""]]
+    for row in found.rows:
+        control = "" if row.control is None else f"{row.control:.4g}"
+        rows.append(["all" if row.layer is None else row.layer, row.group, row.neurons, f"{row.value:.4g}", control])
+    return table(f"layer, silenced, neurons, {found.metric}, as many at random", rows)
+
+
+def draw(found: Ablated, path: Path) -> Path:
+    """Bars by layer and group, with the whole model as a line and the random draws as dots."""
+    from .curves import new_figure, save_figure
+
+    places = list(dict.fromkeys(row.layer for row in found.rows))
+    figure, (axis,) = new_figure(1, width=max(5.0, 1.2 * len(places)))
+    named: set[str] = set()
+    for row in found.rows:
+        x = places.index(row.layer) + (GROUPS.index(row.group) - 1) * 0.27
+        axis.bar(x, row.value, 0.25, color=COLOURS[row.group], label=None if row.group in named else row.group)
+        axis.text(x, row.value, str(row.neurons), ha="center", va="bottom", fontsize=6, color="0.3")
+        named.add(row.group)
+        if row.control is not None:
+            label = None if "control" in named else "as many at random"
+            axis.plot(x, row.control, "D", color="0.15", markersize=3.5, label=label)
+            named.add("control")
+    axis.axhline(found.whole, color="0.5", linestyle="--", linewidth=1, label="all neurons")
+    if not found.higher_is_better and found.whole > 0:
+        axis.set_yscale("log")
+    axis.set_xticks(range(len(places)), ["all" if place is None else str(place) for place in places])
+    axis.set_xlabel("layer in which neurons are silenced (over bars: how many)")
+    axis.set_ylabel(found.metric.replace("_", " "))
+    low, high = (bound * found.length for bound in found.bounds)
+    axis.set_title(f"memory silenced; short: < {low:.0f} steps, long: ≥ {high:.0f}", fontsize=10)
+    figure.legend(loc="outside right center", frameon=False)
+    save_figure(figure, path)
+    return path

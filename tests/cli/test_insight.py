@@ -1,0 +1,127 @@
+"""`indrnn analyse memory`, `weights`, `ablate` and `complexity`, and `gradients` of other tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import indrnn
+from indrnn.cli.insight import KINDS
+from indrnn.recipes import ROWS
+
+from .calls import DIGITS, TRAIN, Call, assert_done, assert_refused, contents, read
+
+pytest.importorskip("matplotlib")
+KEPT = Path(__file__).parents[2] / "results" / "pixels"
+
+
+def test_memory_of_a_run(finished: Path, call: Call, tmp_path: Path) -> None:
+    before, out = contents(finished), tmp_path / "out"
+    said = assert_done(call("analyse", "memory", finished, "--items", "7", "--out", out, "--bounds", "0.2", "0.6"))
+    assert contents(finished) == before
+    found = read(out, "memory.json")
+    assert (found["length"], found["bounds"], found["sequences"]) == (5, [0.2, 0.6], 11)
+    model = indrnn.load(finished)
+    weights = dict(model.named_parameters())
+    for layer in found["layers"]:
+        assert layer["u"] == weights[layer["name"]].double().tolist()
+        assert len(layer["measured"]) == 7
+    assert said.out.count("\n| ") == 3  # the line under the head, and two layers
+    assert str(out / "memory.png") in said.out
+    assert_refused(call("analyse", "memory", finished, "--out", out), "memory.json, memory.png already")
+    assert_done(call("analyse", "memory", finished, "--items", "0", "--out", out, "--overwrite"))
+    assert read(out, "memory.json")["layers"][0]["measured"] is None
+
+
+def test_the_weights_before_are_those_that_training_began_with(call: Call, tmp_path: Path) -> None:
+    """Which a run of one step with a learning rate of next to nothing still has."""
+    run = tmp_path / "run"
+    assert_done(call(*TRAIN, "--steps", "1", "--lr", "1e-12", "--out", run))
+    assert_done(call("analyse", "weights", run, "--bins", "5", "--out", tmp_path))
+    for layer in read(tmp_path, "weights.json")["layers"]:
+        torch.testing.assert_close(torch.tensor(layer["after"]), torch.tensor(layer["before"]))
+        assert sum(layer["counts_before"]) == 7
+
+
+def test_weights_of_a_run_that_began_with_anothers(finished: Path, call: Call, tmp_path: Path) -> None:
+    run = tmp_path / "second"
+    assert_done(call(*TRAIN, "--steps", "2", "--init-from", finished, "--out", run))
+    said = assert_done(call("analyse", "weights", run, "--out", tmp_path))
+    assert "shown after training alone" in said.out
+    assert read(tmp_path, "weights.json")["layers"][0]["before"] is None
+
+
+def test_ablate_of_a_run(finished: Path, call: Call, tmp_path: Path) -> None:
+    before = contents(finished)
+    said = assert_done(call("analyse", "ablate", finished, "--controls", "2", "--out", tmp_path / "out"))
+    assert contents(finished) == before
+    found = read(tmp_path / "out", "ablate.json")
+    assert found["metric"] == "validation_mse"
+    assert sum(row["neurons"] for row in found["rows"] if row["layer"] is None) == 14
+    for row in found["rows"]:
+        assert f"| {row['group']} | {row['neurons']} | {row['value']:.4g} | {row['control']:.4g} |" in said.out
+
+
+def test_ablate_and_memory_of_digits(few_digits: Path, call: Call, tmp_path: Path) -> None:
+    run = tmp_path / "digits"
+    assert_done(call(*DIGITS, "--data-dir", few_digits, "--steps", "2", "--out", run))
+    for kind in ("ablate", "memory"):
+        assert_done(call("analyse", kind, run, "--data-dir", few_digits, "--out", tmp_path))
+    assert read(tmp_path, "ablate.json")["metric"] == "accuracy"
+    assert (read(tmp_path, "memory.json")["length"], read(tmp_path, "memory.json")["sequences"]) == (49, 10)
+
+
+def test_gradients_of_the_adding_problem(finished: Path, call: Call, tmp_path: Path) -> None:
+    said = assert_done(call("analyse", "gradients", finished, "--out", tmp_path))
+    assert "100 batches of 3" in said.out
+    (flow,) = read(tmp_path, "gradients.json")
+    assert (len(flow["time"]), len(flow["depth"]), flow["indrnn"]) == (5, 1, True)
+
+
+def test_complexity(call: Call, tmp_path: Path) -> None:
+    said = assert_done(call("analyse", "complexity", KEPT.parent / "bench" / "layer.json", "--out", tmp_path))
+    assert "| IndRNN, 1 layer |" in said.out
+    assert (tmp_path / "complexity.png").exists()
+    assert_refused(call("analyse", "complexity", tmp_path / "none", "--out", tmp_path), "measured must be")
+
+
+def test_what_is_refused(finished: Path, call: Call, tmp_path: Path) -> None:
+    lstm = tmp_path / "lstm"
+    assert_done(call("train", "adding-100-lstm", *TRAIN[2:], "--steps", "1", "--out", lstm))
+    for kind in ("memory", "weights", "ablate"):
+        assert_refused(call("analyse", kind, lstm), "model must hold independent recurrent weights")
+        assert_refused(call("analyse", kind, tmp_path), "holds no config.json")
+    assert_refused(call("analyse", "memory", finished, "--epsilon", "2"), "epsilon must be a number between 0 and 1")
+    assert_refused(call("analyse", "memory", finished, "--bounds", "0.5", "0.2"), "bounds must be")
+    assert_refused(call("analyse", "ablate", finished, "--items", "0"), "items must")
+    assert_refused(call("analyse", "weights", finished, "--bins", "0"), "bins must")
+    assert_refused(call("analyse", "memory", finished, "--data-dir", tmp_path), "makes its own data")
+    assert_refused(call("analyse", "ablate", finished, "--data-dir", tmp_path), "makes its own data")
+    assert not (Path.cwd() / "results").exists()
+
+
+def test_the_help_names_every_analysis(call: Call) -> None:
+    said = assert_done(call("analyse", "--help"))
+    for name in ("gradients", "depth", *KINDS):
+        assert f"\n  {name}" in said.out
+
+
+@pytest.mark.parametrize("run", ["mnist-6-fast", "pmnist-6-fast"])
+def test_kept_runs_without_data(run: str, call: Call, tmp_path: Path) -> None:
+    assert_done(call("analyse", "memory", KEPT / run, "--items", "0", "--out", tmp_path))
+    found = read(tmp_path, "memory.json")
+    assert found["length"] == 784
+    assert [len(layer["u"]) for layer in found["layers"]] == [128] * 6
+    assert run in ROWS
+    assert json.loads((KEPT / run / "config.json").read_text())["recipe"] == run
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("INDRNN_DATA" not in os.environ, reason="INDRNN_DATA does not name a folder with MNIST")
+def test_a_kept_run_on_digits(call: Call, tmp_path: Path) -> None:
+    assert_done(call("analyse", "memory", KEPT / "mnist-6-fast", "--items", "64", "--out", tmp_path))
+    assert all(layer["difference"] < 1e-5 for layer in read(tmp_path, "memory.json")["layers"])
