@@ -55,6 +55,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     """What is offered after words: ["train adding-100", ...]: --steps, --lr, ..."""
     from ..recipes import ROWS, Row
     from ..training.folder import flat, plain
+    from .language import GENERATE
     from .prepare import NTU
     from .runs import DEPTH, EVALUATE, GRADIENTS, REPORT
     from .train import DEMO, RECIPES, train_parser
@@ -73,7 +74,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     offers += [(["analyse gradients"], GRADIENTS.words()), (["analyse depth"], DEPTH.words())]
     offers += [(["analyse"], ["gradients", "depth"]), (["train"], [*ROWS, "--resume", "--config", "--help"])]
     offers += [(["prepare ntu"], NTU.words()), (["prepare"], ["ntu"])]
-    for parser in (DEMO, RECIPES, EVALUATE, REPORT):
+    for parser in (DEMO, RECIPES, EVALUATE, GENERATE, REPORT):
         offers.append(([parser.name], parser.words()))
     return [*offers, (["completion"], list(SHELLS))]
 
