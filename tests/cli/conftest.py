@@ -64,9 +64,10 @@ def language_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], P
     def run(unit: str) -> Path:
         out = folder / unit
         if not out.exists():
-            with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+            with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-                main([*train_text(unit), "--text", str(folder / "text.txt"), "--out", str(out)])
+                with pytest.raises(SystemExit) as end:
+                    main([*train_text(unit), "--text", str(folder / "text.txt"), "--out", str(out)])
             assert end.value.code == 0
         return out
 
