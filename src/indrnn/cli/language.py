@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import math
 import sys
@@ -27,6 +28,7 @@ from ..tasks.text import LanguageTask
 from ..tokeniser import UNKNOWN, Tokeniser, Unknown
 from ..training import RunFolder, Shard
 from ..training.evaluation import is_finished, load_best
+from ..training.folder import finite
 from ..training.processes import Processes, choose_device
 from .main import UsageError, say
 from .parse import Parser
@@ -75,7 +77,7 @@ def generate(arguments: list[str]) -> int:
     drawn = model.to(device).stream(
         prompt.to(device), options.length, **{name: getattr(options, name) for name in names}
     )
-    if hasattr(sys.stdout, "reconfigure"):  # a terminal that lacks a character shows another
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that lacks a character shows another
         sys.stdout.reconfigure(errors="replace")
     first = list(itertools.islice(drawn, 1))  # what cannot be drawn at all fails before anything is printed
     return _printed(tokeniser.decode_each(map(int, itertools.chain(prompt, first, drawn))))
@@ -112,25 +114,24 @@ def _unfinished(run: Path) -> tuple[LanguageModel, Tokeniser]:
     from .runs import recipe_of
 
     folder = RunFolder(run)
-    _, recipe = recipe_of(run)
-    _check_language(run, recipe)
+    recipe = _language_recipe(run, recipe_of(run)[1])
     if not folder.tokeniser.exists():
         raise UsageError(f"{run} is not finished, and holds no {folder.tokeniser.name} yet")
     tokeniser = Tokeniser.from_json(folder.tokeniser.read_text(encoding="utf-8"))
-    model = recipe.model_config(tokeniser.classes).build()  # type: ignore[call-arg]
-    assert isinstance(model, LanguageModel)
+    model = recipe.model_config(tokeniser.classes).build()
     step, _ = load_best(model, folder)
     _note(f"the run is not finished: with the best weights so far, of step {step}")
     return model.eval(), tokeniser
 
 
-def _check_language(run: Path, recipe: Recipe) -> None:
+def _language_recipe(run: Path, recipe: Recipe) -> PennRecipe | TextRecipe:
     if not isinstance(recipe, (PennRecipe, TextRecipe)):
         raise UsageError(f"run must be of a language model, and {run} is of a {type(recipe).__name__}")
+    return recipe
 
 
 def _prompt(given: str | None) -> str:
-    if given not in (None, "-"):
+    if given is not None and given != "-":
         with contextlib.suppress(UnicodeEncodeError):
             return given.encode().decode()
         raise UsageError(f"prompt must be UTF-8 text, got {given!r}")
@@ -223,9 +224,9 @@ class _Plan:
     ) -> DynamicResult:
         """Predict a part of the corpus."""
         text = tokens_of(split)
-        rule = {"lr": lr, "decay": decay, "segment": self.segment}
+        rule: dict[str, Any] = {"lr": lr, "decay": decay, "segment": self.segment}
         with _progress(title, len(text) - 1) as progress:
-            return dynamic_evaluation(self.model, text, statistics, progress=progress, **rule)  # type: ignore[arg-type]
+            return dynamic_evaluation(self.model, text, statistics, progress=progress, **rule)
 
     def value(self, result: DynamicResult) -> float:
         """In the task's metric."""
@@ -242,10 +243,8 @@ def evaluate_dynamically(options: EvaluateOptions, recipe: Recipe, about: dict[s
     from .runs import best_of, write_numbers
     from .train import time_of
 
-    _check_language(options.run, recipe)
+    task = _language_recipe(options.run, recipe).task()
     device = choose_device(options.device, Processes())
-    task = recipe.task()
-    assert isinstance(task, LanguageTask)
     model, which = best_of(options.run, recipe)
     assert isinstance(model, LanguageModel)
     epoch = task.steps_per_epoch
@@ -310,7 +309,7 @@ def _chosen(
     for name, value, values in (("lr", best.lr, lrs), ("decay", best.decay, decays)):
         if len(values) > 1 and value > 0 and value in (min(values), max(values)):
             say(f"{name} {value:g} is at the end of the grid: one beyond it, with --{name}, may be better")
-    tried = [{"lr": each.lr, "decay": each.decay, metric: plan.value(each)} for each in (static, *results)]
+    tried = [finite({"lr": each.lr, "decay": each.decay, metric: plan.value(each)}) for each in (static, *results)]
     return best, tried
 
 
