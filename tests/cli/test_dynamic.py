@@ -71,7 +71,7 @@ def test_it_measures_both_and_changes_nothing(unit: str, language_runs: Runs, ca
 def test_the_grid_chooses_on_validation_text(
     language_runs: Runs, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(language, "LRS", (1e-4, 1e-2))
+    monkeypatch.setattr(language, "LRS", (1e-8, 1e-6))
     monkeypatch.setattr(language, "DECAYS", (0.0, 0.02))
     run, out = language_runs("char"), tmp_path / "dynamic.json"
     arguments = ["evaluate", run, "--dynamic", "--grid", "--statistics-windows", "3", "--out", out]
@@ -82,7 +82,7 @@ def test_the_grid_chooses_on_validation_text(
     validation = tokens_of(task.corpus.validation)
     tried = {
         (lr, decay): dynamic_evaluation(model, validation, statistics, lr=lr, decay=decay).bits
-        for lr in (1e-4, 1e-2)
+        for lr in (1e-8, 1e-6)
         for decay in (0.0, 0.02)
     }
     lr, decay = min(tried, key=lambda pair: tried[pair])
