@@ -128,3 +128,25 @@ def test_json_that_holds_none(content: str) -> None:
 def test_only_text_is_encoded() -> None:
     with pytest.raises(TypeError, match="text must be a str, got bytes"):
         CHARS.encode(b"To")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tokeniser", "text"),
+    [
+        (Tokeniser("char", ("a", "_", "\n"), space="_"), "a a\n\na"),
+        (Tokeniser("word", ("a", "b", "<eos>")), "a b\n\nb a\nb"),
+        (Tokeniser("byte"), "aé€😀\n"),
+    ],
+    ids=["char", "word", "byte"],
+)
+def test_pieces_come_with_their_tokens(tokeniser: Tokeniser, text: str) -> None:
+    ids = tokeniser.encode(text).tolist()
+    pieces = list(tokeniser.decode_each(iter(ids)))
+    assert "".join(pieces) == text
+    assert len(pieces) == len(ids) + 1
+    shown = ["".join(pieces[: count + 1]) for count in range(len(ids))]
+    assert shown == [tokeniser.decode(ids[: count + 1]).rstrip("�") for count in range(len(ids))]
+
+
+def test_the_last_bytes_of_a_character_that_is_cut_off() -> None:
+    assert list(Tokeniser("byte").decode_each("€".encode()[:2])) == ["", "", "�"]

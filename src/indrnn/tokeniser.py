@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -95,18 +96,33 @@ class Tokeniser:
 
     def decode(self, ids: Tensor | Sequence[int] | Ids) -> str:
         """The text of token ids; words have a space between them, and bytes that are no UTF-8 become �."""
-        numbers = torch.as_tensor(ids).reshape(-1).tolist()
-        for number in numbers:
+        return "".join(self.decode_each(torch.as_tensor(ids).reshape(-1).tolist()))
+
+    def decode_each(self, ids: Iterable[int]) -> Iterator[str]:
+        """The text of `decode` in pieces, each as soon as its token is there.
+
+        A word comes with the space before it, a character of several bytes with the last of them.
+
+        Example:
+            for piece in tokeniser.decode_each(map(int, model.stream(prompt, 200))):
+                print(piece, end="", flush=True)
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        before = "\n"
+        for number in ids:
             if not 0 <= number < self.classes:
                 raise ValueError(f"ids must lie in 0 to {self.classes - 1}, got {number}")
-        if self.unit == "byte":
-            return bytes(numbers).decode("utf-8", errors="replace")
-        parts = [self.tokens[number] for number in numbers]
-        if self.unit == "char":
-            text = "".join(parts)
-            return text if self.space is None else text.replace(self.space, " ")
-        lines = " ".join("\n" if part == END else part for part in parts)
-        return re.sub(r" ?\n ?", "\n", lines)
+            if self.unit == "byte":
+                yield decoder.decode(bytes([number]))
+                continue
+            token = self.tokens[number]
+            if self.unit == "char":
+                yield " " if token == self.space else token
+                continue
+            word = "\n" if token == END else token
+            yield word if "\n" in (before, word) else f" {word}"
+            before = word
+        yield decoder.decode(b"", final=True)
 
     @property
     def unknown_id(self) -> int | None:

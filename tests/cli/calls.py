@@ -21,6 +21,16 @@ DIGITS = ["train", "mnist-6-fast", "--model.hidden-size", "5", "--model.layers",
 DIGITS += ["7", "--validation", "10", "--threads", "1"]
 """The number of steps and the folders are to be added."""
 
+SMALL = ["--batch-size", "3", "--length", "5", "--embedding", "6", "--model.hidden-size", "6", "--model.blocks", "1"]
+LOOP = ["--threads", "1", "--steps", "20", "--evaluate-every", "8"]
+TEXT = "the cat sat on the mat and the rat sat on the cat\n" * 12
+
+
+def train_text(unit: str) -> list[str]:
+    """A run of a second on TEXT; its file and the folder are to be added."""
+    tied = ["--model.last-transition", "6", "--jitter", "1"] if unit == "word" else []
+    return ["train", f"text-{unit}", *SMALL, *tied, *LOOP]
+
 
 @dataclass
 class Said:

@@ -20,7 +20,7 @@ from indrnn.tasks import pixels
 from indrnn.tasks.adding import Adding
 from indrnn.tasks.files import DataFile
 
-from .calls import TRAIN, Call, Said
+from .calls import TEXT, TRAIN, Call, Said, train_text
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +53,25 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         main([*TRAIN, "--steps", "20", "--out", str(folder)])
     assert end.value.code == 0
     return folder
+
+
+@pytest.fixture(scope="session")
+def language_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Finished runs of 20 steps on TEXT, by character, word or byte, each trained when it is first asked for."""
+    folder = tmp_path_factory.mktemp("language")
+    (folder / "text.txt").write_text(TEXT)
+
+    def run(unit: str) -> Path:
+        out = folder / unit
+        if not out.exists():
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+                with pytest.raises(SystemExit) as end:
+                    main([*train_text(unit), "--text", str(folder / "text.txt"), "--out", str(out)])
+            assert end.value.code == 0
+        return out
+
+    return run
 
 
 @pytest.fixture

@@ -16,11 +16,8 @@ from indrnn.recipes import ROWS
 from indrnn.tasks import corpus
 from indrnn.tasks.text import LanguageTask
 
-from .calls import FILES, Call, assert_done, assert_refused, lines, read
-
-SMALL = ["--batch-size", "3", "--length", "5", "--embedding", "6", "--model.hidden-size", "6", "--model.blocks", "1"]
-LOOP = ["--threads", "1", "--steps", "20", "--evaluate-every", "8"]
-TEXT = "the cat sat on the mat and the rat sat on the cat\n" * 12
+from .calls import FILES, LOOP, SMALL, TEXT, Call, assert_done, assert_refused, lines, read
+from .calls import train_text as command
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +31,6 @@ def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text(TEXT)
     return path
-
-
-def command(unit: str) -> list[str]:
-    tied = ["--model.last-transition", "6", "--jitter", "1"] if unit == "word" else []
-    return ["train", f"text-{unit}", *SMALL, *tied, *LOOP]
 
 
 @pytest.fixture

@@ -154,6 +154,7 @@ REFUSED = {
     "train adding-100 --init-from nowhere": ["init_from: nowhere cannot be started from"],
     "evaluate": ["The run's folder"],
     "evaluate nowhere": ["nowhere", "config.json"],
+    "generate nowhere --prompt a": ["nowhere"],
     "demo --steps 0": ["steps must be a whole number of at least 1, got 0"],
     "demo --length 7": ["--length"],
     "completion": ["bash, zsh or fish"],

@@ -56,6 +56,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     from ..recipes import ROWS, Row
     from ..training.folder import flat, plain
     from .insight import KINDS
+    from .language import GENERATE
     from .prepare import NTU
     from .runs import DEPTH, EVALUATE, GRADIENTS, REPORT, SKELETONS
     from .train import DEMO, RECIPES, train_parser
@@ -78,7 +79,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
         (["train"], [*ROWS, "--resume", "--config", "--help"]),
     ]
     offers += [(["analyse skeletons"], SKELETONS.words()), (["prepare ntu"], NTU.words()), (["prepare"], ["ntu"])]
-    for parser in (DEMO, RECIPES, EVALUATE, REPORT):
+    for parser in (DEMO, RECIPES, EVALUATE, GENERATE, REPORT):
         offers.append(([parser.name], parser.words()))
     return [*offers, (["completion"], list(SHELLS))]
 

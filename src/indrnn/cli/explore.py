@@ -18,7 +18,7 @@ from ..tokeniser import Tokeniser
 from ..training import RunFolder, Shard
 from .main import UsageError, say
 from .parse import Parser
-from .runs import _best, _recorded, _with_data
+from .runs import _with_data, best_of, recipe_of
 
 
 @dataclass
@@ -55,9 +55,9 @@ def explore(arguments: list[str]) -> int:
     folder = RunFolder(options.run)
     recorded = folder.read_json(folder.config) if folder.config.exists() else {}
     if "options" in recorded:
-        recorded, recipe = _recorded(options.run)
+        recorded, recipe = recipe_of(options.run)
         recipe = recipe if options.data_dir is None else _with_data(recipe, options.data_dir, options.run)
-        model, which = _best(options.run, recipe)
+        model, which = best_of(options.run, recipe)
         network_of(model)  # or raises, before data is read
         samples = _samples_of(recipe, model)
     else:  # a run of one's own task, or a saved model

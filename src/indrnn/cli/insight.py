@@ -18,7 +18,7 @@ from ..training.options import check_count
 from ..training.processes import Processes, choose_device
 from .main import UsageError, say
 from .parse import Parser
-from .runs import _best, _check_free, _recorded, _with_data
+from .runs import _check_free, _with_data, best_of, recipe_of
 
 Bounds = tuple[float, float]
 
@@ -181,10 +181,10 @@ class _Opened:
         from ..analysis.neurons import layers_of
 
         self.run = run
-        self.recorded, self.recipe = _recorded(run)
+        self.recorded, self.recipe = recipe_of(run)
         self.out = out or Path("results/insight") / run.resolve().name
         _check_free(self.out, name, overwrite)
-        self.model, _ = _best(run, self.recipe)
+        self.model, _ = best_of(run, self.recipe)
         try:
             layers_of(self.model)
         except ValueError as error:

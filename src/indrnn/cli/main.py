@@ -19,7 +19,8 @@ commands:
   train RECIPE         train one; `indrnn train RECIPE --help` shows everything that can be changed
   train --resume RUN   go on with a run
   prepare ntu FOLDER   turn the recordings of NTU RGB+D into arrays that training reads
-  evaluate RUN         measure the best weights of a run again
+  evaluate RUN         measure the best weights of a run again; language models with --dynamic too
+  generate RUN         write text with a language model, from --prompt or standard input
   report RUN ...       gather runs of a task into small JSON files, a picture and a table; --html FILE: into one page
   analyse KIND         draw how gradients flow: over time and depth in trained runs, or by depth alone
   explore RUN          write a page in which a run's network can be looked into, neuron by neuron, in any browser
@@ -44,6 +45,7 @@ COMMANDS = {
     "train": "train",
     "prepare": "prepare",
     "evaluate": "runs",
+    "generate": "language",
     "report": "runs",
     "analyse": "runs",
     "explore": "explore",

@@ -18,7 +18,7 @@ from ..tasks.pixels import CLASSES, MNIST, SIDE, TRAINING_IMAGES, Pixels
 from ..training import RunFolder, generator
 from ..training.folder import defaults, flat, plain
 from .main import UsageError, say
-from .runs import _best, _recorded
+from .runs import best_of, recipe_of
 
 if TYPE_CHECKING:
     from ..analysis.report import Reported
@@ -58,10 +58,10 @@ def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
         about = folder.read_json(folder.config).get("task")
         data = f"As the task says of itself: {about}." if about else "The run says nothing of it."
         return read_run(run, name=name, task="a task of its own", data=data, metric=metric, model=model)
-    recorded, recipe = _recorded(run)
+    recorded, recipe = recipe_of(run)
     row = ROWS.get(str(recorded["recipe"]))
     try:
-        model, _ = _best(run, recipe)
+        model, _ = best_of(run, recipe)
     except FileNotFoundError as error:  # of a run that has no weights yet
         model, missing = None, [str(error)]
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +18,9 @@ from ..recipes import Recipe
 from ..recipes.skeleton import SkeletonRecipe
 from ..recipes.types import TYPES
 from ..training import RunFolder, Shard
+from ..training.checkpoint import write_atomically
 from ..training.evaluation import is_finished, load_best, measure
+from ..training.folder import finite
 from ..training.options import check_count
 from ..training.processes import Processes, choose_device
 from ..training.step import autocast
@@ -38,6 +42,20 @@ class EvaluateOptions:
     """The folder of the data, where the run needs one; INDRNN_DATA or a cache if none is given."""
     test_batch: int | None = None
     """Streams that a language model reads side by side; as the run has it if none is given."""
+    dynamic: bool = False
+    """For a language model: go on learning from the text that was just predicted; the run is not changed."""
+    lr: float | None = None
+    """With --dynamic: the learning rate."""
+    decay: float | None = None
+    """With --dynamic: how fast weights go back to the trained ones."""
+    segment: int | None = None
+    """With --dynamic: tokens between two updates, 20 if none are given."""
+    grid: bool = False
+    """With --dynamic: choose the learning rate and the decay, but for one that is given, on the validation text."""
+    statistics_windows: int | None = None
+    """With --dynamic: windows of the training text that gradients are measured on; an epoch's if none is given."""
+    out: Path | None = None
+    """A file for the numbers and the command, in JSON; none is written if none is given."""
 
 
 EVALUATE = Parser("evaluate", EvaluateOptions)
@@ -48,14 +66,21 @@ def evaluate(arguments: list[str]) -> int:
     from .train import prepare_half_precision, told_numbers
 
     options = EVALUATE(arguments)
-    recorded, recipe = _recorded(options.run)
+    _check_dynamic(options)
+    recorded, recipe = recipe_of(options.run)
     recipe = _with_data(recipe, options.data_dir, options.run)
+    about = {"recipe": recorded["recipe"], "command": shlex.join(["indrnn", "evaluate", *arguments])}
+    if options.dynamic:
+        from .language import evaluate_dynamically
+
+        evaluate_dynamically(options, recipe, about)
+        return 0
     if options.test_batch is not None:
         if not hasattr(recipe, "test_batch"):
             raise UsageError(f"test_batch: {options.run} is of no language model")
         recipe = replace(recipe, test_batch=options.test_batch)  # type: ignore[type-var]
     task = recipe.task()
-    model, which = _best(options.run, recipe)
+    model, which = best_of(options.run, recipe)
     device = choose_device(options.device, Processes())
     precision = recipe.training.precision
     if precision == "fp16" and device.type == "cpu":
@@ -65,7 +90,36 @@ def evaluate(arguments: list[str]) -> int:
     with torch.inference_mode(), autocast(precision, device):
         measured = measure(iter(task.test(model, Shard())), Processes(), task=task) or {}
     say(f"{recorded['recipe']}: {told_numbers(measured, 6)} with {which}")
+    write_numbers(options.out, {**about, "weights": which, "test": measured})
     return 0
+
+
+def _check_dynamic(options: EvaluateOptions) -> None:
+    """Raise for options that do not go together, and for a file that cannot be written."""
+    given = {name: getattr(options, name) for name in ("lr", "decay", "segment", "statistics_windows")}
+    wrong = [name for name, value in {**given, "grid": options.grid or None}.items() if value is not None]
+    if wrong and not options.dynamic:
+        raise UsageError(f"{wrong[0]} is for --dynamic")
+    if options.dynamic and options.test_batch is not None:
+        raise UsageError("test_batch is not for --dynamic, which reads the text as one stream")
+    for name in ("segment", "statistics_windows"):
+        if given[name] is not None:
+            check_count(name, given[name])
+    for name in ("lr", "decay"):
+        if given[name] is not None and not 0 <= given[name] < math.inf:
+            raise UsageError(f"{name} must be a number of at least 0, got {given[name]}")
+    if options.out is not None:
+        if options.out.exists():
+            raise UsageError(f"out must be a new file, and {options.out} is there already")
+        if not options.out.absolute().parent.is_dir():
+            raise UsageError(f"out must be a file in a folder, and {options.out.parent} is none")
+
+
+def write_numbers(out: Path | None, numbers: dict[str, Any]) -> None:
+    """Write what was measured, where that was asked for."""
+    if out is not None:
+        write_atomically(out, (json.dumps(finite(numbers), indent=2) + "\n").encode())
+        say(f"written to {out}")
 
 
 def _with_data(recipe: Recipe, data_dir: Path | None, run: Path) -> Recipe:
@@ -77,7 +131,7 @@ def _with_data(recipe: Recipe, data_dir: Path | None, run: Path) -> Recipe:
     return changed
 
 
-def _recorded(run: Path) -> tuple[dict[str, Any], Recipe]:
+def recipe_of(run: Path) -> tuple[dict[str, Any], Recipe]:
     """What a run's config.json says, and the recipe in it."""
     folder = RunFolder(run)
     if not folder.config.exists():
@@ -91,7 +145,7 @@ def _recorded(run: Path) -> tuple[dict[str, Any], Recipe]:
     return recorded, from_plain(options, TYPES)
 
 
-def _best(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:
+def best_of(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:
     """A run's best model, and which that is."""
     folder = RunFolder(run)
     if is_finished(folder):
@@ -260,8 +314,8 @@ def analyse(arguments: list[str]) -> int:
     _check_free(options.out, "gradients", options.overwrite)
     flows = []
     for run in options.runs:
-        recorded, recipe = _recorded(run)
-        model, _ = _best(run, recipe)
+        recorded, recipe = recipe_of(run)
+        model, _ = best_of(run, recipe)
         task: Any = _with_data(recipe, options.data_dir, run).task()
         model = model.to(choose_device(options.device, Processes()))
         batches = options.batches or getattr(task, "steps_per_epoch", 100)
@@ -294,12 +348,12 @@ def _analyse_skeletons(arguments: list[str]) -> int:
     options = SKELETONS(arguments)
     from ..analysis import skeletons
 
-    recorded, recipe = _recorded(options.run)
+    recorded, recipe = recipe_of(options.run)
     if not isinstance(recipe, SkeletonRecipe):
         raise UsageError(f"run must be of a skeleton recipe, and {options.run} is not")
     for name in ("samples", "confusion"):
         _check_free(options.out, name, options.overwrite)
-    model, _ = _best(options.run, recipe)
+    model, _ = best_of(options.run, recipe)
     task = replace(recipe, data_dir=options.data_dir).task()
     if "test" not in task.data:
         raise UsageError(f"run must have recordings for test, and {options.run} has none")

@@ -134,14 +134,14 @@ class _LanguageRecipe:
     def _classes(self) -> int:
         raise NotImplementedError
 
-    def model_config(self) -> Language:
-        """The model."""
+    def model_config(self, classes: int | None = None) -> Language:
+        """The model, of so many tokens; of those of the text if none is given."""
         network = self.model.sized(self.embedding, self.length)
         if isinstance(network, NetworkConfig) and network.norm == "step":  # statistics for each step of a window
             network = replace(network, norm_steps=self.length)
         return Language(
             network,
-            self._classes(),
+            self._classes() if classes is None else classes,
             tied=self.tied,
             start=self.start,
             dropout=self.embedding_dropout,
@@ -274,7 +274,7 @@ def _fast(unit: Literal["char", "word"], model: AnyNetwork, *, embedding: int, l
     """What reaches most in an hour on two cores: a smaller network, norm after the recurrence, a falling rate.
 
     |u| <= 0.99 for characters too: with 1, neurons add up all that a stream has read, and statistics of the norm after
-    them depend on how long a state has been carried (docs/language-data.md has the numbers).
+    them depend on how long a state has been carried (docs/language.md has the numbers).
     """
     recipe = _char(model, embedding=embedding) if unit == "char" else _word(model, embedding=embedding)
     epoch, epochs = (_CHAR_EPOCH, 4) if unit == "char" else (_WORD_EPOCH, 20)

@@ -6,6 +6,7 @@ Krause, Kahembwe, Murray, Renals: Dynamic evaluation of neural sequence models (
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -159,18 +160,20 @@ def grid(
 ) -> list[DynamicResult]:
     """`dynamic_evaluation` for every pair of `lrs` and `decays`, the best first: to choose both on validation text.
 
-    A pair that diverges comes last. `progress` is called with the number of pairs that are done.
+    A pair that diverges comes last. `progress` is called after each segment with the number of tokens predicted so far,
+    by all pairs.
     """
     if not lrs or not decays:
         raise ValueError("lrs and decays must hold at least one number each")
-    results = []
-    for lr in lrs:
-        for decay in decays:
-            results.append(
-                dynamic_evaluation(model, tokens, statistics, lr=lr, decay=decay, segment=segment, epsilon=epsilon)
-            )
-            if progress is not None:
-                progress(len(results))
+    rule: dict[str, Any] = {"segment": segment, "epsilon": epsilon}
+    results: list[DynamicResult] = []
+
+    def told(predicted: int) -> None:
+        if progress is not None:
+            progress(sum(result.tokens for result in results) + predicted)
+
+    for lr, decay in itertools.product(lrs, decays):
+        results.append(dynamic_evaluation(model, tokens, statistics, lr=lr, decay=decay, progress=told, **rule))
     return sorted(results, key=lambda result: result.loss if math.isfinite(result.loss) else math.inf)
 
 

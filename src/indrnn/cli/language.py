@@ -1,0 +1,336 @@
+"""The commands for language models: generate, and evaluate --dynamic."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import tyro
+from torch import Tensor
+
+from ..models import load
+from ..networks import LanguageModel
+from ..recipes import Recipe
+from ..recipes.language import PennRecipe, TextRecipe
+from ..tasks.corpus import Split
+from ..tasks.dynamic import SEGMENT, DynamicResult, dynamic_evaluation, gradient_statistics, grid
+from ..tasks.text import LanguageTask
+from ..tokeniser import UNKNOWN, Tokeniser, Unknown
+from ..training import RunFolder, Shard
+from ..training.evaluation import is_finished, load_best
+from ..training.folder import finite
+from ..training.processes import Processes, choose_device
+from .main import UsageError, say
+from .parse import Parser
+
+if TYPE_CHECKING:
+    from .runs import EvaluateOptions
+
+# ---- generate
+
+
+@dataclass
+class GenerateOptions:
+    """Write text with the language model of a run: the prompt, and what the model makes of it, as it is drawn.
+
+    The prompt is an option, or standard input: `echo "To be" | indrnn generate RUN`. The same seed gives the same text.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """The run's folder, or one that `indrnn.save` has written."""
+    prompt: str | None = None
+    """The text to begin with; - or none for standard input, without its last newline."""
+    length: int = 200
+    """Characters, words or bytes to write."""
+    temperature: float = 0.8
+    """Below 1 for likelier tokens, above for others; 0 for the likeliest."""
+    top_k: int | None = None
+    """Draw among so many of the likeliest."""
+    top_p: float | None = None
+    """Draw among the fewest of the likeliest whose probabilities add up to this."""
+    seed: int = 0
+    """Of what is drawn."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto takes a GPU where there is one."""
+
+
+GENERATE = Parser("generate", GenerateOptions)
+
+
+def generate(arguments: list[str]) -> int:
+    """Write text, token by token."""
+    options = GENERATE(arguments)
+    device = choose_device(options.device, Processes())
+    model, tokeniser = _language_model(options.run)
+    prompt = _encoded(_prompt(options.prompt), tokeniser)
+    names = ("temperature", "top_k", "top_p", "seed")
+    drawn = model.to(device).stream(
+        prompt.to(device), options.length, **{name: getattr(options, name) for name in names}
+    )
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that lacks a character shows another
+        sys.stdout.reconfigure(errors="replace")
+    first = list(itertools.islice(drawn, 1))  # what cannot be drawn at all fails before anything is printed
+    return _printed(tokeniser.decode_each(map(int, itertools.chain(prompt, first, drawn))))
+
+
+def _printed(pieces: Iterable[str]) -> int:
+    """Print each piece at once; Ctrl-C ends the text."""
+    last, code = "\n", 0
+    try:
+        for piece in pieces:
+            print(piece, end="", flush=True)
+            last = piece or last
+    except KeyboardInterrupt:
+        code = 130
+    if not last.endswith("\n"):
+        print(flush=True)
+    return code
+
+
+def _language_model(run: Path) -> tuple[LanguageModel, Tokeniser]:
+    """A run's best language model and its tokeniser; of an unfinished run, the best so far."""
+    folder = RunFolder(run)
+    if folder.config.exists() and not is_finished(folder):
+        return _unfinished(run)
+    model = load(run)
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"run must be of a language model, and {run} is of a {type(model).__name__}")
+    if model.tokeniser is None:
+        raise UsageError(f"run must have a tokeniser, and {run} holds no {folder.tokeniser.name}")
+    return model, model.tokeniser
+
+
+def _unfinished(run: Path) -> tuple[LanguageModel, Tokeniser]:
+    from .runs import recipe_of
+
+    folder = RunFolder(run)
+    recipe = _language_recipe(run, recipe_of(run)[1])
+    if not folder.tokeniser.exists():
+        raise UsageError(f"{run} is not finished, and holds no {folder.tokeniser.name} yet")
+    tokeniser = Tokeniser.from_json(folder.tokeniser.read_text(encoding="utf-8"))
+    model = recipe.model_config(tokeniser.classes).build()
+    step, _ = load_best(model, folder)
+    _note(f"the run is not finished: with the best weights so far, of step {step}")
+    return model.eval(), tokeniser
+
+
+def _language_recipe(run: Path, recipe: Recipe) -> PennRecipe | TextRecipe:
+    if not isinstance(recipe, (PennRecipe, TextRecipe)):
+        raise UsageError(f"run must be of a language model, and {run} is of a {type(recipe).__name__}")
+    return recipe
+
+
+def _prompt(given: str | None) -> str:
+    if given is not None and given != "-":
+        with contextlib.suppress(UnicodeEncodeError):
+            return given.encode().decode()
+        raise UsageError(f"prompt must be UTF-8 text, got {given!r}")
+    if given is None and sys.stdin.isatty():
+        raise UsageError("prompt must be given: --prompt TEXT, or on standard input")
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"prompt must be UTF-8 text, got {error.object[error.start]:#x} at byte {error.start}"
+        ) from None
+    return text.replace("\r\n", "\n").removesuffix("\n")  # which `echo` adds
+
+
+def _encoded(prompt: str, tokeniser: Tokeniser) -> Tensor:
+    ids = tokeniser.lookup(prompt)
+    if len(ids) == 0:
+        raise UsageError(f"prompt must hold at least one token to begin with, got {prompt!r}")
+    if (ids < 0).any():
+        unknown = Unknown(tokeniser)
+        unknown.take(prompt, ids)
+        if tokeniser.unknown_id is None:
+            raise UsageError(f"prompt {unknown}")
+        _note(f"the prompt {unknown}, read as {UNKNOWN}")
+    return tokeniser.encode(prompt)
+
+
+def _note(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"indrnn: {text}", file=sys.stderr)
+
+
+# ---- evaluate --dynamic
+
+LRS, DECAYS = (1e-6, 3e-6, 1e-5, 3e-5, 1e-4), (0.0, 0.004, 0.016, 0.064)
+"""What `--grid` chooses from; 2.4e-6 and 0.016 were best in the log of the paper's authors."""
+_LR, _DECAY = 1e-5, 0.016
+_TIMED = 5  # segments
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A dynamic evaluation: what is read, and by which rules."""
+
+    model: LanguageModel
+    task: LanguageTask
+    segment: int
+    windows: int
+    """Of the training text."""
+
+    def training(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The first windows of the training text."""
+        for step in range(count):
+            window = self.task.batch(step, Shard())
+            yield window.inputs, window.target
+
+    def statistics(self, count: int, progress: Callable[[int], None]) -> dict[str, Tensor]:
+        """Mean square gradients over so many windows."""
+
+        def watched() -> Iterator[tuple[Tensor, Tensor]]:
+            for done, window in enumerate(self.training(count)):
+                progress(done)
+                yield window
+
+        return gradient_statistics(self.model, watched())
+
+    def segments(self, split: Split) -> int:
+        """Updates that a text takes."""
+        return math.ceil((len(split) - 1) / self.segment)
+
+    def seconds(self, pairs: int) -> float:
+        """About how long it will take: a few windows and segments, measured."""
+        self.statistics(1, _silent)  # to warm up
+        start = time.perf_counter()
+        statistics = self.statistics(1, _silent)
+        window = time.perf_counter() - start
+        text = tokens_of(self.task.corpus.validation)[: 1 + _TIMED * self.segment]
+        each = []
+        for lr in (0.0, _LR):
+            start = time.perf_counter()
+            dynamic_evaluation(self.model, text, statistics, lr=lr, decay=_DECAY, segment=self.segment)
+            each.append((time.perf_counter() - start) / math.ceil((len(text) - 1) / self.segment))
+        static, dynamic = each
+        test, validation = self.segments(self.task.corpus.test), self.segments(self.task.corpus.validation)
+        chosen = (static + pairs * dynamic) * validation if pairs else 0.0
+        return window * self.windows + (static + dynamic) * test + chosen
+
+    def measure(
+        self, split: Split, title: str, statistics: dict[str, Tensor], lr: float, decay: float
+    ) -> DynamicResult:
+        """Predict a part of the corpus."""
+        text = tokens_of(split)
+        rule: dict[str, Any] = {"lr": lr, "decay": decay, "segment": self.segment}
+        with _progress(title, len(text) - 1) as progress:
+            return dynamic_evaluation(self.model, text, statistics, progress=progress, **rule)
+
+    def value(self, result: DynamicResult) -> float:
+        """In the task's metric."""
+        return result.perplexity if self.task.metric == "perplexity" else result.bits
+
+
+def tokens_of(split: Split) -> Tensor:
+    """A part of a corpus as a tensor."""
+    return torch.from_numpy(split.ids.astype(np.int64))
+
+
+def evaluate_dynamically(options: EvaluateOptions, recipe: Recipe, about: dict[str, Any]) -> None:
+    """Measure a run's best weights on the test text, as they are and with dynamic evaluation."""
+    from .runs import best_of, write_numbers
+    from .train import time_of
+
+    task = _language_recipe(options.run, recipe).task()
+    device = choose_device(options.device, Processes())
+    model, which = best_of(options.run, recipe)
+    assert isinstance(model, LanguageModel)
+    epoch = task.steps_per_epoch
+    windows = min(options.statistics_windows or epoch, epoch)
+    plan = _Plan(model.to(device).eval(), task, options.segment or SEGMENT, windows)
+    lrs = LRS if options.lr is None else (options.lr,)
+    decays = DECAYS if options.decay is None else (options.decay,)
+    pairs = len(lrs) * len(decays) if options.grid else 0
+    work = [f"statistics over {windows:,} of {epoch:,} windows of the training text"]
+    if pairs:
+        work.append(
+            f"{pairs} pairs of lr and decay on {plan.segments(task.corpus.validation):,} segments of validation"
+        )
+    work.append(f"{plan.segments(task.corpus.test):,} segments of the test")
+    say(f"about {time_of(plan.seconds(pairs))}: {', '.join(work)}")
+
+    with _progress("statistics", windows) as progress:
+        statistics = plan.statistics(windows, progress)
+    lr, decay = (_LR if options.lr is None else options.lr), (_DECAY if options.decay is None else options.decay)
+    tried: list[dict[str, float]] = []
+    if options.grid:
+        best, tried = _chosen(plan, statistics, lrs, decays)
+        lr, decay = best.lr, best.decay
+    static = plan.measure(task.corpus.test, "test, static", statistics, 0.0, 0.0)
+    dynamic = plan.measure(task.corpus.test, "test, dynamic", statistics, lr, decay)
+    before, after = plan.value(static), plan.value(dynamic)
+    rule = f"lr {lr:g}, decay {decay:g}" + (", chosen on validation" if options.grid else "")
+    say(
+        f"{about['recipe']}: {task.metric} {before:.6g} static, {after:.6g} dynamic ({_change(before, after)}), tokens "
+        f"{static.tokens:,} in one stream, with {which}; {rule}, segments of {plan.segment}, statistics over "
+        f"{windows:,} of {epoch:,} windows"
+    )
+    numbers: dict[str, Any] = {
+        "metric": task.metric,
+        "static": before,
+        "dynamic": after,
+        "tokens": static.tokens,
+        "lr": lr,
+        "decay": decay,
+        "segment": plan.segment,
+        "statistics_windows": windows,
+        "windows_in_epoch": epoch,
+    }
+    write_numbers(options.out, {**about, "weights": which, **numbers, **({"grid": tried} if tried else {})})
+
+
+def _chosen(
+    plan: _Plan, statistics: dict[str, Tensor], lrs: tuple[float, ...], decays: tuple[float, ...]
+) -> tuple[DynamicResult, list[dict[str, float]]]:
+    """The best pair on the validation text, and all numbers; prints a table."""
+    split = plan.task.corpus.validation
+    static = plan.measure(split, "validation, static", statistics, 0.0, 0.0)
+    text = tokens_of(split)
+    with _progress("validation, grid", len(lrs) * len(decays) * (len(text) - 1)) as progress:
+        results = grid(plan.model, text, statistics, lrs=lrs, decays=decays, segment=plan.segment, progress=progress)
+    best, metric = results[0], plan.task.metric
+    say(f"{'lr':>8}  {'decay':>6}  {metric} on validation")
+    for result in results:
+        note = "  chosen" if result is best else ""
+        say(f"{result.lr:>8g}  {result.decay:>6g}  {plan.value(result):.6g}{note}")
+    say(f"{'static':>16}  {plan.value(static):.6g}")
+    for name, value, values in (("lr", best.lr, lrs), ("decay", best.decay, decays)):
+        if len(values) > 1 and value > 0 and value in (min(values), max(values)):
+            say(f"{name} {value:g} is at the end of the grid: one beyond it, with --{name}, may be better")
+    tried = [finite({"lr": each.lr, "decay": each.decay, metric: plan.value(each)}) for each in (static, *results)]
+    return best, tried
+
+
+def _change(before: float, after: float) -> str:
+    if not math.isfinite(after):
+        return "diverged"
+    return f"{abs(before - after) / before:.2%} {'lower' if after <= before else 'higher'}"
+
+
+def _silent(done: int) -> None:
+    """Progress that nobody watches."""
+
+
+@contextlib.contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A line that tells how much is done, where there is a terminal to draw it on."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)
