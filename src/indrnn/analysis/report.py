@@ -255,7 +255,8 @@ def _asked(run: Reported) -> str:
     return (
         f"{listed}{seed}<p>Options that differ from {escape(of)}:</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Options"><table class="text"><thead><tr>'
-        f'<th scope="col">option</th><th scope="col">here</th><th scope="col">there</th></tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<th scope="col">option</th><th scope="col">here</th><th scope="col">there</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
     )
 
 
