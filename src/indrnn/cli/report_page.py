@@ -101,11 +101,11 @@ def _described(recipe: Recipe, recorded: dict[str, Any]) -> dict[str, Any]:
     if isinstance(recipe, PixelsRecipe):
         steps = (SIDE // recipe.shrink) ** 2
         order = "a fixed random order" if recipe.permuted else "rows from the top"
+        trained = f"{TRAINING_IMAGES - recipe.validation:,}"
         return {
             "task": f"{'permuted' if recipe.permuted else 'sequential'} MNIST",
-            "data": f"MNIST, one pixel a step: {steps} steps in {order}. {TRAINING_IMAGES - recipe.validation:,} "
-            f"images to train on, {recipe.validation:,} kept back to choose the best weights by, {_TEST_IMAGES:,} for "
-            "the test.",
+            "data": f"MNIST, one pixel a step: {steps} steps in {order}. {trained} images to train on, "
+            f"{recipe.validation:,} kept back to choose the best weights by, {_TEST_IMAGES:,} for the test.",
         }
     if isinstance(recipe, AddingRecipe):
         return {

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.analysis.explorer import adding, explore, pixels, recorded
+from indrnn.analysis.explorer import adding, explore, pixels, recorded, text
 from indrnn.models import Head, Plain
+from indrnn.networks import LanguageModel, PlainIndRNN
+from indrnn.tokeniser import Tokeniser
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "results" / "pixels" / "mnist-6-fast"
@@ -115,6 +117,44 @@ def test_all_is_done_by_keyboard(browser: Any, digits: tuple[Path, torch.nn.Modu
     assert page.locator("#count").text_content() == "128 of 768 neurons"
     page.locator("#rows button").nth(3).press("Enter")
     page.wait_for_function("document.querySelector('#lost strong') !== null")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "dark"),
+    [("explorer", 1280, False), ("explorer-dark", 1280, True), ("explorer-phone", 390, False)],
+)
+def test_pictures(
+    browser: Any, digits: tuple[Path, torch.nn.Module], tmp_path: Path, name: str, width: int, dark: bool
+) -> None:
+    """The page as it looks with a drawn digit; kept where INDRNN_PICTURES says, as in docs."""
+    page, wrong = opened(browser, digits[0], width=width, dark=dark)
+    draw(page, SEVEN)
+    page.wait_for_function("document.querySelector('#lost strong') !== null")
+    picture = Path(os.environ.get("INDRNN_PICTURES", tmp_path)) / f"{name}.png"
+    page.screenshot(path=picture, full_page=width > 500)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    if width > 500:  # every layer has neurons that are not silent, so that no picture of states is of one colour
+        colours = page.evaluate("""[...document.querySelectorAll('#states canvas')].map((canvas) =>
+            new Set(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data).size)""")
+        assert len(colours) == 6
+        assert min(colours) > 10
+    assert wrong == []
+
+
+def test_text_is_typed(browser: Any, tmp_path: Path) -> None:
+    tokeniser = Tokeniser("char", tuple(" abcdefgh<>"))
+    model = LanguageModel(PlainIndRNN(6, 6, 2), 11).eval()
+    page, wrong = opened(browser, explore(model, text(tokeniser), tmp_path / "text.html"))
+    before = page.evaluate("document.documentElement.dataset.runs")
+    page.get_by_label("Text for the network to read").fill("bad <b> zebra")
+    page.wait_for_function("before => document.documentElement.dataset.runs > before", arg=before)
+    ids = tokeniser.encode("bad <b> eba")
+    assert page.evaluate("Array.from(view.input)") == ids.tolist()
+    assert "left out: z r" in page.get_by_role("status").first.text_content()
+    with torch.no_grad():
+        expected = model(ids.unsqueeze(1))[0][-1, 0].double().softmax(0)
+    torch.testing.assert_close(probabilities(page), expected, rtol=0, atol=1e-4)
     assert wrong == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import indrnn
 from indrnn.analysis.explorer.program import program_of, recurrent_states
 from indrnn.models import AnyNetwork, Dense, Head, Plain, Residual
+from indrnn.networks import LanguageModel
 from indrnn.networks.heads import Kind, Pool
 
 from ...conftest import ACTIVATIONS
@@ -44,9 +45,15 @@ def by_prefix(model: nn.Module, x: Tensor) -> Tensor:
         return torch.stack([model(x[: t + 1])[0] for t in range(len(x))])
 
 
-def assert_same(models: Sequence[nn.Module], x: Tensor, expected: Sequence[Tensor]) -> None:
+def assert_same(
+    models: Sequence[nn.Module],
+    x: Tensor,
+    expected: Sequence[Tensor],
+    given: Callable[[Tensor], Tensor] = lambda x: x,
+) -> None:
+    """Whether the engine gives these answers, and torch's states of what the models are given."""
     for model, right, answers in zip(models, expected, run(models, x), strict=True):
-        states = recurrent_states(model, x)
+        states = recurrent_states(model, given(x))
         for b, (answer, found) in enumerate(answers):
             torch.testing.assert_close(answer, right[:, b], rtol=1e-4, atol=1e-4)
             assert len(found) == len(states)
@@ -119,6 +126,19 @@ def test_layers_and_every_activation() -> None:
                 expected.append(model(x)[0].unsqueeze(0) if bidirectional else by_prefix(model, x))
                 torch.testing.assert_close(recurrent_states(model, x)[-1], layer(x)[0])
     assert_same(models, x, expected)
+
+
+@needs_node
+def test_language_models() -> None:
+    """Vectors of tokens at first, and logits of the next by the same weight or an own one."""
+    words = torch.randint(0, 9, (T, B))
+    configs = (Plain(6, 6, 2), Residual(6, 6, 1, norm="step", norm_steps=4), Dense(6, 2, (2,), first_layer=False))
+    models: list[nn.Module] = [
+        settled(LanguageModel(config.build(), 9, tied=isinstance(config, Plain)), words) for config in configs
+    ]
+    with torch.no_grad():
+        expected = [model(words)[0] for model in models]
+    assert_same(models, words.unsqueeze(-1), expected, lambda _: words)
 
 
 @needs_node

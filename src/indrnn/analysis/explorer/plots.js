@@ -18,7 +18,7 @@ function element(name, attributes = {}, ...children) {
 
 /** A select with a label before it. */
 function choice(label, options, value, change) {
-  const select = element("select", { change: () => change(select.value) });
+  const select = element("select", { "aria-label": label, change: () => change(select.value) });
   for (const [key, name] of Object.entries(options)) {
     select.append(element("option", { value: key, selected: key === value }, name));
   }
