@@ -403,7 +403,7 @@ def test_kept_runs_are_loaded_and_can_go_on(name: str) -> None:
 
     recipe = find(name).recipe
     recorded = json.loads((folder / "config.json").read_text())
-    assert recorded["options"]["model"] == plain(recipe.model)  # type: ignore[attr-defined]
+    assert recorded["options"]["model"] == plain(recipe.model)
     assert json.loads((folder / "model.json").read_text()) == to_plain(recipe.model_config())
     state = checkpoint.load(folder / "checkpoints" / "last.ckpt")
     again = recipe.model_config().build()

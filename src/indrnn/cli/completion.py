@@ -55,6 +55,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     """What is offered after words: ["train adding-100", ...]: --steps, --lr, ..."""
     from ..recipes import ROWS, Row
     from ..training.folder import flat, plain
+    from .explore import EXPLORE
     from .insight import KINDS
     from .language import GENERATE
     from .prepare import NTU
@@ -79,7 +80,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
         (["train"], [*ROWS, "--resume", "--config", "--help"]),
     ]
     offers += [(["analyse skeletons"], SKELETONS.words()), (["prepare ntu"], NTU.words()), (["prepare"], ["ntu"])]
-    for parser in (DEMO, RECIPES, EVALUATE, GENERATE, REPORT):
+    for parser in (DEMO, RECIPES, EVALUATE, EXPLORE, GENERATE, REPORT):
         offers.append(([parser.name], parser.words()))
     return [*offers, (["completion"], list(SHELLS))]
 

@@ -237,6 +237,8 @@ def train_recipe(
 ) -> Result:
     """Train a recipe into a folder."""
     prepare_half_precision(recipe.training)
+    with torch.device("meta"):  # what is wrong with the network is said before any data are read
+        recipe.model.sized(getattr(recipe, "embedding", 1), 2).build()
     task = recipe.task()  # before the model, which may be large: what is wrong with the data is said at once
     torch.manual_seed(recipe.seed)
     config = recipe.model_config()

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Protocol
 from torch import nn
 
 from ..analysis.runs import Page
-from ..models import Head, Language
+from ..models import AnyNetwork, Head, Language
 from ..training import RunFolder, Task, Training
 
 try:
@@ -24,6 +24,10 @@ class Recipe(Protocol):
 
     page: ClassVar[Page]
     """How runs of it are summed up."""
+
+    @property
+    def model(self) -> AnyNetwork:
+        """The network in the model; its sizes may follow from the data."""
 
     @property
     def training(self) -> Training:
