@@ -21,6 +21,8 @@ from .memory import steps_of
 
 _BINS = (1.0, 10.0, 100.0, 1000.0, 10_000.0, math.inf)
 _BIN_NAMES = ("≤ 1", "≤ 10", "≤ 100", "≤ 1k", "≤ 10k", "more")
+UNKNOWN = ("not shown", "nothing")
+"""What stands in a recipe where the paper gives no figure."""
 _SHOWN = 12  # layers whose histograms are drawn; of more, that of all
 
 
@@ -194,11 +196,12 @@ def _size(run: Reported) -> list[tuple[str, str]]:
     if run.model is not None:
         found.append(("parameters", f"{sum(each.numel() for each in run.model.parameters()):,}"))
     if run.lines:
-        found.append(("training time", _minutes(run.lines[-1].get("seconds"))))
+        found.append(("training time", duration(run.lines[-1].get("seconds"))))
     return found
 
 
-def _minutes(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
+    """A time as people say it."""
     if seconds is None:
         return "not known"
     return (
@@ -255,7 +258,7 @@ def _asked(run: Reported) -> str:
     return (
         f"{listed}{seed}<p>Options that differ from {escape(of)}:</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Options"><table class="text"><thead><tr>'
-        '<th scope="col">option</th><th scope="col">here</th><th scope="col">there</th></tr></thead>'
+        f'<th scope="col">option</th><th scope="col">here</th><th scope="col">there</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
 
@@ -355,7 +358,7 @@ def _gradients(runs: Sequence[Reported]) -> str:
 
 
 def _machine(run: Reported) -> str:
-    rows = [("time", _minutes(run.lines[-1].get("seconds") if run.lines else None))]
+    rows = [("time", duration(run.lines[-1].get("seconds") if run.lines else None))]
     rows += [("threads", run.config.get("threads", "")), ("processes", run.config.get("processes", ""))]
     rows += list(run.config.get("machine", {}).items())
     cells = "".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)

@@ -123,20 +123,20 @@ def _about(
 ) -> tuple[str, list[tuple[str, str, str]]]:
     """A line about a run, and its facts."""
     from ..analysis.explorer.program import program_of
-    from ..analysis.report import headline, value_of
+    from ..analysis.report import UNKNOWN, duration, headline, value_of
 
     layers = program_of(model).layers
     row = ROWS.get(str(recorded.get("recipe")))
     facts: list[tuple[str, str, str]] = []
     test = folder.read_json(folder.result).get("test") if folder.result.exists() else None
     if reached := headline(test or {}):
-        paper = f"paper: {row.value}" if row and row.value != "not shown" else ""
+        paper = f"paper: {row.value}" if row and row.value not in UNKNOWN else ""
         facts.append((f"test {reached[0].removeprefix('test_')}", value_of(*reached), paper))
     neurons = sum(layer.size for layer in layers)
     facts.append(("recurrent layers", f"{len(layers)}", ""))
     facts.append(("neurons", f"{neurons:,}", ""))
     facts.append(("parameters", f"{sum(each.numel() for each in model.parameters()):,}", ""))
     if lines := folder.read_metrics():
-        facts.append(("training", f"{lines[-1]['seconds'] / 60:.0f} min", f"{lines[-1]['step']:,} steps"))
+        facts.append(("training", duration(lines[-1].get("seconds")), f"{lines[-1]['step']:,} steps"))
     kind = recorded.get("recipe") or type(model).__name__
     return f"Recipe {kind}, with {which}. Give it something to read, and see what every neuron keeps of it.", facts

@@ -44,7 +44,7 @@ def write(runs: tuple[Path, ...], out: Path, *, full: bool, data_dir: Path | Non
 
 
 def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
-    from ..analysis.report import read_run
+    from ..analysis.report import UNKNOWN, read_run
     from ..analysis.runs import own_page
 
     folder = RunFolder(run)
@@ -74,7 +74,7 @@ def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
         metric=page.metric,
         older=page.older,
         model=model,
-        paper=(row.value, row.paper.removesuffix(", quicker")) if row and row.value != "not shown" else None,
+        paper=(row.value, row.paper.removesuffix(", quicker")) if row and row.value not in UNKNOWN else None,
         changed=_changed(recipe, row.recipe if row else None),
         missing=missing,
         **_described(recipe, recorded),

@@ -130,7 +130,7 @@ const Answer = {
     const best = order[0];
     byId("answer").textContent = data.classes[best];
     byId("summary").textContent =
-      data.kind === "text" ? `comes next, by ${percent(probabilities[best])}.` : `${percent(probabilities[best])} sure after ${view.t + 1} of ${view.run.T} steps${final}.`;
+      data.kind === "text" ? `comes next with ${percent(probabilities[best])}.` : `${percent(probabilities[best])} sure after ${view.t + 1} of ${view.run.T} steps${final}.`;
     const rows = shown.map((i) => ({
       name: data.classes[i],
       share: probabilities[i],

@@ -59,7 +59,7 @@ const Dots = {
       return {
         place: (each) => at((each.layer + 0.12 + (0.76 * (each.neuron + 0.5)) / network.layers[each.layer].size) / count),
         marks: network.layers
-          .map(({ name }, i) => [at((i + 0.5) / count), count <= 12 ? String(name).replace(/^layer /, "") : String(i + 1)])
+          .map((_, i) => [at((i + 0.5) / count), String(i + 1)])
           .filter((_, i) => i % every === 0),
       };
     }

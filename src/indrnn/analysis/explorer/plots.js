@@ -53,6 +53,7 @@ function number(value, digits = 3) {
   if (value == null) return "∞";
   if (!Number.isFinite(value)) return String(value);
   if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
+  if (value && Math.abs(value) < 1e-4) return value.toExponential(1);
   return Number(value.toPrecision(digits)).toString();
 }
 const short = (value) => (value >= 1e6 ? `${value / 1e6}M` : value >= 1e4 ? `${value / 1e3}k` : number(value, 6));
