@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,11 @@ from .calls import (
 # ---- completion
 
 
-@pytest.fixture
-def script(call: Call, tmp_path: Path) -> Path:
-    path = tmp_path / "completion.bash"
-    path.write_text(assert_done(call("completion", "bash")).out)
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once: it takes seconds, as the options of every recipe are in it."""
+    path = tmp_path_factory.mktemp("completion") / "completion.bash"
+    path.write_bytes(subprocess.check_output([sys.executable, "-m", "indrnn", "completion", "bash"]))
     return path
 
 
