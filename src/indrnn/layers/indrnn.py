@@ -249,7 +249,7 @@ class IndRNN(nn.Module):
             x = torch.cat(outputs, dim=-1) if self.bidirectional else outputs[0]
             if layer < self.num_layers - 1 and (mask := masks[layer]) is not None:
                 x = x * mask.to(x.dtype)
-        return x, torch.stack(h_n)
+        return x, h_n[0].unsqueeze(0) if len(h_n) == 1 else torch.stack(h_n)
 
     def _is_one_step(self, x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> bool:
         """Whether this is a stream's next step, with nothing asked for that the op alone can do."""

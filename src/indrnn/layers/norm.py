@@ -103,16 +103,23 @@ class _BatchNorm(TorchBatchNorm):
             return value
         return _SumOverProcesses.apply(value)  # type: ignore[no-any-return]
 
-    def _normalise(self, x: Tensor, mean: Tensor, var: Tensor, valid: Tensor | None, dtype: torch.dtype) -> Tensor:
+    def _normalise(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        valid: Tensor | None,
+        dtype: torch.dtype,
+        overwrite: bool = False,
+    ) -> Tensor:
         scale = torch.rsqrt(var + self.eps)
         scale = scale if self.weight is None else scale * self.weight.to(x.dtype)
         shift = None if self.bias is None else self.bias.to(x.dtype)
-        y = x - mean
         if torch.is_grad_enabled() or is_watched():
-            y = y * scale
+            y = (x - mean) * scale
             y = y if shift is None else y + shift
-        else:  # one tensor where there would be three at a time
-            y = y.mul_(scale)
+        else:  # one tensor where there would be three at a time, or none
+            y = (x.sub_(mean) if overwrite else x - mean).mul_(scale)
             y = y if shift is None else y.add_(shift)
         if valid is not None:
             y = torch.where(per_step(valid, x), y, 0.0)
@@ -157,12 +164,16 @@ class SequenceBatchNorm(_BatchNorm):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Normalise x (T, B, ..., N); steps past `lengths` give zeros."""
+        return self.run(x, lengths)
+
+    def run(self, x: Tensor, lengths: Tensor | None, *, overwrite: bool = False) -> Tensor:
+        """As `forward`; with `overwrite`, in evaluation without gradients, the result may take x's place in memory."""
         self.check(x, lengths)
         dtype, values = x.dtype, without_padding(x, lengths).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths)
         if not self.training:
             mean, var = self.running_mean.to(values.dtype), self.running_var.to(values.dtype)
-            return self._normalise(values, mean, var, valid, dtype)
+            return self._normalise(values, mean, var, valid, dtype, overwrite)
         if not self.synchronised:
             timeline().refuse("batch norm over the sequence with synchronised=False, in training,")
         mean, var, count = self._statistics(values, valid, tuple(range(x.dim() - 1)))

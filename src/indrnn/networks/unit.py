@@ -155,7 +155,7 @@ class RecurrentUnit(nn.Module):
             x, bias, own = self._normalise(x, lengths, resets, position), None, False
         h, h_last = self._recurrence(x, bias, state, lengths, resets, own)
         if self.config.norm_place == "after" and self.norm is not None:
-            h = self._normalise(h, lengths, resets, position)
+            h = self._normalise_own(h, h_last, lengths, resets, position)
         return shared_dropout(h, self.dropout, self.training), h_last
 
     def _recurrence(
@@ -231,6 +231,18 @@ class RecurrentUnit(nn.Module):
         norm.update(mean, var, steps.to(mean))
         return y, h_last
 
+    def _normalise_own(
+        self, h: Tensor, h_last: Tensor, lengths: Tensor | None, resets: Tensor | None, position: Tensor | None
+    ) -> Tensor:
+        """As `_normalise`, of the recurrence's result, which in evaluation can be computed over: nobody else has it."""
+        norm = self.norm
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or _are_calls_watched():
+            return self._normalise(h, lengths, resets, position)
+        if not is_unwatched(norm, SequenceBatchNorm) or torch._C._is_alias_of(h, h_last):  # type: ignore[attr-defined]
+            return self._normalise(h, lengths, resets, position)
+        assert isinstance(norm, SequenceBatchNorm)
+        return norm.run(h, lengths, overwrite=True)
+
     def _normalise(self, x: Tensor, lengths: Tensor | None, resets: Tensor | None, position: Tensor | None) -> Tensor:
         norm = self.norm
         if isinstance(norm, StepBatchNorm):
@@ -254,7 +266,7 @@ class RecurrentUnit(nn.Module):
         return f"{self.size}, {self.config.nonlinearity}, norm={norm}{dropout}"
 
 
-def is_unwatched(module: nn.Module, kind: type[nn.Module]) -> bool:
+def is_unwatched(module: nn.Module | None, kind: type[nn.Module]) -> bool:
     """Whether it is exactly of this type, without hooks, parametrisation or wrapper: what it does, nothing can see."""
     if type(module) is not kind or "forward" in module.__dict__:
         return False

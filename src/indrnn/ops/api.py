@@ -130,7 +130,7 @@ def can_overwrite(call: Forward, backend: str | None, *others: Tensor | None) ->
     x = call.x
     if not isinstance(x, Tensor) or is_watched() or not are_plain(*call[:6]):
         return False
-    if x.device.type != "cpu" or not x.is_contiguous() or x._is_view() or x.is_neg():
+    if not x.is_cpu or not x.is_contiguous() or x._is_view() or x.is_neg():
         return False
     if x.is_leaf and x.requires_grad:
         return False

@@ -78,6 +78,7 @@ class Direct(torch.autograd.Function):
         if overwrite:
             ctx.mark_dirty(inputs[0])
         Recurrence.setup_context(ctx, inputs, output)
+        ctx.overwritten = overwrite
         return output
 
     @staticmethod
@@ -89,7 +90,7 @@ class Direct(torch.autograd.Function):
         def function(*args: Any) -> Gradients:
             if not are_plain(*args[:7]):  # a gradient, or what a saved tensor's hook returned
                 return OPS.recurrence_backward(*args)  # type: ignore[no-any-return]
-            return library.backward(Backward(*args[:-1]), args[-1])
+            return library.backward(Backward(*args[:-1]), args[-1], overwritten=ctx.overwritten)
 
         return None, *_backward(ctx, grad_h, grad_h_last, function)
 

@@ -19,8 +19,6 @@ _OPTIONAL = frozenset({"bias", "h_0", "mask", "lengths", "resets", "grad_h", "gr
 def check_forward(call: Forward) -> None:
     """Raise where an argument of the forward pass cannot be."""
     x, u, bias, h_0, lengths, resets, activation, _ = call
-    if lengths is None and resets is None and _is_usual(x, activation, u, bias, h_0):
-        return
     _check_tensors("x", x, u=u, bias=bias, h_0=h_0, lengths=lengths, resets=resets)
     _check_series("x", x, activation)
     _check_vectors("x", x, u=u, bias=bias)
@@ -31,8 +29,6 @@ def check_forward(call: Forward) -> None:
 def check_backward(call: Backward) -> None:
     """Raise where an argument of the backward pass cannot be."""
     grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, _ = call
-    if lengths is None and resets is None and _is_usual(h, activation, u, None, h_0, grad_h_last, like=grad_h):
-        return
     _check_tensors("h", h, u=u, h_0=h_0, lengths=lengths, resets=resets, grad_h=grad_h, grad_h_last=grad_h_last)
     _check_series("h", h, activation)
     _check_vectors("h", h, u=u)
@@ -74,16 +70,28 @@ def check_lengths(lengths: Tensor | None, T: int) -> None:
             raise ValueError(f"lengths must lie between 0 and T = {T}, got values from {low} to {high}")
 
 
+def is_usual_forward(call: Forward) -> bool:
+    """Whether all are dense CPU tensors of one type and the right shapes, with all their numbers in memory.
+
+    Then no check would raise, and `layout.readable` has nothing to do; these look at each tensor several times, and a
+    small call would spend much of its time there.
+    """
+    x, u, bias, h_0, lengths, resets, activation, _ = call
+    return lengths is None and resets is None and _is_usual(x, activation, u, bias, h_0)
+
+
+def is_usual_backward(call: Backward) -> bool:
+    """The same of a backward pass."""
+    grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, _ = call
+    return lengths is None and resets is None and _is_usual(h, activation, u, None, h_0, grad_h_last, like=grad_h)
+
+
 def _is_usual(
     x: Tensor, activation: str, u: Tensor, bias: Tensor | None, *states: Tensor | None, like: Tensor | None = None
 ) -> bool:
-    """Whether these are dense CPU tensors of one type and of the right shapes, so that no check below would raise.
-
-    A small call spends much of its time in those, which look at each tensor several times.
-    """
     if not (isinstance(x, Tensor) and x.is_cpu and x.dim() >= 3 and x.dtype in FLOATS):
         return False
-    if x.layout is not torch.strided or x.is_nested:
+    if x.layout is not torch.strided or x.is_nested or x.is_neg() or x._is_zerotensor():
         return False
     if activation not in reference.ACTIVATIONS or not _is_like(u, x, x.shape[-1:]):
         return False
@@ -98,7 +106,9 @@ def _is_usual(
 def _is_like(value: Tensor, x: Tensor, shape: torch.Size) -> bool:
     if not (isinstance(value, Tensor) and value.is_cpu and value.dtype is x.dtype):
         return False
-    return value.layout is torch.strided and not value.is_nested and value.shape == shape
+    if value.layout is not torch.strided or value.is_nested or value.is_neg() or value._is_zerotensor():
+        return False
+    return value.shape == shape
 
 
 def _check_tensors(of: str, like: Tensor, /, **given: Tensor | None) -> None:

@@ -36,6 +36,8 @@ def dense(gradient: Tensor | None) -> Tensor | None:
 
 def with_contiguous_rows(x: Tensor) -> Tensor:
     """Return x itself where all but its first two dimensions are contiguous, else a copy."""
+    if x.is_contiguous():
+        return x
     expected = 1
     for size, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
         if size != 1 and stride != expected:

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from . import choice, reference, reference_norm
 from .calls import Backward, Forward, NormBackward, NormForward, NormResult
-from .checks import check_backward, check_forward, check_lengths, check_norm_backward, check_norm_forward
+from .checks import (
+    check_backward,
+    check_forward,
+    check_lengths,
+    check_norm_backward,
+    check_norm_forward,
+    is_usual_backward,
+    is_usual_forward,
+)
 from .cpu import kernel
 from .layout import readable
 
@@ -39,20 +47,26 @@ for _schema in _SCHEMAS:
 
 def forward(call: Forward, backend: str | None, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
     """The forward pass, after its checks; with `overwrite`, for the C++ kernel alone, h takes x's place."""
-    check_forward(call)
-    check_lengths(call.lengths, call.x.shape[0])
-    call = readable(call)
+    if not is_usual_forward(call):
+        check_forward(call)
+        check_lengths(call.lengths, call.x.shape[0])
+        call = readable(call)
     if overwrite:
         return kernel.forward(call, overwrite=True)
     results: tuple[Tensor, Tensor] = choice.choose(call.x, call.activation, backend).forward(call)
     return results
 
 
-def backward(call: Backward, backend: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The backward pass, after its checks."""
-    check_backward(call)
-    check_lengths(call.lengths, call.h.shape[0])
-    call = readable(call)
+def backward(
+    call: Backward, backend: str | None, *, overwritten: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The backward pass, after its checks; `overwritten` as its forward pass, so by the C++ kernel on a CPU."""
+    if not is_usual_backward(call):
+        check_backward(call)
+        check_lengths(call.lengths, call.h.shape[0])
+        call = readable(call)
+    if overwritten and call.h.is_cpu:
+        return kernel.backward(call)
     gradients: tuple[Tensor, Tensor, Tensor, Tensor] = choice.choose(call.h, call.activation, backend).backward(call)
     return gradients
 

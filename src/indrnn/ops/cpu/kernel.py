@@ -195,8 +195,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     u_, start = _as(dtype, u), _as_or_none(dtype, h_0)
     carry = _start(grad_h_last, h.shape[1:], dtype)
     lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
-    grad_x = torch.empty(h.shape, dtype=h.dtype, device="cpu")
-    grad_u, grad_bias = torch.empty(u.shape, dtype=dtype, device="cpu"), torch.empty(u.shape, dtype=dtype, device="cpu")
+    grad_x, grad_u, grad_bias = torch.empty_like(h), torch.empty_like(u_), torch.empty_like(u_)
     arguments = _Backward(
         **_common(h, activation, lengths, resets, reverse),
         grad_h=pointer(grad_h),
@@ -261,8 +260,8 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
     start = _as_or_none(dtype, h_0)
     carry = _start(grad_h_last, h.shape[1:], dtype)
     lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
-    grad_x = torch.empty(h.shape, dtype=h.dtype, device="cpu")
-    grad_u, grad_bias, grad_weight, grad_shift = (torch.empty(u.shape, dtype=dtype, device="cpu") for _ in range(4))
+    grad_x = torch.empty_like(h)
+    grad_u, grad_bias, grad_weight, grad_shift = (torch.empty_like(u_) for _ in range(4))
     arguments = _NormBackward(
         **_common(h, activation, lengths, resets),
         eps=eps,
