@@ -432,7 +432,7 @@ def test_compile_with_inductor(norm: str, architecture: str) -> None:
 
 @pytest.mark.slow
 @architectures
-@pytest.mark.parametrize("norm", ["norm after", "step norm after"])
+@pytest.mark.parametrize("norm", ["norm after", "step norm after, by document"])
 def test_compiled_stream(norm: str, architecture: str) -> None:
     torch.compiler.reset()
     network = trained(make(architecture, norm))
@@ -444,6 +444,47 @@ def test_compiled_stream(norm: str, architecture: str) -> None:
         second, state = compiled(x[4:], state)
     assert_close(torch.cat([first, second]), whole, **STREAM)
     assert_close(state, state_after, **STREAM)
+
+
+# ---- evaluation without gradients, which computes over its own memory
+
+
+@architectures
+@pytest.mark.parametrize("norm", ["norm after", "norm before", "no norm"])
+@pytest.mark.parametrize("backend", ["native", "reference", "scan"])
+def test_evaluation_without_gradients(norm: str, architecture: str, backend: str) -> None:
+    """Features and states are those of evaluation with gradients, and what was handed in is left alone."""
+    network = trained(make(architecture, norm, backend=backend))
+    x, lengths = inputs(), LENGTHS
+    before = x.clone()
+    expected, state = network(x, lengths=lengths)
+    with torch.no_grad():
+        found, found_state = network(x, lengths=lengths)
+        once, middle = network(x[:4])
+        kept = torch.cat([h.flatten() for h in middle.h]).clone()
+        again, _ = network(x[4:], middle)
+    with torch.inference_mode():
+        inferred, _ = network(x, lengths=lengths)
+    whole, _ = network(x)
+    assert_close(found, expected, rtol=0, atol=1e-6)
+    assert_close(inferred, expected, rtol=0, atol=1e-6)
+    assert_close(found_state, state, rtol=0, atol=1e-6)
+    assert_close(torch.cat([once, again]), whole, **STREAM)
+    assert torch.equal(torch.cat([h.flatten() for h in middle.h]), kept)
+    assert torch.equal(x, before)
+
+
+@architectures
+def test_hook_on_a_norm_keeps_its_input_in_evaluation(architecture: str) -> None:
+    network = trained(make(architecture, "norm after"))
+    norm = next(module for module in network.modules() if isinstance(module, SequenceBatchNorm))
+    kept: list[Tensor] = []
+    norm.register_forward_hook(lambda _module, given, _output: kept.append(given[0]))
+    x = inputs()
+    with torch.no_grad():
+        network(x)
+    network(x)
+    assert_close(kept[0], kept[1].detach(), rtol=0, atol=1e-6)
 
 
 # ---- constraint and decay

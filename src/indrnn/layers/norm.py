@@ -85,9 +85,9 @@ class _BatchNorm(TorchBatchNorm):
     def _statistics(self, x: Tensor, valid: Tensor | None, dims: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and biased variance over `dims` of x, zeros in its padding, and of how many numbers each is."""
         if valid is None:
-            count = torch.full((), float(math.prod(x.shape[d] for d in dims)), device=x.device, dtype=x.dtype)
+            count = torch.full((), float(math.prod([x.shape[d] for d in dims])), device=x.device, dtype=x.dtype)
         else:
-            between = math.prod(x.shape[d] for d in dims if d > 1)
+            between = math.prod([x.shape[d] for d in dims if d > 1])
             count = between * valid.sum(dim=[d for d in dims if d < 2], dtype=x.dtype)
         count = self._over_processes(count)
         safe = count.clamp_min(1).unsqueeze(-1) if count.dim() else count.clamp_min(1)
