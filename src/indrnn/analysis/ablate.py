@@ -169,7 +169,7 @@ def _shuffled(which: Tensor, random: torch.Generator) -> Tensor:
 
 
 def write(found: Ablated, about: dict[str, Any], out: Path) -> str:
-    """Write ablate.json and ablate.png into a folder, and return a table."""
+    """Write ablate.json, ablate.md and ablate.png into a folder, and return the table in ablate.md."""
     from .runs import table
 
     content = {**about, **asdict(found)}
@@ -179,7 +179,9 @@ def write(found: Ablated, about: dict[str, Any], out: Path) -> str:
     for row in found.rows:
         control = "" if row.control is None else f"{row.control:.4g}"
         rows.append(["all" if row.layer is None else row.layer, row.group, row.neurons, f"{row.value:.4g}", control])
-    return table(f"layer, silenced, neurons, {found.metric}, as many at random", rows)
+    text = table(f"layer, silenced, neurons, {found.metric}, as many at random", rows)
+    write_atomically(out / "ablate.md", (text + "\n").encode())
+    return text
 
 
 def draw(found: Ablated, path: Path) -> Path:

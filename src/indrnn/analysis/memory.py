@@ -246,7 +246,10 @@ def check_bounds(bounds: tuple[float, float]) -> None:
 
 
 def write(found: Memory, about: dict[str, Any], out: Path) -> str:
-    """Write memory.json and memory.png into a folder, and return a table; a memory without end is null in the file."""
+    """Write memory.json, memory.md and memory.png into a folder, and return the table of memory.md.
+
+    A memory without end is null in memory.json.
+    """
     from .runs import table
 
     content = {**about, **asdict(found)}
@@ -264,7 +267,9 @@ def write(found: Memory, about: dict[str, Any], out: Path) -> str:
             active, measured = (torch.tensor(each).mean() for each in (layer.active, layer.measured))
             seen = [f"{100 * active:.0f} %", f"{measured:.1f}"]
         rows.append([number, len(layer.u), *counts, f"{middle:.4f}", *seen])
-    return table(head, rows)
+    text = table(head, rows)
+    write_atomically(out / "memory.md", (text + "\n").encode())
+    return text
 
 
 def draw(found: Memory, path: Path) -> Path:

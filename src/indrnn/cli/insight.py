@@ -30,7 +30,7 @@ class MemoryOptions:
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     out: Path | None = None
-    """Where memory.json and memory.png go; results/insight/NAME if none is given."""
+    """Where memory.json, memory.md and memory.png go; results/insight/NAME if none is given."""
     items: int = 64
     """Validation sequences to measure on, at least; 0 for none, and no data is needed."""
     epsilon: float = EPSILON
@@ -69,7 +69,7 @@ class AblateOptions:
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     out: Path | None = None
-    """Where ablate.json and ablate.png go; results/insight/NAME if none is given."""
+    """Where ablate.json, ablate.md and ablate.png go; results/insight/NAME if none is given."""
     items: int = 500
     """Validation items to measure on, at least."""
     controls: int = 1
