@@ -1,4 +1,4 @@
-"""`indrnn.series.files.read`: .npz, .ts and tables that the tests write, and what is wrong with others."""
+"""`indrnn.series.sources.read`: .npz, .ts and tables that the tests write, and what is wrong with others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indrnn.series.files import MissingPackageError, read
 from indrnn.series.reading import parsed, where
+from indrnn.series.sources import MissingPackageError, read
 
 pandas = pytest.importorskip("pandas", reason="needs pandas: pip install 'indrnn[data]'")
 

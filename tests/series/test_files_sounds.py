@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indrnn.series.files import MissingPackageError, read
 from indrnn.series.sounds import read_sound, resampled
+from indrnn.series.sources import MissingPackageError, read
 
 
 def write(path: Path, samples: Any, rate: int = 8000, width: int = 2) -> Path:
