@@ -130,7 +130,7 @@ FIT, RESUME = Parser("fit", FitOptions), Parser("fit --resume", ResumeOptions)
 def fit(arguments: list[str]) -> int:
     """Fit a model to series in a file."""
     if arguments[:1] == ["--resume"] and len(arguments) > 1 and not arguments[1].startswith("-"):
-        options = _resumed(RESUME(arguments))
+        options = resumed(RESUME(arguments))
     elif not arguments:
         raise UsageError("fit needs DATA: a .npz, .ts, .csv or .parquet file, or a folder of WAV files by class")
     else:
@@ -138,7 +138,8 @@ def fit(arguments: list[str]) -> int:
     return Fit(options).run()
 
 
-def _resumed(given: ResumeOptions) -> FitOptions:
+def resumed(given: ResumeOptions) -> FitOptions:
+    """The options of a run that is there."""
     known = fit_of(given.resume)
     reading = Reading(**{name: tuple(v) if isinstance(v, list) else v for name, v in known["reading"].items()})
     test = given.test or (Path(known["test"]) if known["test"] else None)
@@ -319,7 +320,9 @@ def targeted(data: Collection, task: str) -> tuple[Collection, bool]:
     few = len(np.unique(values)) <= max(2, min(100, len(values) // 2))
     classes = text or task == "classify" or (task == "auto" and whole and few)
     if classes and not text and not whole:
-        raise UsageError("task classify needs text or whole numbers in the target, got others; --task regress takes these")
+        raise UsageError(
+            "task classify needs text or whole numbers in the target, got others; --task regress takes these"
+        )
     if classes and y.dtype.kind == "f":
         data = replace(data, y=y.astype(np.int64))
     return data, classes

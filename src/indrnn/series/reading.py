@@ -66,6 +66,14 @@ class Reading:
         if self.resample and self.rate is None:
             raise ValueError("resample needs a rate to change to: rate (--rate 8000)")
 
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Reading:
+        """From what JSON held; fields of a later version are refused by name."""
+        unknown = [name for name in plain if name not in cls.__dataclass_fields__]
+        if unknown:
+            raise ValueError(f"reading has no option {unknown[0]!r}; the file is of a later version of indrnn")
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+
 
 USED: dict[str, tuple[str, ...]] = {
     ".npz": ("target", "group", "test_where", "x", "lengths", "time_first"),
