@@ -141,7 +141,7 @@ def fit(arguments: list[str]) -> int:
 def resumed(given: ResumeOptions) -> FitOptions:
     """The options of a run that is there."""
     known = fit_of(given.resume)
-    reading = Reading(**{name: tuple(v) if isinstance(v, list) else v for name, v in known["reading"].items()})
+    reading = Reading.from_plain(known["reading"])
     test = given.test or (Path(known["test"]) if known["test"] else None)
     rest = {name: value for name, value in known.items() if name not in ("data", "test", "reading")}
     return FitOptions(
@@ -185,8 +185,8 @@ class Fit:
         self.options = options
         if not options.dry_run and RunFolder(options.folder).used and not (options.resume or options.overwrite):
             raise UsageError(
-                f"out: {options.folder} holds something already; go on with it (--resume), replace it (--overwrite), or "
-                "name another folder (--out)"
+                f"out: {options.folder} holds something already; go on with it (--resume), replace it (--overwrite), "
+                "or name another folder (--out)"
             )
         self.read = read_with(options.data, options.reading, test=options.test)
         self.options = replace(options, reading=self.read.reading)
@@ -270,6 +270,8 @@ class Fit:
         if options.resume and homes(out):  # the data may have been moved: their checksum is in the task's description
             known = fit_of(out)
             config["fit"] |= {name: known[name] for name in ("data", "test")}
+        if options.overwrite:
+            _clear(out)
         again = ["indrnn", "fit", "--resume", str(out)]
         models, results = fitting.train(
             out=out,
@@ -303,6 +305,14 @@ class Fit:
         content = finite({**about, "train": len(self.train), "test": scored.numbers})
         write_atomically(out / "scores.json", (json.dumps(content, indent=2) + "\n").encode())
         scored.write(out, about)
+
+
+def _clear(out: Path) -> None:
+    """Remove an earlier run's files, of a folder that a run of another number of networks goes to now too."""
+    folder = RunFolder(out)
+    if folder.used and (homes(out) == [out] or (out / "estimator.json").exists()):
+        with folder.locked():
+            folder.clear()
 
 
 def targeted(data: Collection, task: str) -> tuple[Collection, bool]:

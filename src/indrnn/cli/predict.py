@@ -15,7 +15,7 @@ import tyro
 from ..series.collection import Collection
 from ..series.reading import USED, Reading
 from ..training.checkpoint import write_atomically
-from .fit import fit_of, homes, targeted
+from .fit import fit_of, targeted
 from .main import UsageError, say
 from .parse import Parser
 
@@ -89,7 +89,7 @@ def read_like(
     from ..series import tables
     from ..series.sources import read_with
 
-    reading = Reading(**{name: tuple(v) if isinstance(v, list) else v for name, v in known["reading"].items()})
+    reading = Reading.from_plain(known["reading"])
     if not split:
         reading = replace(reading, group=None, test_where=None)
     if resample:
@@ -157,7 +157,7 @@ def evaluate_fitted(
     if data is None:
         from .fit import Fit, ResumeOptions, resumed
 
-        again = Fit(resumed(ResumeOptions(homes(run)[0] if len(homes(run)) == 1 else run)))
+        again = Fit(resumed(ResumeOptions(run)))
         if again.test is None:
             raise UsageError(f"{run} kept no series for test; name a file of them: indrnn evaluate {run} DATA")
         scored = score(estimator, again.test, again.train)

@@ -34,7 +34,7 @@ def score(estimator: Any, test: Collection, train: Collection | None = None) -> 
     if kind == "labels":
         right = int((np.asarray(answers) == test.y).all(1).sum())
         low, high = wilson(right, len(test))
-        line = f"all labels right    {right / len(test):.1%}, 95 % interval {low:.1%} to {high:.1%} ({right} of {len(test)})"
+        line = f"all labels right    {right / len(test):.1%}, 95 % interval {low:.1%} to {high:.1%}"
         return Scored([line], {"accuracy": right / len(test), "accuracy_interval": [low, high], "series": len(test)})
     if kind == "numbers":
         return _of_numbers(answers, test, train, per_step)

@@ -72,7 +72,8 @@ class Reading:
         unknown = [name for name in plain if name not in cls.__dataclass_fields__]
         if unknown:
             raise ValueError(f"reading has no option {unknown[0]!r}; the file is of a later version of indrnn")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+        options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+        return cls(**options)
 
 
 USED: dict[str, tuple[str, ...]] = {
