@@ -176,9 +176,8 @@ def test_a_stopped_fit_goes_on_to_the_same_weights(call: Call, tmp_path: Path, m
     path = path.rename(tmp_path / "moved.npz")
     again = [*to_go_on(said.out), "--data", str(path), "--threads", "1"]
     assert_done(call(*again))
-    for name in ("weights.safetensors", "confusion.json"):
-        one, other = ((tmp_path / run / name).read_bytes() for run in ("whole", "part"))
-        assert (one == other) is (name == "weights.safetensors" or one == other)
+    one, other = ((tmp_path / run / "weights.safetensors").read_bytes() for run in ("whole", "part"))
+    assert one == other
     assert read(tmp_path / "part", "scores.json")["test"] == read(tmp_path / "whole", "scores.json")["test"]
 
 
@@ -259,8 +258,6 @@ def test_predictions_never_replace_a_file_unasked(call: Call, fitted: Path) -> N
     assert out.read_text() == "mine"
     assert_done(call("predict", fitted / "run", fitted / "data.csv", "--out", out, "--overwrite"))
     assert len(predictions(out)) == 20
-    assert_refused(
-        call("predict", fitted / "run", fitted / "data.csv", "--out", fitted / "no" / "p.csv"), "in a folder"
     nowhere = fitted / "no" / "p.csv"
     assert_refused(call("predict", fitted / "run", fitted / "data.csv", "--out", nowhere), "in a folder")
 
@@ -355,7 +352,7 @@ def test_runs_of_another_kind(call: Call, once: Path, fitted: Path) -> None:
     assert_refused(call("predict", once, fitted / "data.csv"), "must be of `indrnn fit`")
     assert_refused(call("predict", fitted, fitted / "data.csv"), "is none")
     assert_refused(call("evaluate", once, fitted / "data.csv"), "is of a recipe")
-    assert_refused(call("evaluate", fitted / "run", "--test-batch", "3"), "are for recipes")
+    assert_refused(call("evaluate", fitted / "run", "--test-batch", "3"), "are for runs of recipes")
 
 
 def test_sounds_of_another_rate(call: Call, tmp_path: Path) -> None:
