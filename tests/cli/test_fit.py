@@ -160,7 +160,8 @@ def test_a_run_is_named_by_its_data_and_never_thrown_away(call: Call, tmp_path: 
 def test_a_stopped_fit_goes_on_to_the_same_weights(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_npz(tmp_path / "a.npz")
     assert_done(call("fit", path, *SMALL, "--out", tmp_path / "whole"))
-    make, pressed = SeriesTask.batch, []
+    make = SeriesTask.batch
+    pressed: list[int] = []
 
     def batch(self: SeriesTask, step: int, shard: Any) -> Any:
         if step == 7 and not pressed:
