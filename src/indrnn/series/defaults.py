@@ -124,9 +124,9 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
         network=_network(shape, core, given),
         pool=given.get("pool", "mean"),
         steps=steps,
-        lr=given.get("lr", 3e-3),
+        lr=given.get("lr", 1e-3),
         batch_size=batch_size,
-        augmentation=Augmentation(noise=0.05, scale=0.1, crop=0.1) if augment else Augmentation(),
+        augmentation=Augmentation(noise=0.05, scale=0.1) if augment else Augmentation(),
         validation=validation,
         evaluate_every=evaluate_every,
         patience=given.get("patience", 8) if validation else None,
@@ -169,6 +169,6 @@ def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:
     if front:
         first = 2 ** math.ceil(math.log2(stride) / 2) if stride > 1 else 1
         strides = (first, stride // first)
-        kernels = (9 if first <= 2 else 4 * first + 1, 9 if strides[1] <= 2 else 2 * strides[1] + 1)
+        kernels = (17 if first <= 4 else 4 * first + 1, 9 if strides[1] <= 2 else 2 * strides[1] + 1)
         network = Front(network, features=(64, 64), kernels=kernels, strides=strides)
     return network.sized(shape.input_size, shape.longest)
