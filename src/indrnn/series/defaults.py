@@ -137,7 +137,7 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
 def _batch_size(shape: Shape) -> int:
     """32, fewer of few or very long series."""
     most = max(1, 2_000_000 // max(1, shape.longest))
-    return max(1, min(32, most, math.ceil(shape.series / 4) if shape.series >= 16 else shape.series))
+    return max(1, min(32, most, max(16, math.ceil(shape.series / 4)), shape.series))
 
 
 def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
@@ -155,8 +155,8 @@ def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:
     width, layers, dropout = given.get("hidden_size", 64), given.get("layers", 2), given.get("dropout", 0.1)
     both = given.get("bidirectional", not shape.causal)
     stride = _strides(shape)
-    # In a sequence of a few steps there is nothing for a convolution to find
-    front = given.get("front", shape.longest >= 16)
+    # In series that are shorter than the first kernel there is nothing for it to find
+    front = given.get("front", shape.mean_length >= 17)
     after = math.ceil(shape.longest / stride) if front else shape.longest
     long = after * width > 4_000_000  # activations of one layer and series: beyond that only recomputing them fits
     if core == "indrnn":
