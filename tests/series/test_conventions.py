@@ -1,4 +1,4 @@
-"""scikit-learn's own checks of estimators, and the tools that are made for its estimators; aeon's through an adapter."""
+"""scikit-learn's own checks of estimators, and its tools for them: clone, search, pipelines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 QUICK: dict[str, Any] = {"steps": 60, "hidden_size": 16, "lr": 0.02, "random_state": 0, "augment": False}
 DIFFERENT = {
-    "check_sample_weight_equivalence_on_dense_data": "batches are drawn at random: a series twice is not one of weight 2",
+    "check_sample_weight_equivalence_on_dense_data": "batches are random: a series twice is not one of weight 2",
     "check_class_weight_classifiers": "weights of 1e7 to 1 do not outweigh all else in these few steps",
 }
 """Checks that fail, with the reason."""

@@ -206,8 +206,8 @@ class Estimator(Parameters):
         steps = data.x[0].shape[1]
         if getattr(self, "flat_", False) and _is_flat(X) and steps != self.n_features_in_:
             raise ValueError(
-                f"X has {steps} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input: "
-                "in two dimensions, as in training, those are steps; give (n, 1, time) for series of another length"
+                f"X has {steps} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input "
+                "(steps, in two dimensions, as in training); give (n, 1, time) for series of another length"
             )
         return data
 
