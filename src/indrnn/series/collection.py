@@ -113,15 +113,17 @@ def target_of(y: Any, series: Collection) -> Array:
     """Targets as an array of one row for each series; one of objects where they are sequences of different lengths."""
     if isinstance(y, (list, tuple)) and len(y) and np.ndim(_plain(y[0])) >= 1:
         each = [as_array(one) for one in y]
-        if len({one.shape for one in each}) > 1 or isinstance(y[0], (torch.Tensor, np.ndarray)):
+        if len({one.shape for one in each}) > 1:
             found = np.empty(len(each), dtype=object)
             for i, one in enumerate(each):
                 found[i] = one
-            return _as_many("y", found, len(series))
+            _as_many("y", found, len(series))
+            return found
     found = as_array(y)
     if found.ndim == 0 or found.ndim > 3:
         raise ValueError(f"y must hold one target for each series, got an array of {found.ndim} dimensions")
-    return _as_many("y", found, len(series))
+    _as_many("y", found, len(series))
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -194,15 +196,11 @@ def _numbers(value: Any, name: str) -> Array:
         raise TypeError(f"{name}: an argument must be a string or a number ({error})") from None
     except ValueError as error:
         raise ValueError(f"{name} must hold numbers: {error}") from None
-    infinite = np.isinf(found) & ~_isinf(array) if array.dtype == np.float64 else None
+    infinite = np.isinf(found) & ~np.isinf(array) if array.dtype == np.float64 else None
     if infinite is not None and infinite.any():
         at = tuple(int(i) for i in np.argwhere(infinite)[0])
         raise ValueError(f"{name} must fit into float32, got {array[at]} at {list(at)}; scale it")
     return np.ascontiguousarray(found)
-
-
-def _isinf(array: Array) -> Array:
-    return np.isinf(array)  # type: ignore[no-any-return]
 
 
 def _check_values(series: list[Array]) -> None:

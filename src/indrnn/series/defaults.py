@@ -124,9 +124,9 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
         network=_network(shape, core, given),
         pool=given.get("pool", "mean"),
         steps=steps,
-        lr=given.get("lr", 3e-3),
+        lr=given.get("lr", 1e-3),
         batch_size=batch_size,
-        augmentation=Augmentation(noise=0.05, scale=0.1, crop=0.1) if augment else Augmentation(),
+        augmentation=Augmentation(noise=0.05, scale=0.1) if augment else Augmentation(),
         validation=validation,
         evaluate_every=evaluate_every,
         patience=given.get("patience", 8) if validation else None,
@@ -137,7 +137,7 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
 def _batch_size(shape: Shape) -> int:
     """32, fewer of few or very long series."""
     most = max(1, 2_000_000 // max(1, shape.longest))
-    return max(1, min(32, most, math.ceil(shape.series / 4) if shape.series >= 16 else shape.series))
+    return max(1, min(32, most, max(16, math.ceil(shape.series / 4)), shape.series))
 
 
 def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
@@ -155,8 +155,8 @@ def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:
     width, layers, dropout = given.get("hidden_size", 64), given.get("layers", 2), given.get("dropout", 0.1)
     both = given.get("bidirectional", not shape.causal)
     stride = _strides(shape)
-    # In a sequence of a few steps there is nothing for a convolution to find
-    front = given.get("front", shape.longest >= 16)
+    # In series that are shorter than the first kernel there is nothing for it to find
+    front = given.get("front", shape.mean_length >= 17)
     after = math.ceil(shape.longest / stride) if front else shape.longest
     long = after * width > 4_000_000  # activations of one layer and series: beyond that only recomputing them fits
     if core == "indrnn":
@@ -169,6 +169,6 @@ def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:
     if front:
         first = 2 ** math.ceil(math.log2(stride) / 2) if stride > 1 else 1
         strides = (first, stride // first)
-        kernels = (9 if first <= 2 else 4 * first + 1, 9 if strides[1] <= 2 else 2 * strides[1] + 1)
+        kernels = (17 if first <= 4 else 4 * first + 1, 9 if strides[1] <= 2 else 2 * strides[1] + 1)
         network = Front(network, features=(64, 64), kernels=kernels, strides=strides)
     return network.sized(shape.input_size, shape.longest)

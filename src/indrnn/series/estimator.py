@@ -80,6 +80,7 @@ class Estimator(Parameters):
     plan_: Plan
     results_: list[Result]
     channels_: tuple[str, ...]
+    flat_: bool
 
     # ---- fit
 
@@ -123,6 +124,7 @@ class Estimator(Parameters):
         )
         self._take(fitting, models, results)
         self.n_features_in_ = _features(X, fitting.data)
+        self.flat_ = _is_flat(X)
         names = getattr(X, "columns", None)
         if names is not None and all(isinstance(each, str) for each in names):
             self.feature_names_in_ = np.asarray(names, dtype=object)
@@ -200,6 +202,12 @@ class Estimator(Parameters):
                 f"X must have the channels of training, {self.preparation_.channels}, got {len(data.x[0])}: X has "
                 f"{len(data.x[0])} features, but {type(self).__name__} is expecting {self.preparation_.channels} "
                 "features as input"
+            )
+        steps = data.x[0].shape[1]
+        if getattr(self, "flat_", False) and _is_flat(X) and steps != self.n_features_in_:
+            raise ValueError(
+                f"X has {steps} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input "
+                "(steps, in two dimensions, as in training); give (n, 1, time) for series of another length"
             )
         return data
 
@@ -348,16 +356,26 @@ def _weights(sample_weight: Any, count: int) -> Array | None:
     if weights.shape != (count,):
         raise ValueError(f"sample_weight must have the shape ({count},), got {weights.shape}")
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
-        raise ValueError("sample_weight must hold finite numbers of at least 0, not all of them 0")
+        raise ValueError("sample_weight must hold finite numbers of at least 0, and not all sample weights may be zero")
     return weights
+
+
+def _is_flat(X: Any) -> bool:
+    """Whether it is an array (n, time)."""
+    if isinstance(X, Collection):
+        return False
+    try:
+        return as_array(X).ndim == 2
+    except ValueError:
+        return False
 
 
 def _features(X: Any, data: Collection) -> int:
     """scikit-learn's number of features: X.shape[1] of an array, which is time in (n, time); channels otherwise."""
-    shape = np.shape(X) if isinstance(X, (np.ndarray, torch.Tensor)) or hasattr(X, "columns") else ()
-    if not shape and not isinstance(X, Collection):
-        try:
-            shape = np.shape(X)
-        except ValueError:
-            shape = ()
+    if isinstance(X, Collection):
+        return len(data.x[0])
+    try:
+        shape = as_array(X).shape
+    except ValueError:  # a list of series of different lengths
+        shape = ()
     return int(shape[1]) if len(shape) in (2, 3) else len(data.x[0])

@@ -137,6 +137,8 @@ class IndRNNClassifier(Estimator):
         answers = self._answers(self._checked(X))
         if self.target_.kind == "labels":
             return np.array([each > 0.5 for each in answers]).astype(np.int64)
+        if not self.target_.per_step:
+            return self.classes_[np.array([each.argmax() for each in answers])]
         return _stacked([self.classes_[each.argmax(-1)] for each in answers])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

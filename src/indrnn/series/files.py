@@ -38,6 +38,7 @@ def save_estimator(estimator: Estimator, folder: Path) -> None:
         "parameters": plain_parameters(estimator.get_params()),
         "members": len(estimator.models_),
         "features": estimator.n_features_in_,
+        "flat": getattr(estimator, "flat_", False),
         "channels": list(estimator.channels_),
         "preparation": estimator.preparation_.to_plain(),
         "target": estimator.target_.to_plain(),
@@ -68,6 +69,7 @@ def load_estimator(folder: Path, device: Any = "cpu") -> Any:
         estimator.models_ = models
         estimator.results_ = []
         estimator.n_features_in_ = content["features"]
+        estimator.flat_ = content["flat"]
         estimator.channels_ = tuple(content["channels"])
         estimator.preparation_ = Preparation.from_plain(content["preparation"])
         estimator.target_ = Target.from_plain(content["target"])

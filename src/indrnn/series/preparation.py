@@ -86,7 +86,8 @@ class Preparation:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Preparation:
         """From what `to_plain` gave."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+        mean, scale, masked = (tuple(plain[name]) for name in ("mean", "scale", "masked"))
+        return cls(mean, scale, masked, plain["time_channel"])
 
 
 def _with_differences(series: Array, time_channel: int | None) -> Array:
