@@ -25,6 +25,8 @@ pytest.importorskip("pandas", reason="needs pandas: pip install 'indrnn[data]'")
 
 SMALL = ["--steps", "20", "--hidden-size", "5", "--layers", "1", "--threads", "1", "--batch-size", "8"]
 """A run of a second."""
+ENOUGH = ["--steps", "60", "--threads", "1", "--batch-size", "8"]
+"""The default network, long enough to tell slopes apart."""
 FILES = {"config.json", "metrics.jsonl", "checkpoints", "result.json", "weights.safetensors", "model.json", "curve.png"}
 FILES |= {"estimator.json", "scores.json", "confusion.json", "confusion.png"}
 
@@ -124,7 +126,7 @@ def test_a_class_with_one_member_is_noted(call: Call, tmp_path: Path) -> None:
 def test_a_fit_leaves_a_run_and_its_scores(call: Call, tmp_path: Path) -> None:
     x, y = slopes()
     path, out = write_npz(tmp_path / "a.npz", index=np.arange(40)), tmp_path / "run"
-    said = assert_done(call("fit", path, "--test-where", "index<10", *SMALL, "--steps", "60", "--out", out))
+    said = assert_done(call("fit", path, "--test-where", "index<10", *ENOUGH, "--out", out))
     assert {file.name for file in out.iterdir()} - {"tensorboard"} == FILES
     assert lines(out)[-1]["step"] == 60
     assert read(out, "config.json")["fit"]["reading"]["test_where"] == "index<10"
