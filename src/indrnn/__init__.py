@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         TiedEmbedding,
     )
     from .ops import Backend, backends, recurrence
+    from .series.estimators import IndRNNClassifier, IndRNNRegressor
+    from .series.forecaster import IndRNNForecaster
 
     __version__: str
 
@@ -57,6 +59,8 @@ _HOMES = {
         *("SequenceClassifier", "SequenceRegressor", "State", "StepClassifier", "StepRegressor", "TiedEmbedding"),
     ),
     "ops": ("Backend", "backends", "recurrence"),
+    "series.estimators": ("IndRNNClassifier", "IndRNNRegressor"),
+    "series.forecaster": ("IndRNNForecaster",),
 }
 """Where each public name lives."""
 _MODULES = (
@@ -68,6 +72,7 @@ _MODULES = (
     "memory",
     "onednn",
     "recipes",
+    "series",
     "tasks",
     "training",
 )
@@ -80,6 +85,9 @@ __all__ = [
     "DenseIndRNN",
     "IndRNN",
     "IndRNNCell",
+    "IndRNNClassifier",
+    "IndRNNForecaster",
+    "IndRNNRegressor",
     "Language",
     "LanguageModel",
     "Plain",

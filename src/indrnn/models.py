@@ -16,7 +16,7 @@ from .baselines import QRNN, SRU, Baseline, Transformer
 from .layers import ConvIndRNN1d, ConvIndRNN2d, IndRNN, IndRNNCell, SequenceBatchNorm, SharedDropout, StepBatchNorm
 from .layers.bound import RecurrentBound
 from .layers.config import ModuleConfig, config_of
-from .networks import Dense, Head, Language, LanguageModel, Plain, Residual, TiedEmbedding, WordEmbedding
+from .networks import Dense, Front, Head, Language, LanguageModel, Plain, Residual, TiedEmbedding, WordEmbedding
 from .tokeniser import Tokeniser
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "AnyNetwork",
     "Baseline",
     "Dense",
+    "Front",
     "Head",
     "Language",
     "Plain",
@@ -37,7 +38,7 @@ __all__ = [
 AnyNetwork = Plain | Residual | Dense | Baseline | QRNN | Transformer
 
 CONFIGS: dict[str, type] = {
-    kind.__name__: kind for kind in (Plain, Residual, Dense, Baseline, QRNN, Transformer, Head, Language)
+    kind.__name__: kind for kind in (Plain, Residual, Dense, Front, Baseline, QRNN, Transformer, Head, Language)
 }
 """The types of options, by the name that stands in a file."""
 
@@ -51,6 +52,7 @@ _MODULES: dict[str, type[nn.Module]] = {
 """The modules that are built from their constructor's arguments, by the name that stands in a file."""
 
 _MODEL, _WEIGHTS, _TOKENISER = "model.json", "weights.safetensors", "tokeniser.json"
+_ESTIMATOR = "estimator.json"
 
 
 def to_plain(config: Any) -> Any:
@@ -139,7 +141,7 @@ def _checked_config(model: nn.Module) -> Any:
     return config
 
 
-def load(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module:
+def load(folder: str | Path, *, device: torch.device | str = "cpu") -> Any:
     """Load what `save` or a finished run has written, in evaluation mode and in the type that it was written in.
 
     Args:
@@ -147,11 +149,22 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module
         device: where the parameters go.
 
     Returns:
-        The model. A language model of a run, or saved with its tokeniser, has that as `model.tokeniser`.
+        The model. A language model of a run, or saved with its tokeniser, has that as `model.tokeniser`. Of a folder
+        that an estimator wrote, the estimator: `IndRNNClassifier`, `IndRNNRegressor` or `IndRNNForecaster`.
 
     Example:
         model = indrnn.load("runs/adding-100")
     """
+    folder = Path(folder)
+    if (folder / _ESTIMATOR).exists():
+        from .series.files import load_estimator
+
+        return load_estimator(folder, device)
+    return load_module(folder, device=device)
+
+
+def load_module(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module:
+    """As `load`, of a folder's network, whatever else is there."""
     from safetensors import SafetensorError  # where it is used: importing indrnn brings in torch alone
     from safetensors.torch import load_file
 

@@ -56,8 +56,10 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     from ..recipes import ROWS, Row
     from ..training.folder import flat, plain
     from .explore import EXPLORE
+    from .fit import FIT
     from .insight import KINDS
     from .language import GENERATE
+    from .predict import PREDICT
     from .prepare import NTU
     from .runs import DEPTH, EVALUATE, GRADIENTS, REPORT, SKELETONS
     from .train import DEMO, RECIPES, train_parser
@@ -80,7 +82,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
         (["train"], [*ROWS, "--resume", "--config", "--help"]),
     ]
     offers += [(["analyse skeletons"], SKELETONS.words()), (["prepare ntu"], NTU.words()), (["prepare"], ["ntu"])]
-    for parser in (DEMO, RECIPES, EVALUATE, EXPLORE, GENERATE, REPORT):
+    for parser in (DEMO, RECIPES, FIT, PREDICT, EVALUATE, EXPLORE, GENERATE, REPORT):
         offers.append(([parser.name], parser.words()))
     return [*offers, (["completion"], list(SHELLS))]
 

@@ -18,8 +18,10 @@ commands:
   recipes [WORD ...]   list recipes: what each is in the paper, parameters, cost
   train RECIPE         train one; `indrnn train RECIPE --help` shows everything that can be changed
   train --resume RUN   go on with a run
+  fit DATA             fit a model to your own sequences: .npz, .ts, CSV, Parquet, or WAV files by class
+  predict RUN DATA     write a fitted run's answers for the series of a file
   prepare ntu FOLDER   turn the recordings of NTU RGB+D into arrays that training reads
-  evaluate RUN         measure the best weights of a run again; language models with --dynamic too
+  evaluate RUN [DATA]  measure the best weights of a run again; language models with --dynamic too; fitted runs on DATA
   generate RUN         write text with a language model, from --prompt or standard input
   report RUN ...       gather runs of a task into small JSON files, a picture and a table; --html FILE: into one page
   analyse KIND         draw how gradients flow: over time and depth in trained runs, or by depth alone
@@ -43,6 +45,8 @@ COMMANDS = {
     "demo": "train",
     "recipes": "train",
     "train": "train",
+    "fit": "fit",
+    "predict": "predict",
     "prepare": "prepare",
     "evaluate": "runs",
     "generate": "language",

@@ -36,6 +36,10 @@ class EvaluateOptions:
 
     run: tyro.conf.Positional[Path]
     """The run's folder."""
+    data: tyro.conf.Positional[Path | None] = None
+    """For a run of `indrnn fit`: a file with series and labels; those kept for test if none is given."""
+    resample: bool = False
+    """With DATA: change WAV files of another rate to that of training."""
     device: str = "auto"
     """cpu, cuda, ...; auto takes a GPU where there is one."""
     data_dir: Path | None = None
@@ -67,6 +71,10 @@ def evaluate(arguments: list[str]) -> int:
 
     options = EVALUATE(arguments)
     _check_dynamic(options)
+    if _is_fitted(options.run):
+        return _evaluate_fitted(options, arguments)
+    if options.data is not None or options.resample:
+        raise UsageError(f"DATA and resample are for runs of `indrnn fit`, and {options.run} is of a recipe")
     recorded, recipe = recipe_of(options.run)
     recipe = _with_data(recipe, options.data_dir, options.run)
     about = {"recipe": recorded["recipe"], "command": shlex.join(["indrnn", "evaluate", *arguments])}
@@ -91,6 +99,28 @@ def evaluate(arguments: list[str]) -> int:
         measured = measure(iter(task.test(model, Shard())), Processes(), task=task) or {}
     say(f"{recorded['recipe']}: {told_numbers(measured, 6)} with {which}")
     write_numbers(options.out, {**about, "weights": which, "test": measured})
+    return 0
+
+
+def _is_fitted(run: Path) -> bool:
+    """Whether it is a run of `indrnn fit`, or of an ensemble of such."""
+    for home in (run, run / "member-0"):
+        folder = RunFolder(home)
+        if folder.config.exists():
+            return "fit" in folder.read_json(folder.config)
+    return False
+
+
+def _evaluate_fitted(options: EvaluateOptions, arguments: list[str]) -> int:
+    from .predict import evaluate_fitted
+
+    if options.dynamic or options.test_batch is not None or options.data_dir is not None:
+        raise UsageError(
+            f"dynamic, test_batch and data_dir are for runs of recipes, and {options.run} is of `indrnn fit`"
+        )
+    about = {"command": shlex.join(["indrnn", "evaluate", *arguments])}
+    found = evaluate_fitted(options.run, options.data, device=options.device, about=about, resample=options.resample)
+    write_numbers(options.out, found)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from .config import Dense, NetworkConfig, Plain, Residual
 from .dense import DenseBlock, DenseIndRNN, DenseLayer
+from .front import Front, FrontNetwork
 from .heads import Head, SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
 from .language import Language, LanguageModel, TiedEmbedding, WordEmbedding
 from .network import Network
@@ -15,6 +16,8 @@ __all__ = [
     "DenseBlock",
     "DenseIndRNN",
     "DenseLayer",
+    "Front",
+    "FrontNetwork",
     "Head",
     "Language",
     "LanguageModel",

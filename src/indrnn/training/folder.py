@@ -99,7 +99,8 @@ class RunFolder:
     def clear(self) -> None:
         """Remove what a run wrote, and nothing else."""
         files = (self.config, self.metrics, self.result, self.weights, self.model, self.tokeniser, self.picture)
-        for path in files:
+        of_estimators = ("estimator.json", "scores.json", "confusion.json", "confusion.png")
+        for path in (*files, *(self.path / name for name in of_estimators)):
             path.unlink(missing_ok=True)
         own = {self.checkpoints.folder: ("*.ckpt", "*.damaged*", ".*.tmp"), self.path / "tensorboard": ("events.*",)}
         for folder, patterns in own.items():

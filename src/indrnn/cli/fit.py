@@ -1,0 +1,364 @@
+"""`indrnn fit`: a model of your own sequences, from a file to a run folder."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import warnings
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+
+from ..series.collection import Array, Collection
+from ..series.reading import Reading
+from ..training.checkpoint import write_atomically
+from ..training.folder import RunFolder, finite
+from ..training.options import check_count, check_fraction, check_positive, check_seed
+from .main import UsageError, say
+from .parse import Parser
+
+SHOWN = 12
+"""Classes that are listed with their counts."""
+_PLANNED = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation", "members")
+
+
+@dataclass
+class FitOptions:
+    """Fit a model to your own sequences, measure it on series it has not seen, and leave a run in a folder.
+
+    DATA is an .npz file, a .ts file of UCR or UEA, a table (.csv, .tsv, .parquet) in long or wide form, or a folder of
+    WAV files by class. What was understood of it is printed first; --dry-run stops there.
+    """
+
+    data: tyro.conf.Positional[Path]
+    """The file or folder."""
+    reading: Annotated[Reading, tyro.conf.arg(name="")] = Reading()  # noqa: RUF009
+    """How it is read."""
+    test: Path | None = None
+    """A file of the same kind with the series for test; NAME_TEST.ts is found beside NAME_TRAIN.ts."""
+    test_share: float = 0.2
+    """Where neither a test file nor test-where is given: the share that is kept for test, by class or whole groups; 0
+    for none."""
+    task: Literal["auto", "classify", "regress"] = "auto"
+    """What the target is: text and few whole numbers are classes, others are numbers."""
+    effort: Literal["quick", "default", "best"] = "default"
+    """quick: fewer steps; best: an ensemble."""
+    core: Literal["indrnn", "lstm", "gru"] = "indrnn"
+    """The recurrent layers."""
+    balanced: bool = False
+    """Weigh classes by how rare they are."""
+    steps: int | None = None
+    """Updates of the weights; by the size of the data if none is given, as for the next five."""
+    lr: float | None = None
+    """Learning rate."""
+    batch_size: int | None = None
+    """Series in a batch."""
+    hidden_size: int | None = None
+    """Neurons of a layer."""
+    layers: int | None = None
+    """Recurrent layers."""
+    validation: float | None = None
+    """Share of the training series that is held back to choose the weights by."""
+    members: int | None = None
+    """Networks whose answers are averaged."""
+    seed: int = 0
+    """Of the weights and all that is random in training; the test series are the same for every seed."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    threads: int | None = None
+    """CPU threads; None leaves it to PyTorch."""
+    out: Path | None = None
+    """The run's folder; runs/fit-NAME if none is given."""
+    resume: bool = False
+    """Go on from the last checkpoint in the folder."""
+    overwrite: bool = False
+    """Replace a run that is in the folder."""
+    dry_run: bool = False
+    """Say what was understood and what would be trained, and stop; nothing is written."""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        if self.test_share:
+            check_fraction("test_share", self.test_share)
+        for name in ("steps", "batch_size", "hidden_size", "layers", "members", "threads"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        if self.lr is not None:
+            check_positive("lr", self.lr)
+        if self.validation is not None:
+            check_fraction("validation", self.validation)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run goes."""
+        name = self.data.resolve().name.partition(".")[0] or "data"
+        return self.out or Path("runs") / f"fit-{name}"
+
+    def recorded(self) -> dict[str, Any]:
+        """What config.json has of it: all that a run depends on, and where the data are."""
+        names = ("test_share", "task", "effort", "core", "balanced", *_PLANNED, "seed")
+        paths = {name: None if path is None else str(path.resolve()) for name, path in _paths(self).items()}
+        return {**paths, "reading": asdict(self.reading), **{name: getattr(self, name) for name in names}}
+
+
+def _paths(options: FitOptions) -> dict[str, Path | None]:
+    return {"data": options.data, "test": options.test}
+
+
+@dataclass
+class ResumeOptions:
+    """Go on with a run of `indrnn fit`, with the options that its checkpoint knows."""
+
+    resume: Path
+    """The run's folder."""
+    data: Path | None = None
+    """Where its data are now, if they were moved."""
+    test: Path | None = None
+    """Where its test file is now."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    threads: int | None = None
+    """CPU threads; None leaves it to PyTorch."""
+
+
+FIT, RESUME = Parser("fit", FitOptions), Parser("fit --resume", ResumeOptions)
+
+
+def fit(arguments: list[str]) -> int:
+    """Fit a model to series in a file."""
+    if arguments[:1] == ["--resume"] and len(arguments) > 1 and not arguments[1].startswith("-"):
+        options = resumed(RESUME(arguments))
+    elif not arguments:
+        raise UsageError("fit needs DATA: a .npz, .ts, .csv or .parquet file, or a folder of WAV files by class")
+    else:
+        options = FIT(arguments)
+    return Fit(options).run()
+
+
+def resumed(given: ResumeOptions) -> FitOptions:
+    """The options of a run that is there."""
+    known = fit_of(given.resume)
+    reading = Reading.from_plain(known["reading"])
+    test = given.test or (Path(known["test"]) if known["test"] else None)
+    rest = {name: value for name, value in known.items() if name not in ("data", "test", "reading")}
+    return FitOptions(
+        given.data or Path(known["data"]),
+        reading,
+        test,
+        device=given.device,
+        threads=given.threads,
+        out=given.resume,
+        resume=True,
+        **rest,
+    )
+
+
+def homes(run: Path) -> list[Path]:
+    """The folders of a run's networks: itself, or those of the members of an ensemble."""
+    if (run / "config.json").exists() or (run / "checkpoints").exists():
+        return [run]
+    return sorted(run.glob("member-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def fit_of(run: Path) -> dict[str, Any]:
+    """What a run of `fit` was asked for."""
+    for home in homes(run)[:1]:
+        folder = RunFolder(home)
+        state, _ = folder.checkpoints.find()
+        config = state["config"] if state is not None and "config" in state else folder.read_json(folder.config)
+        if "fit" in config:
+            found: dict[str, Any] = config["fit"]
+            return found
+        raise UsageError(f"run must be of `indrnn fit`, and {run} is not")
+    raise UsageError(f"run must be the folder of a run of `indrnn fit`, and {run} is none")
+
+
+class Fit:
+    """A fit: its data, its estimator, and what it says."""
+
+    def __init__(self, options: FitOptions) -> None:
+        from ..series.sources import read_with
+
+        self.options = options
+        if not options.dry_run and RunFolder(options.folder).used and not (options.resume or options.overwrite):
+            raise UsageError(
+                f"out: {options.folder} holds something already; go on with it (--resume), replace it (--overwrite), "
+                "or name another folder (--out)"
+            )
+        self.read = read_with(options.data, options.reading, test=options.test)
+        self.options = replace(options, reading=self.read.reading)
+        self.data, self.classifies = targeted(self.read.collection, options.task)
+        self.train, self.test, self.how = self._split()
+
+    def _split(self) -> tuple[Collection, Collection | None, str]:
+        from ..series.scores import hold_out
+
+        data, options = self.data, self.options
+        held, how = data.test, options.reading.test_where or (self.read.test.name if self.read.test else "")
+        if held is None and options.test_share:
+            by_class = self.classifies and data.y is not None and data.y.ndim == 1 and data.y.dtype != object
+            held = hold_out(data, options.test_share, by_class=by_class)
+            how = f"{options.test_share:.0%}, by class" if by_class else f"{options.test_share:.0%}"
+            if data.groups is not None:
+                names = ", ".join(str(each) for each in np.unique(data.groups[held]).tolist()[:8])
+                how = f"whole groups of {options.reading.group}: {names}"
+        if held is None or not held.any():
+            return data, None, "none kept for test"
+        if data.groups is not None and data.test is not None:
+            both = np.intersect1d(data.groups[held], data.groups[~held])
+            if len(both):
+                how += f"; {len(both)} groups of {options.reading.group} are in both, so this says nothing of new ones"
+        return data.take(~held), data.take(held), how
+
+    def run(self) -> int:
+        """Say what was understood, train, measure."""
+        estimator = self.estimator()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            fitting = estimator.fitting(self.train)
+        for line in self.understood(fitting):
+            say(line)
+        for each in caught:
+            say(f"note      {each.message}")
+        if self.options.dry_run:
+            return 0
+        return self._train(estimator, fitting)
+
+    def estimator(self) -> Any:
+        """As the options say."""
+        from ..series.estimators import IndRNNClassifier, IndRNNRegressor
+
+        options = self.options
+        chosen = {name: getattr(options, name) for name in (*_PLANNED, "core", "device", "threads")}
+        chosen |= {"per_step": options.reading.per_step, "random_state": options.seed}
+        if self.classifies:
+            return IndRNNClassifier(options.effort, class_weight="balanced" if options.balanced else None, **chosen)
+        if options.balanced:
+            raise UsageError("balanced is for classes, and the target holds numbers")
+        return IndRNNRegressor(options.effort, **chosen)
+
+    def understood(self, fitting: Any) -> list[str]:
+        """What it is, and what will be trained."""
+        data, options = self.data, self.options
+        lengths = data.lengths
+        low, high = int(lengths.min()), int(lengths.max())
+        steps = f"{low:,} steps" if low == high else f"{low:,} to {high:,} steps, mean {lengths.mean():,.0f}"
+        channels = len(data.channels)
+        named = "" if data.channels == tuple(map(str, range(channels))) else f" ({', '.join(data.channels[:8])})"
+        lines = [
+            f"data      {options.data.name}: {len(data):,} series of {_many(channels, 'channel')}{named}, {steps}",
+            f"missing   {data.missing:.2%} of the values" if data.missing else "missing   no values",
+        ]
+        lines.append(_target_line(data.y, self.classifies, options.reading.target))
+        if data.groups is not None:
+            lines.append(f"groups    {options.reading.group}: {len(np.unique(data.groups))}")
+        tested = f"{len(self.test):,} for test" if self.test is not None else "none for test"
+        lines.append(f"split     {len(self.train):,} series to train on, {tested} ({self.how})")
+        cost = fitting.estimate()
+        lines.append(f"network   {fitting.plan.describe()}")
+        lines.append(f"cost      about {_time(cost['seconds'])} here, {cost['bytes'] / 2**20:,.0f} MB for a batch")
+        return lines
+
+    def _train(self, estimator: Any, fitting: Any) -> int:
+        from ..series.files import save_estimator
+
+        options, out = self.options, self.options.folder
+        config = {"fit": options.recorded()}
+        if options.resume and homes(out):  # the data may have been moved: their checksum is in the task's description
+            known = fit_of(out)
+            config["fit"] |= {name: known[name] for name in ("data", "test")}
+        if options.overwrite:
+            _clear(out)
+        again = ["indrnn", "fit", "--resume", str(out)]
+        models, results = fitting.train(
+            out=out,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            config=config,
+            resume_command=shlex.join(again),
+            quiet=False,
+        )
+        if not results[-1].finished:
+            return 128 + (results[-1].stopped_by or 0)
+        estimator._take(fitting, models, results)
+        estimator.n_features_in_ = len(self.data.channels)
+        save_estimator(estimator, out)
+        self._measure(estimator, out)
+        say(f"saved in {out}; indrnn predict {out} DATA gives answers, indrnn.load({str(out)!r}) the model")
+        return 0
+
+    def _measure(self, estimator: Any, out: Path) -> None:
+        if self.test is None:
+            say("no series were kept for test, so there is no honest figure: --test-share, --test or --test-where")
+            return
+        from .scoring import score
+
+        scored = score(estimator, self.test, self.train)
+        say(f"\non {len(self.test):,} series that were not trained on:")
+        for line in scored.lines:
+            say(line)
+        say("")
+        about = {"run": out.resolve().name, "data": self.options.data.name, "split": self.how}
+        content = finite({**about, "train": len(self.train), "test": scored.numbers})
+        write_atomically(out / "scores.json", (json.dumps(content, indent=2) + "\n").encode())
+        scored.write(out, about)
+
+
+def _clear(out: Path) -> None:
+    """Remove an earlier run's files, of a folder that a run of another number of networks goes to now too."""
+    folder = RunFolder(out)
+    if folder.used and (homes(out) == [out] or (out / "estimator.json").exists()):
+        with folder.locked():
+            folder.clear()
+
+
+def targeted(data: Collection, task: str) -> tuple[Collection, bool]:
+    """The collection with targets as classes or numbers, and whether they are classes."""
+    y = data.y
+    assert y is not None
+    values = np.concatenate([np.ravel(one) for one in y]) if y.dtype == object else np.ravel(y)
+    text = values.dtype.kind not in "fiub"
+    if text and task == "regress":
+        raise UsageError(f"task regress needs numbers in the target, got {str(values[0])!r}")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        at = int(np.argmax(~np.isfinite(values)))
+        raise UsageError(f"target must be known for each series, and number {at} of them is {values[at]}; leave it out")
+    whole = not text and bool((values == np.floor(values)).all())
+    few = len(np.unique(values)) <= max(2, min(100, len(values) // 2))
+    classes = text or task == "classify" or (task == "auto" and whole and few)
+    if classes and not text and not whole:
+        raise UsageError(
+            "task classify needs text or whole numbers in the target, got others; --task regress takes these"
+        )
+    if classes and y.dtype.kind == "f":
+        data = replace(data, y=y.astype(np.int64))
+    return data, classes
+
+
+def _target_line(y: Array | None, classifies: bool, name: str | None) -> str:
+    assert y is not None
+    of = f" of {name}" if name else ""
+    values = np.concatenate([np.ravel(one) for one in y]) if y.dtype == object else y
+    at = " at every step" if y.dtype == object else ""
+    if not classifies:
+        numbers = np.asarray(values, dtype=np.float64)
+        return f"target    numbers{of}{at}, {numbers.min():.4g} to {numbers.max():.4g}, mean {numbers.mean():.4g}"
+    if values.ndim == 2:
+        return f"target    {values.shape[1]} labels at once{of}"
+    known, counts = np.unique(values, return_counts=True)
+    listed = ", ".join(f"{each} ({count:,})" for each, count in list(zip(known, counts, strict=True))[:SHOWN])
+    return f"classes   {len(known)}{of}{at}: {listed}{', ...' if len(known) > SHOWN else ''}"
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def _time(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
+
+
+__all__ = ["fit"]

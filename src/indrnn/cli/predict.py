@@ -1,0 +1,177 @@
+"""`indrnn predict`, and `indrnn evaluate` for runs of `indrnn fit`: answers for series in files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from ..series.collection import Collection
+from ..series.reading import USED, Reading
+from ..training.checkpoint import write_atomically
+from .fit import fit_of, targeted
+from .main import UsageError, say
+from .parse import Parser
+
+
+@dataclass
+class PredictOptions:
+    """Write a fitted run's answers for the series of a file, which is read as the data of the run were.
+
+    The file has a line for each series: its name or number, the answer, and the probability of each class; where there
+    is an answer at every step, a line for each step. Labels in DATA are not needed.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """The folder of a finished run of `indrnn fit`."""
+    data: tyro.conf.Positional[Path]
+    """The file or folder of series."""
+    out: Path = Path("predictions.csv")
+    """The file to write."""
+    overwrite: bool = False
+    """Replace a file that is there."""
+    resample: bool = False
+    """Change WAV files of another rate to that of training."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto takes a GPU where there is one."""
+
+
+PREDICT = Parser("predict", PredictOptions)
+
+
+def predict(arguments: list[str]) -> int:
+    """Write answers for the series of a file."""
+    options = PREDICT(arguments)
+    if options.out.exists() and not options.overwrite:
+        raise UsageError(f"out must be a new file, and {options.out} is there already; --overwrite replaces it")
+    if options.out.is_dir() or not options.out.absolute().parent.is_dir():
+        raise UsageError(f"out must be a file in a folder that is there, got {options.out}")
+    estimator = estimator_of(options.run, options.device)
+    known = fit_of(options.run)
+    data, _ = read_like(known, estimator, options.data, resample=options.resample, target_needed=False)
+    write_atomically(options.out, _table(estimator, data).encode())
+    say(f"{len(data):,} series of {options.data.name}: answers in {options.out}")
+    return 0
+
+
+def estimator_of(run: Path, device: str = "auto") -> Any:
+    """The estimator of a finished run."""
+    from ..models import load
+    from ..training.processes import Processes, choose_device
+
+    fit_of(run)
+    if not (run / "estimator.json").exists():
+        again = shlex.join(["indrnn", "fit", "--resume", str(run)])
+        raise UsageError(f"run must be finished, and {run} is not; go on with it: {again}")
+    return load(run, device=choose_device(device, Processes()))
+
+
+def read_like(
+    known: dict[str, Any],
+    estimator: Any,
+    data: Path,
+    *,
+    test: Path | None = None,
+    resample: bool = False,
+    target_needed: bool,
+    split: bool = False,
+) -> tuple[Collection, Reading]:
+    """Read a file as the data of a run were read, and see that it has the same channels.
+
+    `split`: with the run's test split; else every series of the file counts.
+    """
+    from ..series import tables
+    from ..series.sources import read_with
+
+    reading = Reading.from_plain(known["reading"])
+    if not split:
+        reading = replace(reading, group=None, test_where=None)
+    if resample:
+        if reading.rate is None:
+            raise UsageError("resample is for runs on WAV files")
+        reading = replace(reading, resample=True)
+    suffixes = {suffix.lower() for suffix in data.suffixes}
+    kind = "a folder" if data.is_dir() else "table" if suffixes & set(tables.SUFFIXES) else data.suffix.lower()
+    usual = Reading()
+    unused = {name: getattr(usual, name) for name in Reading.__dataclass_fields__ if name not in USED.get(kind, ())}
+    reading = replace(reading, **unused)
+    channels = [name for name in estimator.channels_ if not (reading.time_differences and name == "dt")]
+    is_long = reading.layout == "long" or (reading.id or reading.time) is not None
+    if kind == "table" and is_long and not reading.features and channels != ["0"]:
+        reading = replace(reading, features=tuple(channels))  # by name: others may stand beside them
+    found = read_with(data, reading, test=test, target_needed=target_needed, alone=not split).collection
+    wanted = len(estimator.channels_)
+    if len(found.channels) != wanted:
+        raise UsageError(
+            f"{data} must have the {wanted} channels of training ({', '.join(estimator.channels_[:8])}), got "
+            f"{len(found.channels)}"
+        )
+    return found, reading
+
+
+def _table(estimator: Any, data: Collection) -> str:
+    """As CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = data.names or tuple(str(i) for i in range(len(data)))
+    kind, per_step = estimator.target_.kind, estimator.target_.per_step
+    shares = estimator.predict_proba(data) if kind != "numbers" else None
+    classes = [] if shares is None else [f"p({each})" for each in estimator.classes_.tolist()]
+    answers = estimator.predict(data)
+    if per_step:
+        writer.writerow(["series", "step", "prediction", *classes])
+        for i, name in enumerate(names):
+            for step, answer in enumerate(answers[i]):
+                writer.writerow([name, step, _plain(answer), *([] if shares is None else _told(shares[i][step]))])
+        return text.getvalue()
+    several = np.ndim(answers) == 2
+    heads = [f"prediction {i}" for i in range(np.shape(answers)[1])] if several else ["prediction"]
+    writer.writerow(["series", *heads, *classes])
+    for i, name in enumerate(names):
+        row = [_plain(each) for each in answers[i]] if several else [_plain(answers[i])]
+        writer.writerow([name, *row, *([] if shares is None else _told(shares[i]))])
+    return text.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    return f"{value:.7g}" if isinstance(value, (float, np.floating)) else value
+
+
+def _told(shares: Any) -> list[str]:
+    return [f"{share:.6f}" for share in shares]
+
+
+def evaluate_fitted(
+    run: Path, data: Path | None, *, device: str, about: dict[str, Any], resample: bool
+) -> dict[str, Any]:
+    """Measure a run of `fit`: on every series of a file, or again on those that were kept for test."""
+    from .scoring import score
+
+    known, estimator = fit_of(run), estimator_of(run, device)
+    if data is None:
+        from .fit import Fit, ResumeOptions, resumed
+
+        again = Fit(resumed(ResumeOptions(run)))
+        if again.test is None:
+            raise UsageError(f"{run} kept no series for test; name a file of them: indrnn evaluate {run} DATA")
+        scored = score(estimator, again.test, again.train)
+        told = f"{len(again.test):,} test series of {again.options.data.name}"
+    else:
+        found, _ = read_like(known, estimator, data, resample=resample, target_needed=True)
+        if known["task"] != "regress" and estimator.target_.kind != "numbers":
+            found, _ = targeted(found, "classify")
+        scored = score(estimator, found)
+        told = f"{len(found):,} series of {data.name}"
+    say(f"{run}: {told}")
+    for line in scored.lines:
+        say(line)
+    return {**about, "on": told, "test": scored.numbers}
+
+
+__all__ = ["predict"]

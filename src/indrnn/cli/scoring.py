@@ -1,0 +1,80 @@
+"""What `fit` and `evaluate` say of an estimator's answers on series that it has not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..series.collection import Array, Collection
+from ..series.scores import ClassScores, NumberScores, naive_classes, naive_numbers, wilson
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores, for the screen and for files."""
+
+    lines: list[str]
+    numbers: dict[str, Any]
+    classes: ClassScores | None = None
+
+    def write(self, out: Path, about: dict[str, Any]) -> None:
+        """Write the confusion matrix, where there is one."""
+        if self.classes is not None:
+            self.classes.write(out, about)
+
+
+def score(estimator: Any, test: Collection, train: Collection | None = None) -> Scored:
+    """Measure an estimator on series with targets; with those of training, naive baselines stand beside it."""
+    assert test.y is not None
+    kind, per_step = estimator.target_.kind, estimator.target_.per_step
+    answers = estimator.predict(test)
+    if kind == "labels":
+        right = int((np.asarray(answers) == test.y).all(1).sum())
+        low, high = wilson(right, len(test))
+        line = f"all labels right    {right / len(test):.1%}, 95 % interval {low:.1%} to {high:.1%}"
+        return Scored([line], {"accuracy": right / len(test), "accuracy_interval": [low, high], "series": len(test)})
+    if kind == "numbers":
+        return _of_numbers(answers, test, train, per_step)
+    truth = _flat(test.y) if per_step else test.y
+    known = estimator.classes_
+    truth = truth.astype(known.dtype) if truth.dtype.kind == "f" and known.dtype.kind in "iu" else truth
+    found = ClassScores.of(truth, _flat(answers) if per_step else answers, known)
+    lines = found.lines()
+    naive: dict[str, ClassScores] = {}
+    if train is not None and train.y is not None:
+        if per_step:
+            values, counts = np.unique(_flat(train.y), return_counts=True)
+            most = values[counts.argmax()]
+            naive = {f"always {most}": ClassScores.of(truth, np.repeat(most, len(truth)), known)}
+        else:
+            naive = naive_classes(train, replace(test, y=truth), known)
+    if per_step:
+        lines.append("over all steps; those of one series are not independent, and the interval is too narrow")
+    for name, each in naive.items():
+        lines.append(f"naive baseline     {each.accuracy:.1%}, balanced {each.balanced_accuracy:.1%}: {name}")
+    baselines = {name: each.numbers() for name, each in naive.items()}
+    return Scored([*lines, "", *found.table()], {**found.numbers(), "naive": baselines}, found)
+
+
+def _of_numbers(answers: Any, test: Collection, train: Collection | None, per_step: bool) -> Scored:
+    assert test.y is not None
+    truth = _flat(test.y) if per_step else np.asarray(test.y, dtype=np.float64)
+    scores = NumberScores(truth.astype(np.float64), _flat(answers) if per_step else np.asarray(answers))
+    lines, naive = scores.lines(), {}
+    if train is not None and train.y is not None:
+        if per_step:
+            mean = _flat(train.y).astype(np.float64).mean()
+            beside = NumberScores(scores.right, np.full(len(truth), mean))
+        else:
+            beside = naive_numbers(train, replace(test, y=truth))
+        naive = {"mean of training": beside.numbers()}
+        error, root = (beside.numbers()[name] for name in ("mean_absolute_error", "root_mean_squared_error"))
+        lines.append(f"naive baseline           {error:.5g} and {root:.5g}: always the mean of training")
+    return Scored(lines, {**scores.numbers(), "naive": naive})
+
+
+def _flat(each: Any) -> Array:
+    return np.concatenate([np.ravel(one) for one in each])

@@ -1,0 +1,159 @@
+"""Convolutions over time in front of a recurrent network, strided where the signal is long and raw.
+
+Shapes: T, B steps and sequences, C features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..layers.checks import Lengths, as_lengths, check_probability, check_size
+from ..layers.dropout import shared_dropout
+from ..layers.norm import SequenceBatchNorm
+from ..layers.padding import without_padding
+from .network import last_step
+
+
+class FrontState(NamedTuple):
+    """What a network with a front carries from one call to the next."""
+
+    inputs: tuple[Tensor, ...]
+    """The last inputs of each convolution, (steps, B, features)."""
+    network: Any
+    """The state of the network behind it; None before its first step."""
+
+
+@dataclass(frozen=True)
+class Front:
+    """Convolutions over time, each with batch norm and ReLU, in front of a network."""
+
+    network: Any
+    """The configuration of the network behind them; its `input_size` is set."""
+    input_size: int | None = None
+    """Features of the input at each step."""
+    features: tuple[int, ...] = (64,)
+    """Output features of each convolution."""
+    kernels: tuple[int, ...] = (9,)
+    """Steps that each reads: its own and those before it."""
+    strides: tuple[int, ...] = (1,)
+    """Every so many steps there is an output."""
+    dropout: float = 0.0
+    """Probability after each convolution, with one mask for all time steps."""
+
+    def __post_init__(self) -> None:
+        for name in ("features", "kernels", "strides"):
+            values = tuple(getattr(self, name))
+            object.__setattr__(self, name, values)
+            for value in values:
+                check_size(name, value)
+            if not values or len(values) != len(self.features):
+                raise ValueError(
+                    f"{name} must have one number for each convolution, {len(self.features)}, got {values!r}"
+                )
+        check_probability("dropout", self.dropout)
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the network behind them reads from both ends."""
+        return bool(getattr(self.network, "bidirectional", False))
+
+    def steps(self, length: int) -> int:
+        """Steps that the network behind them sees of so many."""
+        for stride in self.strides:
+            length = -(-length // stride)
+        return length
+
+    def sized(self, input_size: int, steps: int) -> Front:
+        """The same for a task: features of its input, and steps of its sequences."""
+        return replace(self, input_size=input_size, network=self.network.sized(self.features[-1], self.steps(steps)))
+
+    def build(self, **factory: Any) -> FrontNetwork:
+        """The network, with new weights."""
+        return FrontNetwork(self, **factory)
+
+
+class FrontNetwork(nn.Module):
+    """Causal convolution → batch norm → ReLU, once or several times, then a network. Called as that network is.
+
+    With strides, an output stands for `stride` steps: of T steps ⌈T / stride⌉ are left.
+
+    Args:
+        config: the options.
+        device: where the parameters are made.
+        dtype: their type.
+    """
+
+    batch_first = False
+
+    def __init__(
+        self, config: Front, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        assert config.input_size is not None
+        self.input_size = config.input_size
+        sizes = (config.input_size, *config.features)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(before, after, kernel, stride, bias=False, device=device, dtype=dtype)
+            for before, after, kernel, stride in zip(
+                sizes[:-1], config.features, config.kernels, config.strides, strict=True
+            )
+        )
+        self.norms = nn.ModuleList(SequenceBatchNorm(size, device=device, dtype=dtype) for size in config.features)
+        inner = replace(config.network, input_size=config.features[-1])
+        self.network: nn.Module = inner.build(device=device, dtype=dtype)
+        self.output_size: int = self.network.output_size  # type: ignore[assignment]
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the convolutions anew."""
+        for convolution in self.convolutions:
+            assert isinstance(convolution, nn.Conv1d)
+            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the network behind the convolutions reads from both ends."""
+        return self.config.bidirectional
+
+    def forward(
+        self,
+        input: Tensor,
+        state: FrontState | None = None,
+        *,
+        lengths: Lengths = None,
+        resets: Tensor | None = None,
+        last: bool = False,
+    ) -> tuple[Tensor, FrontState]:
+        """Run over a sequence; see `indrnn.networks.Network.forward`.
+
+        A sequence goes on from a `state` where the strides are 1, or where the pieces before it were of a length that
+        they divide. `resets` are not supported.
+
+        Returns:
+            The features, (⌈T / strides⌉, B, output_size), or (B, output_size) with `last`; and the state.
+        """
+        if resets is not None:
+            raise ValueError("resets are not supported by convolutions in front; split the sequence where it resets")
+        if input.dim() != 3 or input.shape[-1] != self.input_size:
+            raise ValueError(f"input must have the shape (T, B, {self.input_size}), got {tuple(input.shape)}")
+        left = as_lengths(lengths, input.device)
+        x, kept = without_padding(input, left), []
+        for i, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            before = self.config.kernels[i] - 1
+            earlier = x.new_zeros(before, *x.shape[1:]) if state is None else state.inputs[i]
+            x = torch.cat([earlier, x])
+            kept.append(x[len(x) - before :])
+            x = convolution(x.permute(1, 2, 0)).permute(2, 0, 1).contiguous()  # (B, C, T) and back
+            left = None if left is None else (left + self.config.strides[i] - 1) // self.config.strides[i]
+            x = shared_dropout(F.relu(norm(x, left)), self.config.dropout, self.training)
+        behind = None if state is None else state.network
+        features, after = self.network(x, behind, lengths=left)
+        if last:
+            features = last_step(features, left, self.bidirectional)
+        return features, FrontState(tuple(kept), after)

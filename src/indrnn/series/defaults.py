@@ -1,0 +1,174 @@
+"""Defaults by the size of the data: network, steps, learning rate, augmentation. docs/fit.md has the experiments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from ..baselines import Baseline
+from ..networks.config import Plain
+from ..networks.front import Front
+from ..networks.heads import Pool
+
+Effort = Literal["quick", "default", "best"]
+Core = Literal["indrnn", "lstm", "gru"]
+
+SMALL = 300
+"""Series below which none is held back for validation: each counts for more in training than in choosing weights."""
+FRAMES = 256
+"""Steps that the recurrent layers see of a long signal, about: convolutions in front are strided to that."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the defaults go by."""
+
+    series: int
+    input_size: int
+    """Features of each step, masks included."""
+    mean_length: float
+    longest: int
+    per_step: bool = False
+    causal: bool = False
+    """Whether an answer may only depend on the past: a forecast."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes of the training series."""
+
+    noise: float = 0.0
+    """Deviation of noise that is added to standardised values."""
+    scale: float = 0.0
+    """Deviation of a factor, around 1, for each series and channel."""
+    crop: float = 0.0
+    """At most this share is cut off at each end, and the rest stretched to the length of the whole."""
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any."""
+        return bool(self.noise or self.scale or self.crop)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be trained, and how."""
+
+    network: Any
+    """Configuration of the network, sized for the data."""
+    pool: Pool
+    """What stands for a series: the features of the last step, or their mean."""
+    steps: int
+    lr: float
+    batch_size: int
+    weight_decay: float = 0.01
+    label_smoothing: float = 0.0
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    validation: float = 0.0
+    """Share of the series that is held back to choose the weights by; 0 for the last weights."""
+    evaluate_every: int = 100
+    patience: int | None = None
+    """Evaluations without a better one before training stops early."""
+    members: int = 1
+    """Networks, each from a seed of its own, whose answers are averaged."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON can hold it, without the network, which the model's file has."""
+        return {name: value for name, value in asdict(self).items() if name != "network"}
+
+    def describe(self) -> str:
+        """In a line."""
+        network = self.network
+        front = ""
+        if isinstance(network, Front):
+            convolutions = ", ".join(
+                f"{n} of {k} steps" + (f" every {s}" if s > 1 else "")
+                for n, k, s in zip(network.features, network.kernels, network.strides, strict=True)
+            )
+            front, network = f"convolutions ({convolutions}), then ", network.network
+        name = {"Plain": "IndRNN", "Baseline": str(getattr(network, "kind", "")).upper()}[type(network).__name__]
+        ways = "bidirectional " if getattr(network, "bidirectional", False) else ""
+        members = "" if self.members == 1 else f"{self.members} times "
+        held = f"{self.validation:.0%} of the series held back" if self.validation else "no series held back"
+        return (
+            f"{members}{front}{network.layers} {ways}{name} layers of {network.hidden_size}, {self.pool} over time; "
+            f"{self.steps} steps of {self.batch_size} series, lr {self.lr:g}, {held}"
+        )
+
+
+def check_effort(effort: Any) -> None:
+    """Raise unless it is one."""
+    if effort not in get_args(Effort):
+        raise ValueError(f"effort must be quick, default or best, got {effort!r}")
+
+
+def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **given: Any) -> Plan:
+    """The plan for data of this shape.
+
+    Args:
+        shape: of the training data.
+        effort: quick (a third of the steps), default, or best (an ensemble of five seeds).
+        core: the recurrent layers: indrnn, or lstm or gru for comparison.
+        **given: what is not left to the defaults: hidden_size, layers, bidirectional, pool, front (bool), dropout,
+            steps, lr, batch_size, augment (bool), validation, patience, members; None is the default.
+    """
+    check_effort(effort)
+    given = {name: value for name, value in given.items() if value is not None}
+    batch_size = given.get("batch_size") or _batch_size(shape)
+    steps = given.get("steps") or _steps(shape, batch_size, effort)
+    validation = given.get("validation", 0.0 if shape.series < SMALL else 0.1)
+    augment = given.get("augment", shape.series < 1000 and not shape.per_step)
+    evaluate_every = max(1, min(steps, math.ceil(steps / 20))) if validation else steps
+    return Plan(
+        network=_network(shape, core, given),
+        pool=given.get("pool", "mean"),
+        steps=steps,
+        lr=given.get("lr", 1e-3),
+        batch_size=batch_size,
+        augmentation=Augmentation(noise=0.05, scale=0.1) if augment else Augmentation(),
+        validation=validation,
+        evaluate_every=evaluate_every,
+        patience=given.get("patience", 8) if validation else None,
+        members=given.get("members", 5 if effort == "best" else 1),
+    )
+
+
+def _batch_size(shape: Shape) -> int:
+    """32, fewer of few or very long series."""
+    most = max(1, 2_000_000 // max(1, shape.longest))
+    return max(1, min(32, most, max(16, math.ceil(shape.series / 4)), shape.series))
+
+
+def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
+    """Some 20 passes over much data, and no fewer than 400 steps over little."""
+    passes = 20 * shape.series / batch_size
+    return int(min(4000, max(400, passes)) / (3 if effort == "quick" else 1))
+
+
+def _strides(shape: Shape) -> int:
+    """Steps that become one in front of the recurrent layers."""
+    return 1 if shape.per_step or shape.causal else 2 ** max(0, round(math.log2(shape.mean_length / FRAMES)))
+
+
+def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:
+    width, layers, dropout = given.get("hidden_size", 64), given.get("layers", 2), given.get("dropout", 0.1)
+    both = given.get("bidirectional", not shape.causal)
+    stride = _strides(shape)
+    # In series that are shorter than the first kernel there is nothing for it to find
+    front = given.get("front", shape.mean_length >= 17)
+    after = math.ceil(shape.longest / stride) if front else shape.longest
+    long = after * width > 4_000_000  # activations of one layer and series: beyond that only recomputing them fits
+    if core == "indrnn":
+        options: dict[str, Any] = {"bidirectional": both and not long, "dropout": dropout}
+        if long:
+            options |= {"norm": "layer", "recompute": max(256, int(math.sqrt(after)))}
+        network: Any = Plain(None, width, layers, **options)
+    else:
+        network = Baseline(core, 2 * width if both else width, layers, dropout)
+    if front:
+        first = 2 ** math.ceil(math.log2(stride) / 2) if stride > 1 else 1
+        strides = (first, stride // first)
+        kernels = (17 if first <= 4 else 4 * first + 1, 9 if strides[1] <= 2 else 2 * strides[1] + 1)
+        network = Front(network, features=(64, 64), kernels=kernels, strides=strides)
+    return network.sized(shape.input_size, shape.longest)

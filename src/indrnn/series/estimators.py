@@ -1,0 +1,252 @@
+"""`IndRNNClassifier` and `IndRNNRegressor`: series in, classes or numbers out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .collection import Array, as_array
+from .defaults import Core, Effort
+from .estimator import Estimator
+from .targets import Target
+
+
+class IndRNNClassifier(Estimator):
+    """Classifies series with an IndRNN, by scikit-learn's conventions.
+
+    Every argument has a default that goes by the size of the data; see docs/fit.md.
+
+    Args:
+        effort: "quick", "default" or "best" (an ensemble of five seeds).
+        hidden_size: neurons of each layer and direction.
+        layers: recurrent layers.
+        bidirectional: read series from both ends; False for an answer that can be had step by step (`stream`).
+        pool: what stands for a series: the features of its "last" step, or their "mean" over time.
+        front: convolutions before the recurrent layers, strided for long signals.
+        dropout: probability after each layer.
+        steps: updates of the weights.
+        lr: learning rate at its height.
+        batch_size: series in a batch.
+        augment: change training series at random, mildly.
+        validation: share of the series that is held back, by class, to choose the weights by and to stop early; 0 for
+            none.
+        patience: evaluations without a better one before training stops.
+        members: networks, each from its own seed, whose probabilities are averaged.
+        class_weight: "balanced", or a dictionary from class to weight.
+        per_step: y has a class at every step.
+        time_channel: number of a channel that holds times; the differences between steps take its place.
+        core: the recurrent layers, "indrnn", or "lstm" or "gru" for comparison.
+        device: "auto", "cpu", "cuda", ...
+        threads: CPU threads; None leaves it to PyTorch.
+        verbose: 1 to print progress.
+        random_state: a number for the same result every time.
+
+    Attributes:
+        classes_: sorted; of several labels, their numbers.
+        n_features_in_: X.shape[1] of the array that was fitted, or channels.
+        models_: the networks.
+        plan_: what was trained, and how.
+
+    Example:
+        model = indrnn.IndRNNClassifier().fit(X, y)
+        model.score(X2, y2)
+    """
+
+    _sort = "classifier"
+
+    def __init__(
+        self,
+        effort: Effort = "default",
+        *,
+        hidden_size: int | None = None,
+        layers: int | None = None,
+        bidirectional: bool | None = None,
+        pool: str | None = None,
+        front: bool | None = None,
+        dropout: float | None = None,
+        steps: int | None = None,
+        lr: float | None = None,
+        batch_size: int | None = None,
+        augment: bool | None = None,
+        validation: float | None = None,
+        patience: int | None = None,
+        members: int | None = None,
+        class_weight: Any = None,
+        per_step: bool = False,
+        time_channel: int | None = None,
+        core: Core = "indrnn",
+        device: str = "auto",
+        threads: int | None = None,
+        verbose: int = 0,
+        random_state: Any = None,
+    ) -> None:
+        self.effort = effort
+        self.hidden_size, self.layers, self.bidirectional, self.pool = hidden_size, layers, bidirectional, pool
+        self.front, self.dropout, self.steps, self.lr = front, dropout, steps, lr
+        self.batch_size, self.augment, self.validation, self.patience = batch_size, augment, validation, patience
+        self.members, self.class_weight, self.per_step = members, class_weight, per_step
+        self.time_channel, self.core, self.device, self.threads = time_channel, core, device, threads
+        self.verbose, self.random_state = verbose, random_state
+
+    @property
+    def classes_(self) -> Array:
+        """The classes, sorted."""
+        if not hasattr(self, "target_"):
+            raise AttributeError(f"{type(self).__name__} has no classes_ before fit")
+        assert self.target_.classes is not None
+        return self.target_.classes
+
+    def _target(self, y: Array) -> Target:
+        return Target.of_classes(y, self.per_step)
+
+    def _class_weights(self, target: Target, y: Array, weights: Array | None) -> Array | None:
+        given = self.class_weight
+        if given is None:
+            return None
+        if target.kind != "classes":
+            raise ValueError("class_weight is for one class a series, and y holds several labels")
+        assert target.classes is not None
+        if isinstance(given, dict):
+            unknown = [each for each in given if each not in target.classes.tolist()]
+            if unknown:
+                raise ValueError(f"class_weight must name classes of y, got {unknown[0]!r}")
+            return np.array([float(given.get(each, 1.0)) for each in target.classes.tolist()])
+        if given != "balanced":
+            raise ValueError(
+                f"class_weight must be 'balanced', a dictionary from class to weight or None, got {given!r}"
+            )
+        values = np.concatenate([np.ravel(one) for one in y]) if self.per_step else np.ravel(y)
+        counted = np.ones(len(values)) if weights is None or self.per_step else weights
+        sums = np.array([counted[values == each].sum() for each in target.classes])
+        found: Array = counted.sum() / (len(sums) * np.maximum(sums, 1e-12))
+        return found
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities: (n, classes), in the order of `classes_`; of each label, of several labels.
+
+        With `per_step`, (n, time, classes), or a list of (time, classes) for series of different lengths.
+        """
+        return _stacked(self._answers(self._checked(X)))
+
+    def predict(self, X: Any) -> Any:
+        """The most probable class of each series, (n,); (n, labels) of 0 and 1 for several labels.
+
+        With `per_step`, (n, time), or a list of (time,) for series of different lengths.
+        """
+        answers = self._answers(self._checked(X))
+        if self.target_.kind == "labels":
+            return np.array([each > 0.5 for each in answers]).astype(np.int64)
+        if not self.target_.per_step:
+            return self.classes_[np.array([each.argmax() for each in answers])]
+        return _stacked([self.classes_[each.argmax(-1)] for each in answers])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of series (of steps, with `per_step`) that are classified right; of several labels, all of them."""
+        found = self.predict(X)
+        if self.target_.kind == "labels":
+            right = (found == as_array(y)).all(1)
+        elif self.per_step:
+            pairs = zip(found, y, strict=True)
+            right = np.concatenate([np.ravel(as_array(a)) == np.ravel(as_array(b)) for a, b in pairs])
+        else:
+            right = found == np.ravel(as_array(y))
+        return float(np.average(right, weights=sample_weight))
+
+
+class IndRNNRegressor(Estimator):
+    """Predicts numbers from series with an IndRNN, by scikit-learn's conventions.
+
+    Args:
+        effort: see `IndRNNClassifier`, as for all others; there is no `class_weight`.
+        hidden_size: neurons of each layer and direction.
+        layers: recurrent layers.
+        bidirectional: read series from both ends.
+        pool: "last" or "mean".
+        front: convolutions before the recurrent layers.
+        dropout: probability after each layer.
+        steps: updates of the weights.
+        lr: learning rate at its height.
+        batch_size: series in a batch.
+        augment: change training series at random; not by default, as it can change what the numbers are of.
+        validation: share of the series that is held back.
+        patience: evaluations without a better one before training stops.
+        members: networks whose numbers are averaged.
+        per_step: y has a number, or several, at every step: (n, time), or a list of (time,) or (outputs, time).
+        time_channel: number of a channel that holds times.
+        core: "indrnn", "lstm" or "gru".
+        device: "auto", "cpu", "cuda", ...
+        threads: CPU threads.
+        verbose: 1 to print progress.
+        random_state: a number for the same result every time.
+
+    Example:
+        model = indrnn.IndRNNRegressor().fit(X, y)
+    """
+
+    _sort = "regressor"
+
+    def __init__(
+        self,
+        effort: Effort = "default",
+        *,
+        hidden_size: int | None = None,
+        layers: int | None = None,
+        bidirectional: bool | None = None,
+        pool: str | None = None,
+        front: bool | None = None,
+        dropout: float | None = None,
+        steps: int | None = None,
+        lr: float | None = None,
+        batch_size: int | None = None,
+        augment: bool | None = False,
+        validation: float | None = None,
+        patience: int | None = None,
+        members: int | None = None,
+        per_step: bool = False,
+        time_channel: int | None = None,
+        core: Core = "indrnn",
+        device: str = "auto",
+        threads: int | None = None,
+        verbose: int = 0,
+        random_state: Any = None,
+    ) -> None:
+        self.effort = effort
+        self.hidden_size, self.layers, self.bidirectional, self.pool = hidden_size, layers, bidirectional, pool
+        self.front, self.dropout, self.steps, self.lr = front, dropout, steps, lr
+        self.batch_size, self.augment, self.validation, self.patience = batch_size, augment, validation, patience
+        self.members, self.per_step, self.time_channel, self.core = members, per_step, time_channel, core
+        self.device, self.threads, self.verbose, self.random_state = device, threads, verbose, random_state
+
+    def _target(self, y: Array) -> Target:
+        return Target.of_numbers(y, self.per_step)
+
+    def predict(self, X: Any) -> Any:
+        """The numbers of each series, in the shape that y had in `fit`: (n,), (n, outputs), or at every step."""
+        return _stacked([self.target_.numbers(each) for each in self._answers(self._checked(X))])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The coefficient of determination R², the mean over outputs; 1 is the best."""
+        found = self.predict(X)
+        if self.per_step:
+            found, y = (np.concatenate([_columns(one) for one in each]) for each in (found, y))
+            sample_weight = None
+        found, y = (_columns(each) if np.ndim(each) == 1 else as_array(each) for each in (found, y))
+        weights = np.ones(len(y)) if sample_weight is None else as_array(sample_weight)
+        mean = np.average(y, axis=0, weights=weights)
+        rest = np.average((y - found) ** 2, axis=0, weights=weights)
+        spread = np.average((y - mean) ** 2, axis=0, weights=weights)
+        constant = spread == 0
+        scores = np.where(constant, np.where(rest == 0, 1.0, 0.0), 1 - rest / np.where(constant, 1.0, spread))
+        return float(scores.mean())
+
+
+def _columns(values: Any) -> Array:
+    """(n,) as (n, 1); (outputs, time) at every step as (time, outputs)."""
+    array = as_array(values).astype(np.float64)
+    return array[:, None] if array.ndim == 1 else array.T
+
+
+def _stacked(each: list[Array]) -> Any:
+    """As one array where the shapes are the same."""
+    return np.stack(each) if len({one.shape for one in each}) == 1 else each

@@ -1,0 +1,187 @@
+"""Measured results of the estimators: `python -m indrnn.series.experiments classification`; files in results/fit.
+
+Needs the extra dev (aeon, for its data sets and MiniRocket). Each number is written as soon as it is there, and what is
+in the file already is not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..training.folder import machine
+from .estimators import IndRNNClassifier
+
+SETS = ("ItalyPowerDemand", "GunPoint", "BasicMotions", "ArrowHead", "JapaneseVowels", "OSULeaf")
+COMPARED = SETS[:4] + SETS[5:]
+"""Those of one length, which MiniRocket takes."""
+
+
+def _minirocket(seed: int) -> Any:
+    from aeon.classification.convolution_based import MiniRocketClassifier
+
+    return MiniRocketClassifier(random_state=seed, n_jobs=1)
+
+
+METHODS: dict[str, Callable[[int], Any]] = {
+    "indrnn": lambda seed: IndRNNClassifier(random_state=seed),
+    "minirocket": _minirocket,
+    "lstm": lambda seed: IndRNNClassifier(random_state=seed, core="lstm", front=False),
+    "lstm-front": lambda seed: IndRNNClassifier(random_state=seed, core="lstm"),
+    "best": lambda seed: IndRNNClassifier("best", random_state=seed),
+}
+"""By name: defaults, aeon's MiniRocket, an LSTM of the same width and steps, the same behind our convolutions, and an
+ensemble of five."""
+
+
+def load(name: str) -> tuple[Any, Any, Any, Any]:
+    """Series and classes of training and test, from the files that aeon carries."""
+    from aeon.datasets import load_classification
+
+    X, y = load_classification(name, split="train")
+    X_test, y_test = load_classification(name, split="test")
+    return X, y, X_test, y_test
+
+
+def classification(out: Path, methods: list[str], sets: list[str], seeds: int) -> None:
+    """Accuracy on the given test split, with times to fit and to predict, for each method, set and seed."""
+    path = out / "classification.json"
+    content = json.loads(path.read_text()) if path.exists() else {"runs": []}
+    done = {(run["method"], run["set"], run["seed"]) for run in content["runs"]}
+    for method in methods:
+        for name in sets:
+            if method == "minirocket" and name not in COMPARED:
+                continue
+            X, y, X_test, y_test = load(name)
+            for seed in range(seeds):
+                if (method, name, seed) in done:
+                    continue
+                estimator = METHODS[method](seed)
+                begun = time.perf_counter()
+                estimator.fit(X, y)
+                fitted = time.perf_counter()
+                right = np.asarray(estimator.predict(X_test)) == y_test
+                run = {
+                    "method": method,
+                    "set": name,
+                    "seed": seed,
+                    "accuracy": round(100 * float(right.mean()), 2),
+                    "fit_seconds": round(fitted - begun, 1),
+                    "predict_seconds": round(time.perf_counter() - fitted, 2),
+                    "command": shlex.join(["python", "-m", "indrnn.series.experiments", *sys.argv[1:]]),
+                }
+                content["runs"].append(run)
+                content["machine"] = machine() | {"threads": torch.get_num_threads()}
+                out.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(content, indent=1) + "\n")
+                (out / "classification.md").write_text(classification_table(content["runs"]))
+                print(run, flush=True)
+
+
+def classification_table(runs: list[dict[str, Any]]) -> str:
+    """The runs as a page: mean and deviation over seeds of each method and set, and times."""
+    methods = [name for name in METHODS if any(run["method"] == name for run in runs)]
+    lines = [
+        "# Classification with default settings",
+        "",
+        "Accuracy in % on the given test split, mean ± deviation over seeds (their number in brackets); data and "
+        "MiniRocket from aeon. `lstm`: the same loop, width and steps without convolutions; `lstm-front`: behind the "
+        'same convolutions; `best`: `effort="best"`.',
+        "",
+        "    python -m indrnn.series.experiments classification --out results/fit",
+        "",
+        "| set | " + " | ".join(methods) + " |",
+        "|---|" + "---|" * len(methods),
+    ]
+
+    def of(method: str, name: str, key: str) -> list[float]:
+        return [run[key] for run in runs if run["method"] == method and run["set"] == name]
+
+    for name in SETS:
+        cells = []
+        for method in methods:
+            values = of(method, name, "accuracy")
+            cells.append(f"{np.mean(values):.1f} ± {np.std(values):.1f} ({len(values)})" if values else "–")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    cells = []
+    for method in methods:
+        each = [of(method, name, "accuracy") for name in COMPARED]
+        cells.append(f"{np.mean([np.mean(values) for values in each]):.1f}" if all(each) else "–")
+    lines.append("| mean of the five of one length | " + " | ".join(cells) + " |")
+    lines += ["", "Seconds to fit / to predict the test split, median over seeds:", ""]
+    lines += ["| set | " + " | ".join(methods) + " |", "|---|" + "---|" * len(methods)]
+    for name in SETS:
+        cells = []
+        for method in methods:
+            fit, predict = (of(method, name, key) for key in ("fit_seconds", "predict_seconds"))
+            cells.append(f"{np.median(fit):.1f} / {np.median(predict):.2f}" if fit else "–")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def airline(out: Path, seeds: int) -> None:
+    """Airline passengers: the last 36 months, rolling, horizon 12; mean absolute error beside the naive forecasts."""
+    from aeon.datasets import load_airline
+
+    from .forecaster import IndRNNForecaster, naive, rolling_error, seasonal_naive
+
+    y = np.asarray(load_airline(), dtype=np.float64).ravel()
+    tested, horizon, period = 36, 12, 12
+    rows = {
+        "naive": [rolling_error(lambda past: naive(past, horizon), y, horizon, tested)],
+        "seasonal naive": [rolling_error(lambda past: seasonal_naive(past, horizon, period), y, horizon, tested)],
+        "IndRNNForecaster": [],
+    }
+    for seed in range(seeds):
+        model = IndRNNForecaster(horizon, random_state=seed).fit(y[:-tested])
+        rows["IndRNNForecaster"].append(
+            rolling_error(lambda past, model=model: model.predict(past)[:, 0], y, horizon, tested)  # type: ignore[misc]
+        )
+    command = shlex.join(["python", "-m", "indrnn.series.experiments", *sys.argv[1:]])
+    out.mkdir(parents=True, exist_ok=True)
+    content = {"mae": rows, "tested": tested, "horizon": horizon, "command": command, "machine": machine()}
+    (out / "airline.json").write_text(json.dumps(content, indent=1) + "\n")
+    table = [f"| {name} | {np.mean(each):.1f} ± {np.std(each):.1f} |" for name, each in rows.items()]
+    page = [
+        "# Airline: rolling forecasts",
+        "",
+        "Fitted once on the months before the last 36; then from each month on, as long as 12 more are there, the next "
+        "12 are forecast from all months before. Mean absolute error over all forecasts, thousands of passengers; mean "
+        f"± deviation over {seeds} seeds.",
+        "",
+        f"    {command}",
+        "",
+        "| forecast | error |",
+        "|---|---|",
+        *table,
+    ]
+    (out / "airline.md").write_text("\n".join(page) + "\n")
+    print("\n".join(table), flush=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("classification", "airline"))
+    parser.add_argument("--out", type=Path, default=Path("results/fit"))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args(arguments)
+    if options.what == "airline":
+        airline(options.out, options.seeds)
+    else:
+        classification(options.out, options.methods, options.sets, options.seeds)
+
+
+if __name__ == "__main__":
+    main()

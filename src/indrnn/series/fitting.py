@@ -1,0 +1,200 @@
+"""One fit: what was understood of the data, what will be trained, and the training itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..networks.heads import Head
+from ..training import Cosine, Listener, Result, Training, derive_seed, train
+from ..training.in_memory import train_in_memory
+from .collection import Array, Collection
+from .defaults import Plan
+from .preparation import Preparation
+from .targets import Target
+from .task import Part, SeriesTask
+
+
+@dataclass(frozen=True, eq=False)
+class Fitting:
+    """Everything of a fit but its folder."""
+
+    data: Collection
+    """The series that are trained on, those held back included."""
+    preparation: Preparation
+    target: Target
+    plan: Plan
+    seed: int
+    weights: Array | None = None
+    """(n,), of the series."""
+    class_weights: Array | None = None
+    """(classes,)."""
+    device: str = "auto"
+    threads: int | None = None
+
+    @property
+    def head(self) -> Head:
+        """The configuration of the model."""
+        sort = "Classifier" if self.target.kind != "numbers" else "Regressor"
+        kind: Any = ("Step" if self.target.per_step else "Sequence") + sort
+        return Head(self.plan.network, self.target.outputs, kind, self.plan.pool)
+
+    def member_seed(self, member: int) -> int:
+        """The seed of one network of the ensemble."""
+        return self.seed if member == 0 else derive_seed(self.seed, "member", member) >> 16
+
+    def model(self, member: int = 0) -> nn.Module:
+        """A network with new weights."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.member_seed(member))
+            return self.head.build()
+
+    def split(self, member: int = 0) -> tuple[Array, Array]:
+        """Numbers of the series to train on, and of those held back: by class, and by group where there are groups."""
+        y = self.data.y if self.target.kind == "classes" and not self.target.per_step else None
+        return split(len(self.data), self.plan.validation, y, self.data.groups, self.member_seed(member))
+
+    def task(self, member: int = 0) -> SeriesTask:
+        """What a network of the ensemble learns."""
+        assert self.data.y is not None
+        x = [self.preparation(one) for one in self.data.x]
+        y = self.target.encode(self.data.y, self.data.lengths)
+        weights = None
+        if self.weights is not None:
+            weights = torch.from_numpy((self.weights / self.weights.mean()).astype(np.float32))
+
+        def part(items: Array) -> Part:
+            chosen = None if weights is None else weights[torch.from_numpy(items)]
+            return Part([x[i] for i in items], [y[i] for i in items], chosen)
+
+        kept, held = self.split(member)
+        if weights is not None:  # what counts for nothing is not there
+            kept = kept[weights.numpy()[kept] > 0] if (weights.numpy()[kept] > 0).any() else kept
+        return SeriesTask(
+            part(kept),
+            part(held) if len(held) else None,
+            kind=self.target.kind,
+            per_step=self.target.per_step,
+            batch_size=self.plan.batch_size,
+            augmentation=self.plan.augmentation,
+            masks=len(self.preparation.masked),
+            label_smoothing=self.plan.label_smoothing,
+            class_weights=None if self.class_weights is None else torch.tensor(self.class_weights, dtype=torch.float32),
+            seed=self.member_seed(member),
+        )
+
+    @property
+    def options(self) -> Training:
+        """The loop."""
+        plan = self.plan
+        return Training(
+            steps=plan.steps,
+            lr=plan.lr,
+            schedule=Cosine(warm_up=0.1),
+            optimizer="adamw",
+            weight_decay=plan.weight_decay,
+            clip=None,
+            clip_norm=1.0,
+            evaluate_every=plan.evaluate_every,
+            patience=plan.patience,
+            device=self.device,
+            threads=self.threads,
+            tensorboard=False,
+        )
+
+    def estimate(self) -> dict[str, float]:
+        """Seconds and bytes that training should take: from two steps of the longest series, which are thrown away."""
+        task = self.task()
+        longest = np.argsort([len(one) for one in task.train.x])[-self.plan.batch_size :]
+        model = self.model()
+        batch = task.of_series(longest.tolist())
+        model.train()
+        seconds = []
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(2):
+                begun = time.perf_counter()
+                task.loss(model, batch).backward()
+                seconds.append(time.perf_counter() - begun)
+        mean = float(np.mean([len(one) for one in task.train.x]))
+        share = mean / max(len(task.train.x[i]) for i in longest)
+        width = getattr(self.plan.network, "network", self.plan.network).hidden_size
+        numbers = batch.inputs.shape[0] * batch.inputs.shape[1] * width
+        return {
+            "seconds": min(seconds) * share * self.plan.steps * self.plan.members,
+            "bytes": float(4 * 12 * numbers),
+        }
+
+    def train(
+        self,
+        *,
+        out: str | Path | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        listeners: Iterable[Listener] = (),
+        config: dict[str, Any] | None = None,
+        resume_command: str | None = None,
+        quiet: bool = True,
+    ) -> tuple[list[nn.Module], list[Result]]:
+        """Train each network of the ensemble: in `out`, or in its member-NUMBER folders where there are several."""
+        models, results = [], []
+        for member in range(self.plan.members):
+            model, task = self.model(member), self.task(member)
+            seed = self.member_seed(member)
+            if out is None:
+                result = train_in_memory(model, task, self.options, seed=seed, listeners=listeners)
+            else:
+                result = train(
+                    model,
+                    task,
+                    self.options,
+                    out=Path(out) if self.plan.members == 1 else Path(out) / f"member-{member}",
+                    seed=seed,
+                    resume=resume,
+                    overwrite=overwrite,
+                    config=config,
+                    model_config=None,
+                    resume_command=resume_command,
+                    listeners=listeners,
+                    quiet=quiet,
+                )
+            models.append(model.cpu().eval())
+            results.append(result)
+            if not result.finished:
+                break
+        return models, results
+
+
+def split(count: int, share: float, y: Array | None, groups: Array | None, seed: int) -> tuple[Array, Array]:
+    """Numbers of series to train on and to hold back.
+
+    Args:
+        count: series.
+        share: of them that is held back.
+        y: their classes, (n,): of each about this share is held back, and one at least remains; None for any series.
+        groups: (n,): a group is held back as a whole; then `y` is not looked at.
+        seed: of the choice.
+    """
+    everything = np.arange(count)
+    if not share:
+        return everything, everything[:0]
+    draw = np.random.default_rng(seed % 2**63)
+    if groups is not None:
+        known = np.unique(groups)
+        if len(known) > 1:
+            chosen = draw.permutation(known)[: max(1, round(share * len(known)))]
+            held = np.isin(groups, chosen)
+            return everything[~held], everything[held]
+    held = np.zeros(count, dtype=bool)
+    members = [everything] if y is None else [np.flatnonzero(y == each) for each in np.unique(y)]
+    for of_class in members:
+        wanted = share * len(of_class)
+        number = min(len(of_class) - 1, int(wanted) + int(draw.random() < wanted - int(wanted)))
+        held[draw.permutation(of_class)[:number]] = True
+    return everything[~held], everything[held]

@@ -1,0 +1,356 @@
+"""`IndRNNForecaster`: the next steps of one or many series, beside naive forecasts and with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from ..training.options import check_count
+from .collection import Array, Collection, as_array
+from .defaults import Core, Effort, Plan, Shape, plan
+from .estimator import Estimator, answer, seed_of
+from .fitting import Fitting
+from .preparation import Preparation
+from .targets import Target
+
+
+def naive(past: Array, horizon: int) -> Array:
+    """The last value again: of (time, ...), (horizon, ...)."""
+    return np.repeat(past[-1:], horizon, 0)
+
+
+def seasonal_naive(past: Array, horizon: int, period: int) -> Array:
+    """The last period again: of (time, ...), (horizon, ...)."""
+    return past[len(past) - period + np.arange(horizon) % period]  # type: ignore[no-any-return]
+
+
+def find_period(series: Sequence[Array], longest: int = 400) -> int:
+    """The lag, from 2 on, of the highest peak of the autocorrelation of the differences; 1 where none is above 0.3.
+
+    Args:
+        series: each (channels, time).
+        longest: lag that is looked at; no more than a third of a series.
+    """
+    most = min(longest, min(one.shape[1] for one in series) // 3)
+    total = np.zeros(most + 2)
+    for one in series:
+        for channel in one:
+            steps = np.diff(np.nan_to_num(channel.astype(np.float64), nan=float(np.nanmean(channel))))
+            steps = steps - steps.mean()
+            power = float((steps**2).sum())
+            if power > 0:
+                total[1:] += [
+                    float((steps[lag:] * steps[: len(steps) - lag]).sum()) / power for lag in range(1, most + 2)
+                ]
+    total /= sum(len(one) for one in series)
+    peaks = [lag for lag in range(2, most + 1) if total[lag] > max(total[lag - 1], total[lag + 1], 0.3)]
+    return max(peaks, key=lambda lag: total[lag]) if peaks else 1
+
+
+def rolling_error(forecast: Callable[[Array], Array], y: Array, horizon: int, tested: int) -> float:
+    """The mean absolute error of forecasts from each step of the last `tested` on that has `horizon` steps after it.
+
+    Args:
+        forecast: of the values before, (time,), the next (horizon,).
+        y: (time,).
+        horizon: steps of a forecast.
+        tested: steps at the end, all of which are forecast at least once.
+    """
+    starts = range(len(y) - tested, len(y) - horizon + 1)
+    return float(np.mean([np.abs(forecast(y[:start]) - y[start : start + horizon]).mean() for start in starts]))
+
+
+class IndRNNForecaster(Estimator):
+    """Forecasts the next steps of series with an IndRNN.
+
+    The network reads the last `context` steps, on the scale of their own mean and deviation, and says how the next
+    `horizon` differ from the seasonal-naive forecast (from the last value, where there is no season).
+
+    Args:
+        horizon: steps to forecast.
+        context: steps that are read; None for three periods, and at least two horizons.
+        period: of the season; None to find it by autocorrelation, 1 for none.
+        coverage: of the prediction intervals.
+        effort: "quick", "default" or "best".
+        hidden_size: neurons of each layer.
+        layers: recurrent layers.
+        steps: updates of the weights.
+        lr: learning rate at its height.
+        members: networks whose forecasts are averaged; 3 by default, 10 with "best".
+        core: "indrnn", "lstm" or "gru".
+        device: "auto", "cpu", "cuda", ...
+        threads: CPU threads.
+        verbose: 1 to print the errors on held-back steps, beside those of the naive forecasts.
+        random_state: a number for the same result every time.
+
+    Attributes:
+        errors_: mean absolute errors on the held-back last `horizon` windows: `indrnn`, `naive`, `seasonal_naive`.
+        period_: the period.
+
+    Example:
+        forecast = indrnn.IndRNNForecaster(12).fit(y).predict()  # (12, channels)
+    """
+
+    _sort = "regressor"
+
+    def __init__(
+        self,
+        horizon: int = 1,
+        *,
+        context: int | None = None,
+        period: int | None = None,
+        coverage: float = 0.9,
+        effort: Effort = "default",
+        hidden_size: int | None = None,
+        layers: int | None = None,
+        steps: int | None = None,
+        lr: float | None = None,
+        members: int | None = None,
+        core: Core = "indrnn",
+        device: str = "auto",
+        threads: int | None = None,
+        verbose: int = 1,
+        random_state: Any = None,
+    ) -> None:
+        self.horizon, self.context, self.period, self.coverage = horizon, context, period, coverage
+        self.effort, self.hidden_size, self.layers, self.steps, self.lr = effort, hidden_size, layers, steps, lr
+        self.members, self.core, self.device, self.threads = members, core, device, threads
+        self.verbose, self.random_state = verbose, random_state
+
+    per_step = False
+
+    def fit(self, y: Any, *unused: Any, out: str | Path | None = None) -> Self:  # type: ignore[override]
+        """Learn from one series or many.
+
+        The last steps are held back first, to measure the error and the intervals; then all are trained on.
+
+        Args:
+            y: (time,), (channels, time), (n, channels, time), or a list of (channels, time) of any lengths.
+            *unused: ignored.
+            out: a folder for the fitted forecaster; None to write nothing.
+        """
+        check_count("horizon", self.horizon)
+        if not 0 < self.coverage < 1:
+            raise ValueError(f"coverage must lie between 0 and 1, got {self.coverage!r}")
+        series = _series(y)
+        self.period_ = find_period(series) if self.period is None else self.period
+        check_count("period", self.period_)
+        self.context_ = self.context or max(2 * self.horizon, 3 * self.period_, 8)
+        shortest = min(one.shape[1] for one in series)
+        if self.context is None:  # what little there is
+            self.context_ = min(self.context_, max(self.period_, (shortest - self.horizon) // 2, 1))
+        check_count("context", self.context_, least=self.period_)
+        held = self.horizon
+        needed = self.context_ + 2 * self.horizon - 1 + held
+        if max(one.shape[1] for one in series) < needed:
+            raise ValueError(
+                f"y must have at least {needed} steps for a horizon of {self.horizon} and a context of "
+                f"{self.context_}, got {max(one.shape[1] for one in series)}; a smaller horizon or context needs fewer"
+            )
+        seed = seed_of(self.random_state)
+        self._last = [one[:, -self.context_ :] for one in series]
+        self.n_features_in_ = len(series[0])
+        # Held back: the windows whose targets reach into the last `2 · horizon − 1` steps
+        cut = held + self.horizon - 1
+        self._train([one[:, : one.shape[1] - cut] for one in series], seed)
+        self._measure(series, cut)
+        self._train(series, seed)
+        if getattr(self, "verbose", 0):
+            print(self.report())
+        if out is not None:
+            self.save(out)
+        return self
+
+    def _train(self, series: list[Array], seed: int) -> None:
+        inputs, targets = [], []
+        for one in series:
+            for start in range(one.shape[1] - self.context_ - self.horizon + 1):
+                past = one[:, start : start + self.context_]
+                future = one[:, start + self.context_ : start + self.context_ + self.horizon]
+                mean, scale = _scale(past)
+                inputs.append((past - mean) / scale)
+                targets.append(((future - self._base(past)) / scale).T.ravel())
+        data = Collection.from_arrays(inputs, np.stack(targets))
+        assert data.y is not None
+        channels = len(series[0])
+        # Already on their own scale, so nothing is to be taken off
+        preparation = Preparation((0.0,) * channels, (1.0,) * channels)
+        target = Target.of_numbers(data.y, False)
+        fitting = Fitting(
+            data,
+            preparation,
+            target,
+            self._plan(len(data), channels),
+            seed,
+            device=self.device,
+            threads=self.threads,
+        )
+        models, results = fitting.train()
+        self._take(fitting, models, results)
+
+    def _plan(self, windows: int, channels: int) -> Plan:
+        shape = Shape(windows, channels, float(self.context_), self.context_, causal=True)
+        return plan(
+            shape,
+            self.effort,
+            self.core,
+            hidden_size=self.hidden_size,
+            layers=self.layers,
+            steps=self.steps or (200 if self.effort == "quick" else 400),
+            lr=self.lr,
+            front=False,
+            pool="last",
+            augment=windows < 1000,
+            validation=0.0,
+            dropout=0.1,
+            members=self.members or {"quick": 1, "default": 3, "best": 10}[self.effort],
+        )
+
+    def _base(self, past: Array) -> Array:
+        """The naive forecast that the network corrects: (channels, horizon)."""
+        if self.period_ > 1:
+            return seasonal_naive(past.T, self.horizon, self.period_).T
+        return naive(past.T, self.horizon).T
+
+    def _forecast(self, pasts: list[Array]) -> Array:
+        """(n, horizon, channels)."""
+        scales = [_scale(past) for past in pasts]
+        inputs = torch.from_numpy(
+            np.stack([((past - mean) / scale).T for past, (mean, scale) in zip(pasts, scales, strict=True)], 1)
+        ).float()
+        answers = self.target_.numbers(self.mean_answer([answer(model, inputs, None) for model in self.models_]))
+        answers = answers.reshape(len(pasts), self.horizon, -1)
+        pairs = zip(pasts, scales, answers, strict=True)
+        return np.stack([self._base(past).T + found * scale.T for past, (_, scale), found in pairs])
+
+    def _measure(self, series: list[Array], cut: int) -> None:
+        """Errors and residuals over the held-back windows."""
+        pasts, futures = [], []
+        for one in series:
+            time = one.shape[1]
+            for start in range(max(self.context_, time - cut), time - self.horizon + 1):
+                pasts.append(one[:, start - self.context_ : start])
+                futures.append(one[:, start : start + self.horizon].T)
+        actual = np.stack(futures)
+        found = self._forecast(pasts)
+        plain = np.stack([naive(past.T, self.horizon) for past in pasts])
+        season = np.stack([seasonal_naive(past.T, self.horizon, self.period_) for past in pasts])
+        self.errors_ = {
+            "indrnn": float(np.abs(actual - found).mean()),
+            "naive": float(np.abs(actual - plain).mean()),
+            "seasonal_naive": float(np.abs(actual - season).mean()),
+        }
+        residuals = np.abs(actual - found)  # (windows, horizon, channels)
+        # Of each step ahead few residuals are there: those of all steps, scaled by how the error grows with them
+        growth = np.maximum.accumulate(residuals.mean(0), 0)
+        growth = np.where(growth > 0, growth, 1e-12)
+        level = min(1.0, self.coverage * (1 + 1 / len(pasts)))
+        self.half_width_ = growth * np.quantile((residuals / growth).reshape(-1, growth.shape[1]), level, axis=0)
+
+    def report(self) -> str:
+        """The errors on held-back steps in a line."""
+        e = self.errors_
+        return (
+            f"mean absolute error on held-back steps: IndRNN {e['indrnn']:.4g}, naive {e['naive']:.4g}, seasonal naive "
+            f"{e['seasonal_naive']:.4g} (period {self.period_})"
+        )
+
+    def predict(self, y: Any = None) -> Any:
+        """The next `horizon` steps.
+
+        Args:
+            y: the series until now, as for `fit`, of at least `context_` steps; None for those of `fit`.
+
+        Returns:
+            (horizon, channels); (n, horizon, channels) for many series.
+        """
+        self._check_fitted()
+        if y is None:
+            pasts, many = self._last, len(self._last) > 1
+        else:
+            pasts = _series(y)
+            many = len(pasts) > 1
+            for i, one in enumerate(pasts):
+                if len(one) != self.n_features_in_:
+                    raise ValueError(f"y must have {self.n_features_in_} channels, got {len(one)} in series {i}")
+                if one.shape[1] < self.context_:
+                    raise ValueError(f"y must have at least {self.context_} steps, got {one.shape[1]} in series {i}")
+            pasts = [one[:, -self.context_ :] for one in pasts]
+        found = self._forecast(pasts)
+        return found if many else found[0]
+
+    def predict_interval(self, y: Any = None) -> tuple[Any, Any]:
+        """Lower and upper ends of the intervals, each in the shape of `predict`: from residuals on held-back steps."""
+        middle = self.predict(y)
+        return middle - self.half_width_, middle + self.half_width_
+
+    def score(self, y: Any, horizon: Any = None, sample_weight: Any = None) -> float:
+        """The negative mean absolute error of the last `horizon` steps of y, forecast from those before."""
+        pasts = _series(y)
+        future = np.stack([one[:, -self.horizon :].T for one in pasts])
+        found = self.predict([one[:, : -self.horizon] for one in pasts])
+        return -float(np.abs(np.reshape(found, future.shape) - future).mean())
+
+    def extra_state(self) -> dict[str, Any]:
+        """What a file holds beside the usual."""
+        return {
+            "period": self.period_,
+            "context": self.context_,
+            "errors": self.errors_,
+            "half_width": self.half_width_.tolist(),
+            "last": [one.tolist() for one in self._last],
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take it back from a file."""
+        self.period_, self.context_, self.errors_ = state["period"], state["context"], state["errors"]
+        self.half_width_ = np.array(state["half_width"])
+        self._last = [np.array(one) for one in state["last"]]
+
+    def stream(self) -> Any:
+        """Not supported: give `predict` the series until now."""
+        raise ValueError("a forecaster has no stream; call predict(y) with the series until now")
+
+    def explain(self, x: Any, target: Any = None) -> Any:
+        """Not supported yet."""
+        raise ValueError("explain is for IndRNNClassifier and IndRNNRegressor")
+
+
+def _scale(past: Array) -> tuple[Array, Array]:
+    """Mean and deviation of each channel, (channels, 1)."""
+    deviation = past.std(1, keepdims=True)
+    return past.mean(1, keepdims=True), np.where(deviation > 1e-9 * (1 + np.abs(past).max()), deviation, 1.0)
+
+
+def _series(y: Any) -> list[Array]:
+    """Series (channels, time) in float64, without missing values."""
+    if isinstance(y, Collection):
+        given: Any = y.x
+    elif isinstance(y, (list, tuple)) and len(y) and np.ndim(y[0]) >= 1:
+        given = list(y)
+    else:
+        array = as_array(y)
+        if array.ndim not in (1, 2, 3):
+            raise ValueError(f"y must be (time,), (channels, time), (n, channels, time) or a list, got {array.shape}")
+        given = [array[None]] if array.ndim == 1 else [array] if array.ndim == 2 else list(array)
+    found = []
+    for i, one in enumerate(given):
+        values = as_array(one).astype(np.float64)
+        values = values[None] if values.ndim == 1 else values
+        if values.ndim != 2 or len(values) != len(found[0] if found else values):
+            raise ValueError(f"y must have the same channels in each series, as (channels, time), got {values.shape}")
+        if not np.isfinite(values).all():
+            channel, step = np.argwhere(~np.isfinite(values))[0]
+            raise ValueError(
+                f"y must be finite to be forecast, got {values[channel, step]} in series {i}, channel {channel}, step "
+                f"{step}; fill it first"
+            )
+        found.append(values)
+    return found
+
+
+__all__ = ["IndRNNForecaster", "find_period", "naive", "rolling_error", "seasonal_naive"]

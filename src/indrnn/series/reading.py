@@ -1,0 +1,196 @@
+"""How files are read: the options, what every reader returns, and conditions on what is known of a series."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class MissingPackageError(ImportError, ValueError):
+    """A file needs a package that is not installed."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a file is read. Each option says which kinds of files it is for; others do not take it."""
+
+    target: str | None = None
+    """Column or field of the labels: y in .npz if none is given, the last entry of a line in .ts, the folder of a
+    WAV file."""
+    id: str | None = None
+    """Tables in long form: the column that says which series a row belongs to. In wide form: names of the series."""
+    time: str | None = None
+    """Tables in long form: the column by which the rows of a series are ordered, numbers or dates."""
+    features: tuple[str, ...] = ()
+    """Tables: columns of the values; all others if none are given. In wide form also the beginnings of names that end
+    in numbers, one for each channel: acc for acc_0, acc_1, ..."""
+    group: str | None = None
+    """Column or field of what series belong to, such as a subject; a group is never divided between training and test.
+    For WAV files: a pattern with one pair of brackets, searched in the path below the folder."""
+    test_where: str | None = None
+    """Which series are for test: a condition on a column or field, index<5 or speaker==theo,lucas; or the name of one
+    that is 1, true or test for these."""
+    layout: Literal["auto", "long", "wide"] = "auto"
+    """Of tables: long has a row for each step, wide has one for each series; auto takes long with id or time."""
+    per_step: bool = False
+    """Tables in long form: there is a target at every step."""
+    time_differences: bool = False
+    """Tables in long form: the time since the step before as a further channel, dt; in seconds for dates."""
+    x: str | None = None
+    """.npz: the field of the series; x, X, data if none is given."""
+    lengths: str | None = None
+    """.npz: the field of their lengths; lengths if none is given and there is one."""
+    time_first: bool = False
+    """.npz: x is (n, time, channels) and not (n, channels, time)."""
+    rate: int | None = None
+    """WAV files: samples in a second that they must have; those of the first if none is given."""
+    resample: bool = False
+    """WAV files: change those of another rate."""
+    mono: bool = False
+    """WAV files: the mean of a file's channels."""
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and self.rate < 1:
+            raise ValueError(f"rate must be samples in a second, at least 1, got {self.rate}")
+        if self.layout not in ("auto", "long", "wide"):
+            raise ValueError(f"layout must be auto, long or wide, got {self.layout!r}")
+        if self.resample and self.rate is None:
+            raise ValueError("resample needs a rate to change to: rate (--rate 8000)")
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Reading:
+        """From what JSON held; fields of a later version are refused by name."""
+        unknown = [name for name in plain if name not in cls.__dataclass_fields__]
+        if unknown:
+            raise ValueError(f"reading has no option {unknown[0]!r}; the file is of a later version of indrnn")
+        options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+        return cls(**options)
+
+
+USED: dict[str, tuple[str, ...]] = {
+    ".npz": ("target", "group", "test_where", "x", "lengths", "time_first"),
+    ".ts": (),
+    "table": (
+        *("target", "id", "time", "features", "group", "test_where"),
+        *("layout", "per_step", "time_differences"),
+    ),
+    "a folder": ("group", "rate", "resample", "mono"),
+}
+"""The options that each kind of file takes."""
+
+
+def check_used(reading: Reading, kind: str, path: Path) -> None:
+    """Raise for an option that this kind of file does not take: it would do nothing."""
+    usual = Reading()
+    for name in Reading.__dataclass_fields__:
+        if getattr(reading, name) != getattr(usual, name) and name not in USED[kind]:
+            raise ValueError(f"{name} is not for {path.name}: {'tables' if kind == 'table' else kind} do not take it")
+
+
+@dataclass
+class Found:
+    """What a reader found in a file."""
+
+    path: Path
+    x: list[Array]
+    """Each (channels, time)."""
+    y: Array | None = None
+    """Labels as text where the file has them as text: `parsed` makes numbers of them once all files are read."""
+    channels: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
+    fields: dict[str, Array] = field(default_factory=dict)
+    """What else is known of each series, by name."""
+    rate: int | None = None
+    """Samples in a second, of WAV files."""
+
+    def called(self, number: int) -> str:
+        """A series, for a message."""
+        return f"series {number}" + (f" ({self.names[number]})" if self.names is not None else "")
+
+
+def need(package: str, what: str) -> Any:
+    """Import a package of the extra `data`; `what` needs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise MissingPackageError(f"{what} needs {package}: pip install 'indrnn[data]'") from None
+
+
+def pick(name: str, option: str, known: Iterable[str], path: Path) -> str:
+    """A name that is among those that are known; raises with the nearest where it is not."""
+    known = list(known)
+    if name in known:
+        return name
+    close = difflib.get_close_matches(name, known, n=1)
+    some = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    hint = f"; did you mean {close[0]}?" if close else ";"
+    raise ValueError(f"{option}: {path} has no {name!r}{hint} it has {some or 'none'}")
+
+
+_CONDITION = re.compile(r"\s*([^<>=!]+?)\s*(?:(==|=|!=|<=|>=|<|>)\s*(.+?)\s*)?")
+_TRUE = ("1", "true", "test", "yes")
+
+
+def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
+    """Where a condition such as `index<5` holds, (n,) bool."""
+    match = _CONDITION.fullmatch(condition)
+    if match is None:
+        raise ValueError(
+            f"test_where must be a name, or a name, ==, !=, <, <=, > or >=, and a value, got {condition!r}"
+        )
+    name, operator, value = match[1], match[2], match[3]
+    found = fields[pick(name, "test_where", fields, path)]
+    if operator is None:
+        return np.array([str(each).strip().lower() in _TRUE for each in found], dtype=bool)
+    if operator in ("=", "==", "!="):
+        wanted = {_same(part) for part in value.split(",")}
+        equal = np.array([_same(str(each)) in wanted for each in found], dtype=bool)
+        return ~equal if operator == "!=" else equal
+    try:
+        number, numbers = float(value), found.astype(np.float64)
+    except ValueError:
+        raise ValueError(
+            f"test_where: {operator} is for numbers; {name} or {value!r} is none; == is for text"
+        ) from None
+    holds: Array = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}[operator](
+        numbers, number
+    )
+    return holds
+
+
+def _same(text: str) -> str:
+    """A value as it is compared: 5, 5.0 and "5" are one."""
+    text = text.strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else str(number)
+
+
+def parsed(labels: Array) -> Array:
+    """Labels that were read as text: whole numbers, numbers, or text, whichever all of them are."""
+    if labels.dtype.kind not in "OUS" or (len(labels) and isinstance(labels[0], np.ndarray)):
+        return labels
+    texts = [str(label).strip() for label in labels]
+    try:
+        whole = [int(text) for text in texts]
+        if all(str(number) == text.removeprefix("+") for number, text in zip(whole, texts, strict=True)):
+            return np.array(whole, dtype=np.int64)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        if not any(text.startswith("0") and text.isdigit() and len(text) > 1 for text in texts):  # 007 is a name
+            return np.array([float(text) for text in texts])
+    except ValueError:
+        pass
+    return np.array(texts)

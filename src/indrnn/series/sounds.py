@@ -1,0 +1,126 @@
+"""Folders of sound files, a subfolder for each class."""
+
+from __future__ import annotations
+
+import math
+import re
+import wave
+from pathlib import Path
+
+import numpy as np
+
+from .reading import Array, Found, Reading, need
+
+SUFFIXES = (".wav", ".flac", ".ogg")
+
+
+def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> Found:
+    """Read FOLDER/CLASS/FILE.wav, as numbers from -1 to 1. Where no labels are needed, files may lie in the folder."""
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    if not files:
+        raise ValueError(f"{path} must have sound files ({', '.join(SUFFIXES)}) in folders of their classes, got none")
+    loose = [file for file in files if file.parent == path]
+    if loose and target_needed:
+        raise ValueError(f"{loose[0]} must be in a folder named by its class, {path}/CLASS/{loose[0].name}")
+    pattern = _pattern(reading.group)
+    rate = reading.rate
+    x: list[Array] = []
+    groups: list[str] = []
+    for file in files:
+        samples, its_rate = read_sound(file)
+        if reading.mono:
+            samples = samples.mean(0, keepdims=True)
+        if rate is None:
+            rate = its_rate
+        if its_rate != rate:
+            if not reading.resample:
+                told = "that of the others" if reading.rate is None else "the one wanted"
+                raise ValueError(
+                    f"{file} has {its_rate} samples a second, and {told} is {rate}; rate and resample (--rate {rate} "
+                    "--resample) change it"
+                )
+            samples = resampled(samples, its_rate, rate)
+        if x and len(samples) != len(x[0]):
+            raise ValueError(
+                f"{file} has {len(samples)} channels, and {files[0]} has {len(x[0])}; mono (--mono) takes their mean"
+            )
+        x.append(samples)
+        if pattern is not None:
+            inside = file.relative_to(path).as_posix()
+            match = pattern.search(inside)
+            if match is None:
+                raise ValueError(f"group: the pattern {reading.group!r} is not in {inside}")
+            groups.append(match[1])
+    y = None if loose else np.array([file.relative_to(path).parts[0] for file in files])
+    names = tuple(file.relative_to(path).as_posix() for file in files)
+    fields = {} if pattern is None else {str(reading.group): np.array(groups)}
+    return Found(path, x, y, tuple(str(i) for i in range(len(x[0]))), names, fields, rate)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise ValueError(f"group must be a pattern, as for re.search, got {text!r}: {error}") from None
+    if pattern.groups != 1:
+        raise ValueError(f"group must be a pattern with one pair of brackets, such as '_(.+)_', got {text!r}")
+    return pattern
+
+
+def read_sound(file: Path) -> tuple[Array, int]:
+    """(channels, time) from -1 to 1, float32, and samples in a second. PCM WAV is read without further packages."""
+    if file.suffix.lower() == ".wav":
+        try:
+            return _pcm(file)
+        except wave.Error as error:
+            if "unknown format" not in str(error):
+                raise ValueError(f"{file} cannot be read as WAV: {error}") from None
+        except EOFError:
+            raise ValueError(f"{file} cannot be read as WAV: it ends too early") from None
+    soundfile = need("soundfile", f"{file}, which is no PCM WAV,")
+    try:
+        samples, rate = soundfile.read(str(file), dtype="float32", always_2d=True)
+    except (RuntimeError, OSError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from None
+    if not len(samples):
+        raise ValueError(f"{file} must have at least one sample, got none")
+    return np.ascontiguousarray(samples.T), int(rate)
+
+
+def _pcm(file: Path) -> tuple[Array, int]:
+    with wave.open(str(file), "rb") as sound:
+        channels, width, rate, count, *_ = sound.getparams()
+        content = sound.readframes(count)
+    if len(content) < max(1, count) * channels * width:
+        raise ValueError(
+            f"{file} must have at least one sample and all that its header tells of, {count}; it is cut off"
+        )
+    if width == 1:  # unsigned, alone of all
+        values = np.frombuffer(content, np.uint8).astype(np.float32) - 128
+    elif width == 3:
+        bytes_of = np.frombuffer(content, np.uint8).reshape(-1, 3)
+        wide = np.zeros((len(bytes_of), 4), np.uint8)
+        wide[:, 1:] = bytes_of  # the upper three bytes of 32 bits
+        values = (wide.view("<i4")[:, 0] >> 8).astype(np.float32)
+    else:
+        values = np.frombuffer(content, {2: "<i2", 4: "<i4"}[width]).astype(np.float32)
+    return np.ascontiguousarray((values / 2 ** (8 * width - 1)).reshape(-1, channels).T), rate
+
+
+def resampled(samples: Array, rate: int, wanted: int) -> Array:
+    """The same sound with another number of samples in a second, without what that rate cannot carry."""
+    before = samples.shape[1]
+    unit = rate // math.gcd(rate, wanted)  # the fewest samples that are a whole number of new ones
+    pad = unit * -(-min(before, rate // 20) // unit)  # mirrored ends, as the transform takes a sound for periodic
+    behind = -(before + pad) % unit + pad
+    ends = np.pad(samples, ((0, 0), (pad, behind)), mode="reflect" if before > 1 else "edge")
+    length = ends.shape[1]
+    count = length * wanted // rate
+    spectrum = np.fft.rfft(ends, axis=1)
+    kept = np.zeros((len(samples), count // 2 + 1), spectrum.dtype)
+    shared = min(kept.shape[1], spectrum.shape[1])
+    kept[:, :shared] = spectrum[:, :shared]
+    found = np.fft.irfft(kept, count, axis=1)[:, pad * wanted // rate :] * (count / length)
+    return np.asarray(found[:, : max(1, round(before * wanted / rate))], dtype=np.float32)

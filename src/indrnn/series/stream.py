@@ -1,0 +1,114 @@
+"""Streams: a series piece by piece, and the answer as if it ended there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..networks.front import Front
+from .collection import Array, Collection, as_array
+
+if TYPE_CHECKING:
+    from .estimator import Estimator
+
+
+class Stream:
+    """One series that grows; each call of `push` gives the answer for the series so far, as `predict_proba` would.
+
+    Networks that only read forward (`bidirectional=False`) carry a state, so that a step costs the same however long
+    the series is. A bidirectional one reads the whole series again at each call.
+
+    Args:
+        estimator: fitted, with one answer for a series or one at every step.
+
+    Example:
+        stream = model.stream()
+        for values in sensor:  # (channels,)
+            probabilities = stream.push(values)
+    """
+
+    def __init__(self, estimator: Estimator) -> None:
+        self.estimator = estimator
+        self.steps = 0
+        """Steps that it has seen."""
+        self._runners = [_Runner(model) for model in estimator.models_]
+        self._last: Array | None = None  # the last step, for differences of time
+
+    def push(self, x: Any) -> Array:
+        """Take one step, (channels,), or several, (channels, time); return the answer so far.
+
+        Returns:
+            Probabilities (classes,), or numbers (outputs,), as if the series ended here; with a target at every step,
+            those of the last step.
+        """
+        preparation = self.estimator.preparation_
+        values = as_array(x).astype(np.float32)
+        values = values.reshape(1, 1) if values.ndim == 0 else values[:, None] if values.ndim == 1 else values
+        if values.ndim != 2 or len(values) != preparation.channels or values.shape[1] < 1:
+            raise ValueError(
+                f"x must have the shape ({preparation.channels},) or ({preparation.channels}, time), got "
+                f"{np.shape(as_array(x))}"
+            )
+        if np.isinf(values).any():
+            raise ValueError("x must be finite, or NaN where a value is missing")
+        if self._last is None:
+            prepared = preparation(values)
+        else:  # the step before, for the difference to it
+            prepared = preparation(np.concatenate([self._last, values], 1))[1:]
+        self._last = values[:, -1:]
+        self.steps += values.shape[1]
+        answer = self.estimator.mean_answer([runner.push(prepared) for runner in self._runners])
+        return self.estimator.target_.numbers(answer) if self.estimator.target_.kind == "numbers" else answer
+
+
+class _Runner:
+    """One network of the ensemble."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model: Any = model.eval()
+        self.network: Any = self.model.network
+        config = self.network.config
+        self.stride = int(np.prod(config.strides)) if isinstance(config, Front) else 1
+        inner = config.network if isinstance(config, Front) else config
+        self.whole = bool(getattr(inner, "bidirectional", False))
+        self.pool = getattr(self.model, "pool", "step")
+        self.state: Any = None
+        self.total: Tensor | None = None  # of the features
+        self.count = 0
+        self.waiting: Tensor | None = None  # steps that do not fill a stride, or all of them where it reads the whole
+
+    @torch.no_grad()
+    def push(self, x: Tensor) -> Tensor:
+        waiting = x if self.waiting is None else torch.cat([self.waiting, x])
+        if self.whole:
+            self.waiting = waiting
+            output: Tensor = self.model(waiting.unsqueeze(1))[0]
+            return output[-1, 0] if self.pool == "step" else output[0]
+        full = len(waiting) // self.stride * self.stride
+        features: Tensor | None = None
+        if full:
+            features, self.state = self.network(waiting[:full].unsqueeze(1), self.state)
+            self.total = features.sum(0) if self.total is None else self.total + features.sum(0)
+            self.count += len(features)
+        self.waiting = waiting[full:]
+        total, count = self.total, self.count
+        if len(self.waiting):  # seen once now, and once more when its stride is full
+            features, _ = self.network(self.waiting.unsqueeze(1), self.state)
+            total = features.sum(0) if total is None else total + features.sum(0)
+            count += len(features)
+        assert features is not None
+        assert total is not None
+        return self.model.output(total / count if self.pool == "mean" else features[-1])[0]  # type: ignore[no-any-return]
+
+
+def decided(estimator: Estimator, data: Collection, every: int) -> Array:
+    """The answers of a stream over each series, after every so many steps: an object array of (answers, outputs)."""
+    found = np.empty(len(data), dtype=object)
+    for i, series in enumerate(data.x):
+        stream = Stream(estimator)
+        pieces = range(0, series.shape[1], every)
+        found[i] = np.stack([stream.push(series[:, start : start + every]) for start in pieces])
+    return found

@@ -1,0 +1,329 @@
+"""Series in tables, CSV or Parquet: in long form a row for each step, in wide form a row for each series."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .reading import Array, Found, Reading, need, pick
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+_MISSING = ["", "?", "NA", "N/A", "NaN", "nan", "null", "None", "-nan"]
+
+
+def read_table(path: Path, reading: Reading, *, target_needed: bool = True) -> Found:
+    """Read a table. Rows are named in messages as an editor counts lines, or by number in a Parquet file."""
+    table = _Table(path, reading, target_needed=target_needed)
+    long = reading.layout == "long" or (reading.layout == "auto" and (reading.id or reading.time) is not None)
+    if reading.layout == "auto" and reading.id is not None and reading.time is None and table.unique(reading.id):
+        long = False  # an identifier for each row: these are series, one a row
+    if not long:
+        for name in ("time", "per_step", "time_differences"):
+            if getattr(reading, name):
+                raise ValueError(f"{name} is for tables in long form; layout (--layout long) says that this is one")
+        return _wide(table, reading)
+    return _long(table, reading)
+
+
+class _Table:
+    """A table, with the names of its columns checked.
+
+    Args:
+        path: the file.
+        reading: which columns are what.
+        target_needed: whether the column of the target must be there.
+    """
+
+    def __init__(self, path: Path, reading: Reading, *, target_needed: bool) -> None:
+        self.path = path
+        self.pandas = need("pandas", f"{path.name}, a table,")
+        self.parquet = path.suffix.lower() in (".parquet", ".pq")
+        self.frame = self._parquet() if self.parquet else self._csv(reading)
+        self.columns = [str(name) for name in self.frame.columns]
+        self.frame.columns = self.columns
+        _check_once(self.columns, path)
+        if not len(self.frame):
+            raise ValueError(f"{path} must have at least one row below its header, got none")
+        for option in ("id", "time", "group"):
+            name = getattr(reading, option)
+            if name is not None and not (option == "group" and not target_needed):
+                pick(name, option, self.columns, path)
+        self.target = reading.target
+        if target_needed and self.target is None:
+            raise ValueError(
+                f"target: name the column of the labels (--target). {path} has {', '.join(self.columns[:20])}"
+            )
+        if self.target is not None and (target_needed or self.target in self.columns):
+            pick(self.target, "target", self.columns, path)
+        else:
+            self.target = None
+        tested = re.match(r"\s*([^<>=!]+?)\s*(?:[<>=!]|$)", reading.test_where or "")
+        described = (reading.group, tested[1] if tested else None)
+        self.described = [name for name in dict.fromkeys(described) if name is not None and name in self.columns]
+        taken = {self.target, reading.target, reading.id, reading.time, *self.described}
+        self.others = [name for name in self.columns if name not in taken]
+
+    def _parquet(self) -> Any:
+        need("pyarrow", f"{self.path.name}, a Parquet file,")
+        try:
+            return self.pandas.read_parquet(self.path, engine="pyarrow")
+        except (ValueError, OSError) as error:  # pyarrow's own are among these
+            raise ValueError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
+
+    def _csv(self, reading: Reading) -> Any:
+        """Read with blank lines, which are then dropped, so that the index counts the lines of the file."""
+        try:
+            with self._open() as file:
+                first = file.readline().strip("\r\n")
+            while_blank = first.strip() == ""
+            if while_blank and self.path.stat().st_size == 0:
+                raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series")
+            sign = max("\t;,", key=first.count) if self.path.suffix.lower() != ".tsv" else "\t"
+            headless = all(_is_number(cell) for cell in first.split(sign)) and not while_blank
+            text = [name for name in (reading.target, reading.id, reading.group) if name is not None]
+            cells = [cell.strip() for cell in next(csv.reader([first], delimiter=sign), [])]
+            names = [str(i) for i in range(len(cells))] if headless else cells
+            _check_once(names, self.path)  # pandas would give the second one another name
+            plain = [name for name in names if name not in text]
+            frame = self.pandas.read_csv(
+                self.path,
+                sep=sign,
+                header=None if headless else 0,
+                names=names if headless else None,
+                dtype=dict.fromkeys(text, str),
+                keep_default_na=False,
+                na_values=dict.fromkeys(plain, _MISSING),
+                skip_blank_lines=False,
+                skipinitialspace=True,
+                encoding="utf-8-sig",
+                low_memory=False,
+                index_col=False,
+            )
+        except self.pandas.errors.EmptyDataError:
+            raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series") from None
+        except (self.pandas.errors.ParserError, UnicodeError) as error:
+            raise ValueError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from None
+        frame.columns = [str(name).strip() for name in frame.columns]
+        self.first_line = 1 if headless else 2
+        blank = frame.isna() | (frame == "")
+        return frame[~blank.all(axis=1)]
+
+    def _open(self) -> Any:
+        if self.path.name.lower().endswith(".gz"):
+            import gzip
+
+            return gzip.open(self.path, "rt", encoding="utf-8-sig", errors="replace")
+        return self.path.open(encoding="utf-8-sig", errors="replace")
+
+    def place(self, row: int) -> str:
+        """A row, for a message."""
+        return f"row {row}" if self.parquet else f"line {self.frame.index[row] + self.first_line}"
+
+    def unique(self, name: str) -> bool:
+        """Whether a column, if it is there, has each value once."""
+        return name in self.columns and bool(self.frame[name].is_unique)
+
+    def numbers(self, name: str) -> Array:
+        """A column as numbers, NaN where a value is missing; raises with the row of a text."""
+        column = self.frame[name]
+        if column.dtype.kind in "fiub":
+            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        if column.dtype.kind == "M":
+            raise ValueError(f"{self.path}: {name} must hold numbers, got dates; time (--time {name}) is for those")
+        numbers = self.pandas.to_numeric(column, errors="coerce")
+        found = np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
+        wrong = np.flatnonzero(np.isnan(found) & ~column.isna().to_numpy())
+        rows = [row for row in wrong.tolist() if str(column.iloc[row]).strip() not in _MISSING]
+        if rows:
+            value = str(column.iloc[rows[0]])
+            hint = "; write 1.5 and not 1,5" if re.fullmatch(r"-?\d+,\d+", value) else ""
+            more = f", and {len(rows) - 1} more" if len(rows) > 1 else ""
+            raise ValueError(
+                f"{self.path}: {self.place(rows[0])}: {name} must be a number, got {value[:40]!r}{more}{hint}. Where "
+                "the column holds no values, name those that do (features, --features)"
+            )
+        return found
+
+    def texts(self, name: str, option: str) -> Array:
+        """A column as it stands, complete; raises with the row of an empty one."""
+        column = self.frame[name]
+        empty = column.isna().to_numpy() | np.array([str(value).strip() == "" for value in column], dtype=bool)
+        if empty.any():
+            where = self.place(int(np.argmax(empty)))
+            raise ValueError(f"{self.path}: {where}: {name} ({option}) must not be empty; leave the row out")
+        if column.dtype.kind in "iub":
+            return np.asarray(column.to_numpy())
+        if column.dtype.kind == "f":
+            return np.asarray(column.to_numpy(dtype=np.float64))
+        return np.array([str(value).strip() for value in column])
+
+    def features(self, given: Sequence[str]) -> list[str]:
+        """The columns of the values."""
+        if given:
+            return [pick(name, "features", self.columns, self.path) for name in given]
+        if not self.others:
+            raise ValueError(f"features: {self.path} has no column of values beside {', '.join(self.columns)}")
+        return self.others
+
+
+def _check_once(names: list[str], path: Path) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None:
+        raise ValueError(f"{path} must have each column once, and {twice!r} is there {names.count(twice)} times")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _wide(table: _Table, reading: Reading) -> Found:
+    columns = _wide_channels(table, reading.features)
+    values = np.stack([np.stack([table.numbers(name) for name in names], 1) for names in columns.values()], 1)
+    present = ~np.isnan(values).all(1)  # (n, time)
+    lengths = present.shape[1] - np.argmax(present[:, ::-1], axis=1)  # empty cells at the end: a shorter series
+    lengths[~present.any(1)] = present.shape[1]
+    x = [one[:, :length] for one, length in zip(values, lengths.tolist(), strict=True)]
+    y = None if table.target is None else table.texts(table.target, "target")
+    names = _names(table, reading)
+    fields = {name: table.texts(name, "group, test_where") for name in table.described}
+    return Found(table.path, x, y, tuple(columns), names, fields)
+
+
+def _names(table: _Table, reading: Reading) -> tuple[str, ...] | None:
+    return None if reading.id is None else tuple(str(name) for name in table.texts(reading.id, "id"))
+
+
+def _wide_channels(table: _Table, given: Sequence[str]) -> dict[str, list[str]]:
+    """The columns of each channel, in the order of time."""
+    if not given:
+        return {"0": table.features(())}
+    if all(name in table.columns for name in given):
+        return {"0": list(given)}
+    channels: dict[str, list[str]] = {}
+    for name in given:
+        ends = {column: re.fullmatch(rf"{re.escape(name)}[_.\- ]?(\d+)", column) for column in table.others}
+        found = [(int(match[1]), column) for column, match in ends.items() if match]
+        if not found:
+            pick(name, "features", table.columns, table.path)
+        channels[name] = [column for _, column in sorted(found)]
+    counts = {len(columns) for columns in channels.values()}
+    if len(counts) > 1:
+        told = ", ".join(f"{name} has {len(columns)}" for name, columns in channels.items())
+        raise ValueError(f"features: each channel of {table.path} must have as many columns: {told}")
+    return channels
+
+
+def _long(table: _Table, reading: Reading) -> Found:
+    frame, path = table.frame, table.path
+    names = table.features(reading.features)
+    values = [table.numbers(name) for name in names]
+    ids = np.zeros(len(frame), dtype=np.int64) if reading.id is None else table.texts(reading.id, "id")
+    codes, known = table.pandas.factorize(ids)
+    times = np.arange(len(frame), dtype=np.float64) if reading.time is None else _times(table, reading.time)
+    order = np.lexsort((times, codes))  # stable: rows of one time stay as they are, and are refused below
+    codes, times = codes[order], times[order]
+    same = (codes[1:] == codes[:-1]) & (times[1:] == times[:-1])
+    if same.any():
+        at = int(np.argmax(same))
+        first, second = order[at], order[at + 1]
+        of = "" if reading.id is None else f" of {reading.id} {known[codes[at]]}"
+        hint = "" if reading.id is not None else ". Where there are several series, id (--id) names their column"
+        raise ValueError(
+            f"{path}: {table.place(first)} and {table.place(second)}{of} have the same {reading.time}, "
+            f"{frame[reading.time].iloc[first]}; keep one row for each time ({int(same.sum())} are too many){hint}"
+        )
+    matrix = np.stack(values)[:, order]  # (channels, rows)
+    starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
+    if reading.time_differences:
+        if reading.time is None:
+            raise ValueError("time_differences needs the column of the time: time (--time)")
+        since = np.diff(times, prepend=times[:1])
+        since[starts] = 0
+        matrix, names = np.concatenate([matrix, since[None]]), [*names, "dt"]
+    ends = np.r_[starts[1:], len(codes)]
+    x = [matrix[:, start:end] for start, end in zip(starts, ends, strict=True)]
+    called = None if reading.id is None else tuple(str(name) for name in known)
+    y = None
+    if table.target is not None:
+        y = _long_target(table, reading, order, list(zip(starts, ends, strict=True)), called)
+    fields = {
+        name: _constant(table, name, "group, test_where", order, starts, ends, called) for name in table.described
+    }
+    return Found(path, x, y, tuple(names), called, fields)
+
+
+def _times(table: _Table, name: str) -> Array:
+    column = table.frame[name]
+    empty = column.isna().to_numpy()
+    if empty.any():
+        raise ValueError(f"{table.path}: {table.place(int(np.argmax(empty)))}: {name} (time) must not be empty")
+    if column.dtype.kind in "iufb":
+        return np.asarray(column.to_numpy(dtype=np.float64))
+    pandas = table.pandas
+    try:
+        dates = (
+            column
+            if column.dtype.kind == "M"
+            else pandas.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{table.path}: {name} (time) must hold numbers or dates: {error}") from None
+    wrong = dates.isna().to_numpy()
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"{table.path}: {table.place(row)}: {name} (time) must be a number or a date such as 2024-01-31 12:00, got "
+            f"{str(column.iloc[row])[:40]!r}"
+        )
+    naive = dates.dt.tz_convert(None) if dates.dt.tz is not None else dates
+    since = naive.to_numpy(dtype="datetime64[ns]") - naive.to_numpy(dtype="datetime64[ns]").min()
+    return np.asarray(since / np.timedelta64(1, "s"), dtype=np.float64)
+
+
+def _constant(
+    table: _Table,
+    name: str,
+    option: str,
+    order: Array,
+    starts: Array,
+    ends: Array,
+    called: tuple[str, ...] | None,
+) -> Array:
+    """What a column says of each series; raises where it says two things of one."""
+    column = table.texts(name, option)[order]
+    changes = np.flatnonzero(column[1:] != column[:-1]) + 1
+    wrong = np.setdiff1d(changes, starts)
+    if len(wrong):
+        number = int(np.searchsorted(starts, wrong[0], side="right")) - 1
+        of = "the series" if called is None else f"{called[number]}"
+        hint = "; a target at every step is per_step (--per-step)" if option == "target" else ""
+        raise ValueError(
+            f"{table.path}: {table.place(int(order[wrong[0]]))}: {name} ({option}) must be the same in all of {of}, "
+            f"got {column[starts[number]]} and {column[wrong[0]]}{hint}"
+        )
+    return column[starts]
+
+
+def _long_target(
+    table: _Table, reading: Reading, order: Array, spans: list[tuple[Any, Any]], called: tuple[str, ...] | None
+) -> Array:
+    assert table.target is not None
+    starts, ends = (np.array(each) for each in zip(*spans, strict=True))
+    if not reading.per_step:
+        return _constant(table, table.target, "target", order, starts, ends, called)
+    from .reading import parsed
+
+    column = parsed(table.texts(table.target, "target"))[order]
+    found = np.empty(len(spans), dtype=object)
+    for i, (start, end) in enumerate(spans):
+        found[i] = column[start:end]
+    return found

@@ -1,0 +1,253 @@
+"""Series of any length as a task of the training loop: batches by length, weights of series, augmentation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..training.task import Batch, Measured, Shard, generator, rows_of
+from .defaults import Augmentation
+
+Kind = Literal["classes", "labels", "numbers"]
+"""One class of several, several labels at once, or numbers."""
+_POOL = 16  # batches over whose series lengths are sorted
+
+
+@dataclass
+class SeriesBatch(Batch):
+    """A batch with a weight for each series."""
+
+    weights: Tensor | None = None
+
+    def _each(self, change: Any) -> SeriesBatch:
+        changed = super()._each(change)
+        weights = None if self.weights is None else change(self.weights)
+        return replace(changed, weights=weights)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Prepared series with their targets."""
+
+    x: list[Tensor]
+    """Each (time, features)."""
+    y: list[Tensor]
+    """A class (int64), labels or numbers (outputs,); with a target at every step, (time,) or (time, outputs)."""
+    weights: Tensor | None = None
+    """(n,), of mean 1."""
+
+
+class SeriesTask:
+    """See `indrnn.training.Task`. All that is random in a batch follows from the seed and the step.
+
+    Args:
+        train: series to train on.
+        validation: series to choose the weights by; None for the last weights.
+        kind: what the targets are.
+        per_step: whether there is a target at every step.
+        batch_size: series in a batch.
+        augmentation: of the training series.
+        masks: the last so many features are masks, which are not changed in value.
+        label_smoothing: share of the target that is spread over all classes.
+        class_weights: (classes,), for the loss.
+        seed: of order and augmentation.
+    """
+
+    higher_is_better = False
+
+    def __init__(
+        self,
+        train: Part,
+        validation: Part | None = None,
+        *,
+        kind: Kind,
+        per_step: bool = False,
+        batch_size: int = 32,
+        augmentation: Augmentation | None = None,
+        masks: int = 0,
+        label_smoothing: float = 0.0,
+        class_weights: Tensor | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.train, self.validation, self.kind, self.per_step = train, validation, kind, per_step
+        self.batch_size, self.masks, self.label_smoothing, self.seed = batch_size, masks, label_smoothing, seed
+        self.class_weights = class_weights
+        self.augmentation = augmentation or Augmentation()
+        self.metric = "loss" if validation is not None else "training_loss"
+        self.ragged = len({len(one) for one in train.x}) > 1
+        self._order: tuple[int, list[Tensor]] = (-1, [])
+
+    def describe(self) -> dict[str, Any]:
+        """What it is: sizes, and a checksum of the series."""
+        names = ("kind", "per_step", "batch_size", "label_smoothing", "seed")
+        about = {name: getattr(self, name) for name in names} | {"augmentation": asdict(self.augmentation)}
+        parts = {"train": self.train, "validation": self.validation}
+        found = {name: _about(part) for name, part in parts.items() if part is not None}
+        weights = None if self.class_weights is None else self.class_weights.tolist()
+        return {"type": type(self).__name__, **about, "class_weights": weights, **found}
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in an epoch; series that are left over wait for the next."""
+        return max(1, len(self.train.x) // self.batch_size)
+
+    def batch(self, step: int, shard: Shard) -> SeriesBatch:
+        """See `Task.batch`."""
+        items = self._items_of(step)
+        rows, count = rows_of(shard, len(items))
+        batch = collate(self.train, items.tolist(), self.per_step)
+        if self.augmentation.any:
+            # Of the whole batch, whatever piece of it is asked for: pieces are the same in any division
+            batch.inputs = self._augmented(batch, generator(self.seed, "augmentation", step))
+        if len(rows) == len(items):
+            return batch
+        lengths, weights = (None if each is None else each[rows] for each in (batch.lengths, batch.weights))
+        target = batch.target[:, rows] if self.per_step else batch.target[rows]
+        return SeriesBatch(batch.inputs[:, rows], target, count, len(items), lengths, weights)
+
+    def of_series(self, items: Sequence[int]) -> SeriesBatch:
+        """A batch of these training series, as they are."""
+        return collate(self.train, items, self.per_step)
+
+    def _items_of(self, step: int) -> Tensor:
+        epoch, at = divmod(step, self.steps_per_epoch)
+        if self._order[0] != epoch:
+            source = generator(self.seed, "order", epoch)
+            order = torch.randperm(len(self.train.x), generator=source)
+            order = order[: self.steps_per_epoch * self.batch_size] if len(order) > self.batch_size else order
+            if self.ragged:
+                lengths = torch.tensor([len(one) for one in self.train.x])
+                pools = order.split(_POOL * self.batch_size)
+                batches = [b for pool in pools for b in pool[lengths[pool].argsort()].split(self.batch_size)]
+                batches = [batches[i] for i in torch.randperm(len(batches), generator=source).tolist()]
+            else:
+                batches = list(order.split(self.batch_size))
+            self._order = epoch, batches
+        return self._order[1][at]
+
+    def _augmented(self, batch: SeriesBatch, source: torch.Generator) -> Tensor:
+        x, how = batch.inputs, self.augmentation
+        T, B, C = x.shape
+        values = C - self.masks
+        if how.crop and T > 2 and not self.per_step:
+            x = _cropped(x, batch.lengths, how.crop, source)
+        changed = x[..., :values]
+        if how.scale:
+            changed = changed * (1 + how.scale * torch.randn(1, B, values, generator=source))
+        if how.noise:
+            changed = changed + how.noise * torch.randn(T, B, values, generator=source)
+        return torch.cat([changed, x[..., values:]], -1)
+
+    def output(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The model's answers: (B, outputs), or (T, B, outputs) at every step."""
+        return model(batch.inputs, lengths=batch.lengths)[0]  # type: ignore[no-any-return]
+
+    def losses(self, output: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
+        """The loss of each series, (B,); of its mean step, where there is a target at every step."""
+        target = batch.target
+        if self.kind == "classes":
+            logits = output.flatten(0, -2).float()
+            weight = None if self.class_weights is None else self.class_weights.to(logits.device)
+            each = F.cross_entropy(logits, target.flatten(), weight, reduction="none", label_smoothing=smoothing)
+            each = each.view(target.shape)
+        elif self.kind == "labels":
+            each = F.binary_cross_entropy_with_logits(output.float(), target, reduction="none").mean(-1)
+        else:
+            each = (output.float() - target).square().mean(-1)
+        return self._over_steps(each, batch.lengths)
+
+    def _over_steps(self, each: Tensor, lengths: Tensor | None) -> Tensor:
+        if not self.per_step:
+            return each
+        if lengths is None:
+            return each.mean(0)
+        valid = torch.arange(len(each), device=each.device).unsqueeze(1) < lengths
+        return torch.where(valid, each, 0.0).sum(0) / lengths
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """See `Task.loss`."""
+        each = self.losses(self.output(model, batch), batch, self.label_smoothing)
+        weights = getattr(batch, "weights", None)
+        return each.mean() if weights is None else (each * weights).mean()
+
+    def _measure(self, model: nn.Module, part: Part, shard: Shard, prefix: str) -> Iterator[Measured]:
+        device = next(model.parameters()).device
+        batches = by_length([len(one) for one in part.x], self.batch_size)
+        for items in batches[shard.index :: shard.count]:
+            batch = collate(part, items, self.per_step).to(device)
+            output = self.output(model, batch)
+            weights = getattr(batch, "weights", None)
+            each = self.losses(output, batch)
+            means: dict[str, Tensor | float] = {
+                f"{prefix}loss": (each if weights is None else each * weights).mean(),
+            }
+            if self.kind == "classes":
+                right = (output.argmax(-1) == batch.target).float()
+                means[f"{prefix}accuracy"] = self._over_steps(right, batch.lengths).mean()
+            yield means, len(items)
+
+    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
+        """See `Task.evaluate`."""
+        if self.validation is not None:
+            return self._measure(model, self.validation, shard, "")
+        return self._measure(model, self.train, shard, "training_")
+
+    def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
+        """Nothing: what is for test, an estimator never sees in `fit`."""
+        return iter(())
+
+
+def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Numbers of series in batches of about the same length."""
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def pad(x: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Series (time, ...) beside each other, (T, B, ...), and their lengths where they differ."""
+    lengths = [len(one) for one in x]
+    if len(set(lengths)) == 1:
+        return torch.stack(list(x), 1), None
+    return nn.utils.rnn.pad_sequence(list(x)), torch.tensor(lengths)
+
+
+def collate(part: Part, items: Sequence[int], per_step: bool = False) -> SeriesBatch:
+    """A batch of these series."""
+    inputs, lengths = pad([part.x[i] for i in items])
+    targets = [part.y[i] for i in items]
+    target = pad(targets)[0] if per_step else torch.stack(targets)
+    weights = None if part.weights is None else part.weights[list(items)]
+    return SeriesBatch(inputs, target, len(items), len(items), lengths, weights)
+
+
+def _cropped(x: Tensor, lengths: Tensor | None, share: float, source: torch.Generator) -> Tensor:
+    """A piece of each series (T, B, C), stretched to the length of the whole by linear interpolation."""
+    T, B, C = x.shape
+    last = torch.full((B,), T - 1.0) if lengths is None else (lengths - 1).to(x.dtype)
+    begin, end = torch.rand(2, B, generator=source) * share
+    along = torch.arange(T, dtype=x.dtype).unsqueeze(1) / last.clamp_min(1)
+    at = torch.minimum((begin + (1 - begin - end) * along) * last, last)
+    low = at.floor().long().clamp(0, max(0, T - 2))
+    part = (at - low).unsqueeze(-1)
+    rows = low.unsqueeze(-1).expand(-1, -1, C)
+    stretched = x.gather(0, rows) * (1 - part) + x.gather(0, rows + 1) * part
+    if lengths is None:
+        return stretched
+    valid = torch.arange(T).unsqueeze(1) < lengths
+    return torch.where(valid.unsqueeze(-1), stretched, 0.0)
+
+
+def _about(part: Part) -> dict[str, Any]:
+    checksum = hashlib.blake2b(digest_size=8)
+    for x, y in zip(part.x, part.y, strict=True):
+        checksum.update(f"{list(x.shape)}".encode() + x[:: max(1, len(x) // 16)].contiguous().numpy().tobytes())
+        checksum.update(y.contiguous().numpy().tobytes())
+    if part.weights is not None:
+        checksum.update(part.weights.numpy().tobytes())
+    return {"series": len(part.x), "features": part.x[0].shape[1], "checksum": checksum.hexdigest()}

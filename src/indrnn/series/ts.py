@@ -1,0 +1,98 @@
+"""The .ts format of the UCR and UEA archives: a line for each series, channels divided by colons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from .reading import Array, Found
+
+
+def read_ts(path: Path) -> Found:
+    """Read a .ts file: of one or more channels, of one length or several, `?` and NaN where a value is missing."""
+    header: dict[str, list[str]] = {}
+    x: list[Array] = []
+    labels: list[str] = []
+    begun = False
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            text = line.strip()
+            if not text or text.startswith(("#", "%")):
+                continue
+            if not begun:
+                if not text.startswith("@"):
+                    raise ValueError(f"{path}: line {number} must start with @, or # for a comment, before @data")
+                name, *values = text[1:].split()
+                header[name.lower()] = values
+                begun = name.lower() == "data"
+                if begun:
+                    _check(header, path)
+                continue
+            series, label = _series(text, header, f"{path}: line {number}")
+            if x and len(series) != len(x[0]):
+                raise ValueError(
+                    f"{path}: line {number} must have {len(x[0])} channels as those before, got {len(series)}"
+                )
+            x.append(series)
+            labels.append(label)
+    if not begun:
+        raise ValueError(f"{path} must have a line @data: it is no .ts file, or an empty one")
+    if not x:
+        raise ValueError(f"{path} must have at least one series after @data, got none")
+    y = np.array(labels) if _has_target(header) else None
+    return Found(path, x, y, tuple(str(i) for i in range(len(x[0]))))
+
+
+def _flag(header: dict[str, list[str]], name: str) -> bool:
+    return header.get(name, [""])[:1] in (["true"], ["True"], ["TRUE"])
+
+
+def _has_target(header: dict[str, list[str]]) -> bool:
+    return _flag(header, "classlabel") or _flag(header, "targetlabel")
+
+
+def _check(header: dict[str, list[str]], path: Path) -> None:
+    if _flag(header, "timestamps"):
+        raise ValueError(f"{path}: @timeStamps true is not supported; a CSV in long form with a column of times is")
+
+
+def _series(text: str, header: dict[str, list[str]], where: str) -> tuple[Array, str]:
+    """(channels, time) and the label of a line."""
+    parts = text.split(":")
+    label = ""
+    if _has_target(header):
+        if len(parts) < 2:
+            raise ValueError(f"{where} must have values, a colon and a label, got {text[:40]!r}")
+        label = parts.pop().strip()
+        known = header.get("classlabel", [])[1:]
+        if known and label not in known:
+            raise ValueError(
+                f"{where} has the label {label!r}, which is not among those of @classLabel, {' '.join(known)}"
+            )
+    dimensions = header.get("dimensions", header.get("dimension"))
+    if dimensions and dimensions[0].isdigit() and int(dimensions[0]) != len(parts):
+        raise ValueError(f"{where} must have {dimensions[0]} channels, as @dimensions says, got {len(parts)}")
+    channels = [_values(part, f"{where}, channel {i}") for i, part in enumerate(parts)]
+    longest = max(map(len, channels))
+    series = np.full((len(channels), longest), np.nan, dtype=np.float64)
+    for row, values in zip(series, channels, strict=True):  # a channel that ends early is missing from there on
+        row[: len(values)] = values
+    return series, label
+
+
+def _values(text: str, where: str) -> Array:
+    words = [word.strip() for word in text.split(",")]
+    try:
+        return np.array([float(word) if word not in ("?", "") else np.nan for word in words])
+    except ValueError:
+        wrong = next(i for i, word in enumerate(words) if word not in ("?", "") and not _number(word))
+        raise ValueError(f"{where}: value {wrong} must be a number or ?, got {words[wrong][:40]!r}") from None
+
+
+def _number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

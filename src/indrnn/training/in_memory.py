@@ -1,0 +1,108 @@
+"""The training loop without a folder: the same steps and evaluations, with the best weights kept in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from .checkpoint import Checkpoints
+from .evaluation import Evaluator
+from .listeners import Evaluation, Listener, Listeners, Start, Step
+from .options import Training
+from .processes import Processes, choose_device
+from .run import Result
+from .step import NotFiniteError, Stepper, may_fuse
+from .task import Task
+from .trouble import RunError
+
+
+class _Kept:
+    """What `Evaluator` asks of checkpoints."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {}
+
+    def save_best(self, step: int, state: dict[str, Any]) -> None:
+        self.state = copy.deepcopy(state)
+
+    def load_best(self, step: int) -> dict[str, Any]:
+        return self.state
+
+
+def train_in_memory(
+    model: nn.Module,
+    task: Task,
+    options: Training | None = None,
+    *,
+    seed: int = 0,
+    listeners: Iterable[Listener] = (),
+) -> Result:
+    """Train a model as `train` does, to the same weights, in one process and without writing anything.
+
+    Args:
+        model: any module; it ends up with the best weights.
+        task: batches, loss and evaluation.
+        options: how; what concerns files is ignored.
+        seed: of dropout and all else that is random in the model.
+        listeners: who hears of it; `Start.folder` is the working folder, in which nothing is done.
+
+    Raises:
+        RunError: the loss or a gradient is not finite.
+    """
+    import time
+
+    options = options or Training()
+    group = Processes()
+    device = choose_device(options.device, group)
+    tell = Listeners(list(listeners))
+    gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    threads = torch.get_num_threads()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=gpus))
+        stack.callback(torch.set_num_threads, threads)
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        model.to(device)
+        fused = may_fuse(model, options, group)
+        stepper = Stepper(model, task, options, seed=seed, group=group, device=device, fused=fused)
+        stack.callback(stepper.close)
+        evaluator = Evaluator(stepper, cast("Checkpoints", _Kept()))
+        about = (task.metric, task.higher_is_better, model, {})
+        tell("on_start", Start(Path(), 0, options.steps, *about))
+        model.train()
+        begun, step = time.monotonic(), 0
+        try:
+            while step < options.steps and not evaluator.enough(options.until, options.patience):
+                stepper.take(step, False)
+                step += 1
+                evaluator.measured = None
+                seconds = time.monotonic() - begun
+                if step % options.evaluate_every == 0 or step == options.steps:
+                    stepper.settle()
+                    evaluator.evaluate(step, lambda: False, lambda write: write())
+                    found = (evaluator.measured or {}, evaluator.best_step, evaluator.best, seconds)
+                    names = ("measured", "best_step", "best", "seconds")
+                    means = stepper.means() | dict(zip(names, found, strict=True))
+                    tell("on_evaluation", Evaluation(step, options.steps, stepper.lr, **means))
+                    evaluator.schedule()
+                tell("on_step", Step(step, options.steps, stepper.lr, stepper.loss, seconds))
+        except NotFiniteError as error:
+            raise RunError(f"step {error.step + 1}: the loss or a gradient is not finite; try a lower lr") from None
+        test = evaluator.test(lambda: False)
+        result = Result(
+            Path(),
+            step,
+            round(time.monotonic() - begun, 1),
+            finished=True,
+            best_step=evaluator.best_step,
+            best=evaluator.best,
+            test=test or {},
+        )
+        tell("on_end", result)
+    return result

@@ -1,0 +1,59 @@
+"""Forecasts: the naive ones, the period, shapes, errors and intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import indrnn
+from indrnn import IndRNNForecaster
+from indrnn.series.forecaster import find_period, naive, rolling_error, seasonal_naive
+
+
+def test_naive_forecasts_and_period() -> None:
+    past = np.array([1.0, 2.0, 3.0, 4.0])
+    assert naive(past, 3).tolist() == [4, 4, 4]
+    assert seasonal_naive(past, 5, 3).tolist() == [2, 3, 4, 2, 3]
+    t = np.arange(90)
+    assert find_period([np.sin(2 * np.pi * t / 7)[None] + t / 10]) == 7
+    assert find_period([np.random.default_rng(0).normal(size=(1, 90)).cumsum(1)]) == 1
+    assert rolling_error(lambda past: naive(past, 2), np.arange(10.0), 2, 4) == 1.5
+
+
+def test_learns_what_the_season_does_not_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    t = np.arange(120)
+    y = np.sin(2 * np.pi * t / 6) * (1 + t / 40) + t / 5
+    model = IndRNNForecaster(6, random_state=0, steps=60, members=1, hidden_size=16, lr=0.01).fit(y[:-6])
+    assert "seasonal naive" in capsys.readouterr().out
+    assert model.period_ == 6
+    assert model.errors_["indrnn"] < model.errors_["seasonal_naive"] < model.errors_["naive"]
+    forecast = model.predict()
+    assert forecast.shape == (6, 1)
+    assert np.abs(forecast[:, 0] - y[-6:]).mean() < np.abs(seasonal_naive(y[:-6], 6, 6) - y[-6:]).mean()
+    low, high = model.predict_interval()
+    assert (low < forecast).all()
+    assert (forecast < high).all()
+    np.testing.assert_allclose(model.predict(y[:-6]), forecast)
+    model.save(tmp_path)
+    loaded = indrnn.load(tmp_path)
+    np.testing.assert_allclose(loaded.predict(), forecast, rtol=1e-6)
+    np.testing.assert_allclose(loaded.predict_interval()[0], low, rtol=1e-6)
+
+
+def test_many_series_of_several_channels() -> None:
+    draw = np.random.default_rng(0)
+    y = [draw.normal(size=(2, n)).cumsum(1) for n in (40, 50, 44)]
+    model = IndRNNForecaster(3, random_state=0, steps=3, members=1, verbose=0, hidden_size=8).fit(y)
+    assert model.predict().shape == (3, 3, 2)
+    assert model.predict(y[:1]).shape == (3, 2)
+
+
+def test_what_is_wrong_is_named() -> None:
+    with pytest.raises(ValueError, match=r"at least \d+ steps"):
+        IndRNNForecaster(12).fit(np.arange(20.0))
+    with pytest.raises(ValueError, match="in series 0, channel 0, step 3"):
+        IndRNNForecaster(1).fit([0.0, 1.0, 2.0, np.nan] * 10)
+    with pytest.raises(ValueError, match="horizon"):
+        IndRNNForecaster(0).fit(np.arange(20.0))

@@ -1,0 +1,86 @@
+"""Preparation: statistics of training, masks, constant channels, differences of time, and series as a task."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from indrnn.series.defaults import Augmentation
+from indrnn.series.fitting import split
+from indrnn.series.preparation import Preparation
+from indrnn.series.task import Part, SeriesTask
+from indrnn.training import Shard
+
+
+def test_standardised_by_statistics_of_training() -> None:
+    draw = np.random.default_rng(0)
+    series = [(5 + 3 * draw.normal(size=(2, n))).astype(np.float32) for n in (7, 63, 20)]
+    found = Preparation.fitted(series)
+    every = np.concatenate(series, 1).astype(np.float64)
+    np.testing.assert_allclose(found.mean, every.mean(1), rtol=1e-6)
+    np.testing.assert_allclose(found.scale, every.std(1), rtol=1e-6)
+    x = torch.cat([found(each) for each in series]).double()
+    torch.testing.assert_close(x.mean(0), torch.zeros(2).double(), atol=1e-6, rtol=0)
+    again = Preparation.from_plain(json.loads(json.dumps(found.to_plain())))
+    assert again == found
+
+
+def test_missing_values_get_a_mask_and_constant_channels_stay_finite() -> None:
+    series = [np.array([[1.0, np.nan, 3.0], [4.0, 4.0, 4.0]], dtype=np.float32)]
+    found = Preparation.fitted(series)
+    assert (found.masked, found.input_size) == ((0,), 3)
+    assert found(series[0]).tolist() == [[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0]]
+
+
+def test_times_become_differences() -> None:
+    series = [np.array([[0.0, 1.0, 4.0], [1.0, 2.0, 3.0]], dtype=np.float32)]
+    found = Preparation.fitted(series, time_channel=0)
+    x = found(series[0])[:, 0].double().numpy() * found.scale[0] + found.mean[0]
+    np.testing.assert_allclose(x, [0.0, 1.0, 3.0], atol=1e-6)
+    with pytest.raises(ValueError, match="never fall"):
+        Preparation.fitted([series[0][:, ::-1]], time_channel=0)
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        Preparation.fitted(series, time_channel=5)
+
+
+def _task(augmentation: Augmentation | None = None) -> SeriesTask:
+    x = [torch.full((n, 1), float(n)) for n in (3, 9, 4, 8, 5, 7, 6)]
+    part = Part(x, [torch.tensor(i) for i in range(7)], torch.arange(1.0, 8.0))
+    return SeriesTask(part, kind="classes", batch_size=3, augmentation=augmentation, seed=1)
+
+
+def test_batches_are_padded_and_an_epoch_has_each_series_once_at_most() -> None:
+    task = _task()
+    seen = []
+    for step in range(task.steps_per_epoch):
+        batch = task.batch(step, Shard())
+        assert batch.lengths is not None
+        assert batch.weights is not None
+        assert torch.equal(batch.weights, batch.target + 1.0)
+        for row, length in enumerate(batch.lengths.tolist()):
+            assert batch.inputs[:length, row].unique().tolist() == [length]
+            assert not batch.inputs[length:, row].any()
+        seen += batch.target.tolist()
+    assert len(set(seen)) == len(seen) == 6
+
+
+def test_pieces_of_a_batch_are_the_same_in_any_division() -> None:
+    task = _task(Augmentation(noise=0.1, scale=0.1, crop=0.2))
+    whole = task.batch(1, Shard())
+    pieces = [task.batch(1, Shard(i, 2)) for i in range(2)]
+    assert torch.equal(torch.cat([piece.inputs for piece in pieces], 1), whole.inputs)
+    assert sum(piece.count for piece in pieces) == whole.total == 3
+
+
+def test_split_is_by_class_and_keeps_groups_whole() -> None:
+    y = np.repeat([0, 1, 2], [50, 20, 1])
+    kept, held = split(71, 0.2, y, None, seed=0)
+    assert sorted([*kept, *held]) == list(range(71))
+    assert np.bincount(y[held], minlength=3).tolist() == [10, 4, 0]
+    groups = np.arange(71) % 5
+    kept, held = split(71, 0.2, y, groups, seed=0)
+    assert len(set(groups[held])) == 1
+    assert not set(groups[held]) & set(groups[kept])
