@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import tyro
 
-from ..models import load
+from ..models import load_module
 from ..networks import LanguageModel
 from ..recipes import ROWS, Recipe
 from ..recipes.adding import AddingRecipe
@@ -61,7 +61,7 @@ def explore(arguments: list[str]) -> int:
         network_of(model)  # or raises, before data is read
         samples = _samples_of(recipe, model)
     else:  # a run of one's own task, or a saved model
-        model, which = load(options.run), "the saved weights"
+        model, which = load_module(options.run), "the saved weights"
         samples = _noise(model)
     about, facts = _about(recorded, folder, model, which)
     path = explorer.explore(model, samples, out, title=name, about=about, facts=facts, overwrite=options.overwrite)

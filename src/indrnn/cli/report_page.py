@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..models import load
+from ..models import load_module
 from ..recipes import ROWS, Recipe
 from ..recipes.adding import AddingRecipe
 from ..recipes.pixels import PixelsRecipe
@@ -54,7 +54,7 @@ def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
     if "options" not in folder.read_json(folder.config):
         lines = folder.read_metrics()
         metric = own_page(lines).metric if lines else "loss"
-        model = load(run) if folder.weights.exists() and folder.model.exists() else None
+        model = load_module(run) if folder.weights.exists() and folder.model.exists() else None
         about = folder.read_json(folder.config).get("task")
         data = f"As the task says of itself: {about}." if about else "The run says nothing of it."
         return read_run(run, name=name, task="a task of its own", data=data, metric=metric, model=model)

@@ -13,7 +13,7 @@ import torch
 import tyro
 
 from ..layers.bound import recurrent_weights
-from ..models import from_plain, load
+from ..models import from_plain, load_module
 from ..recipes import Recipe
 from ..recipes.skeleton import SkeletonRecipe
 from ..recipes.types import TYPES
@@ -179,7 +179,7 @@ def best_of(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:
     """A run's best model, and which that is."""
     folder = RunFolder(run)
     if is_finished(folder):
-        return load(run), "the finished run's weights"
+        return load_module(run), "the finished run's weights"
     model = recipe.model_config().build()
     step, _ = load_best(model, folder)
     return model, f"the best weights so far, of step {step} (the run is not finished)"

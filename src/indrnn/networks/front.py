@@ -107,7 +107,7 @@ class FrontNetwork(nn.Module):
         self.norms = nn.ModuleList(SequenceBatchNorm(size, device=device, dtype=dtype) for size in config.features)
         inner = replace(config.network, input_size=config.features[-1])
         self.network: nn.Module = inner.build(device=device, dtype=dtype)
-        self.output_size: int = self.network.output_size  # type: ignore[assignment]
+        self.output_size: int = self.network.output_size
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -206,8 +206,8 @@ class Estimator(Parameters):
         steps = data.x[0].shape[1]
         if getattr(self, "flat_", False) and _is_flat(X) and steps != self.n_features_in_:
             raise ValueError(
-                f"X has {steps} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input "
-                "(steps, in two dimensions, as in training); give (n, 1, time) for series of another length"
+                f"X has {steps} features, but {type(self).__name__} is expecting {self.n_features_in_} features as "
+                "input (steps, in two dimensions, as in training); give (n, 1, time) for series of another length"
             )
         return data
 
@@ -228,9 +228,9 @@ class Estimator(Parameters):
     def _answers(self, data: Collection) -> list[Array]:
         """What the ensemble says of each series, (outputs,), or (time, outputs) at every step."""
         x = [self.preparation_(one) for one in data.x]
-        width = self.models_[0].network.output_size  # type: ignore[union-attr]
+        network: Any = self.models_[0].network
         longest = max(len(one) for one in x)
-        batch_size = max(1, min(256, _AT_ONCE // max(1, longest * int(width))))
+        batch_size = max(1, min(256, _AT_ONCE // max(1, longest * int(network.output_size))))
         found: list[Any] = [None] * len(x)
         for items in by_length([len(one) for one in x], batch_size):
             inputs, lengths = pad([x[i] for i in items])
@@ -246,7 +246,7 @@ class Estimator(Parameters):
             outputs = [each.double().softmax(-1) for each in outputs]
         elif kind == "labels":
             outputs = [each.double().sigmoid() for each in outputs]
-        return torch.stack([each.double() for each in outputs]).mean(0).numpy()  # type: ignore[no-any-return]
+        return torch.stack([each.double() for each in outputs]).mean(0).numpy()
 
     # ---- files and tools
 

@@ -337,7 +337,7 @@ def _series(y: Any) -> list[Array]:
         if array.ndim not in (1, 2, 3):
             raise ValueError(f"y must be (time,), (channels, time), (n, channels, time) or a list, got {array.shape}")
         given = [array[None]] if array.ndim == 1 else [array] if array.ndim == 2 else list(array)
-    found = []
+    found: list[Array] = []
     for i, one in enumerate(given):
         values = as_array(one).astype(np.float64)
         values = values[None] if values.ndim == 1 else values

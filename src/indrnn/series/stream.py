@@ -70,7 +70,7 @@ class _Runner:
     def __init__(self, model: nn.Module) -> None:
         self.model: Any = model.eval()
         self.network: Any = self.model.network
-        config = self.network.config
+        config: Any = getattr(self.network, "config", None)
         self.stride = int(np.prod(config.strides)) if isinstance(config, Front) else 1
         inner = config.network if isinstance(config, Front) else config
         self.whole = bool(getattr(inner, "bidirectional", False))

@@ -26,9 +26,9 @@ class SeriesBatch(Batch):
     weights: Tensor | None = None
 
     def _each(self, change: Any) -> SeriesBatch:
-        changed = super()._each(change)
-        weights = None if self.weights is None else change(self.weights)
-        return replace(changed, weights=weights)  # type: ignore[call-arg]
+        lengths, weights = (None if each is None else change(each) for each in (self.lengths, self.weights))
+        inputs, target = change(self.inputs), change(self.target)
+        return replace(self, inputs=inputs, target=target, lengths=lengths, weights=weights)
 
 
 @dataclass(frozen=True)

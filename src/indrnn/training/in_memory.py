@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -55,8 +56,6 @@ def train_in_memory(
     Raises:
         RunError: the loss or a gradient is not finite.
     """
-    import time
-
     options = options or Training()
     group = Processes()
     device = choose_device(options.device, group)
@@ -73,8 +72,7 @@ def train_in_memory(
         stepper = Stepper(model, task, options, seed=seed, group=group, device=device, fused=fused)
         stack.callback(stepper.close)
         evaluator = Evaluator(stepper, cast("Checkpoints", _Kept()))
-        about = (task.metric, task.higher_is_better, model, {})
-        tell("on_start", Start(Path(), 0, options.steps, *about))
+        tell("on_start", Start(Path(), 0, options.steps, task.metric, task.higher_is_better, model, {}))
         model.train()
         begun, step = time.monotonic(), 0
         try:
@@ -86,10 +84,17 @@ def train_in_memory(
                 if step % options.evaluate_every == 0 or step == options.steps:
                     stepper.settle()
                     evaluator.evaluate(step, lambda: False, lambda write: write())
-                    found = (evaluator.measured or {}, evaluator.best_step, evaluator.best, seconds)
-                    names = ("measured", "best_step", "best", "seconds")
-                    means = stepper.means() | dict(zip(names, found, strict=True))
-                    tell("on_evaluation", Evaluation(step, options.steps, stepper.lr, **means))
+                    event = Evaluation(
+                        step,
+                        options.steps,
+                        stepper.lr,
+                        measured=evaluator.measured or {},
+                        best_step=evaluator.best_step,
+                        best=evaluator.best,
+                        seconds=seconds,
+                        **stepper.means(),
+                    )
+                    tell("on_evaluation", event)
                     evaluator.schedule()
                 tell("on_step", Step(step, options.steps, stepper.lr, stepper.loss, seconds))
         except NotFiniteError as error:
