@@ -75,6 +75,7 @@ def test_the_command_line_probes_for_bf16_alone(
     assert said == log.exists() == (onednn.VARIABLE in os.environ) == (precision == "bf16")
 
 
+@pytest.mark.slow
 def test_a_run_of_tests_probes_once_for_all_workers(tmp_path: Path) -> None:
     log = tmp_path / "log"
     probe = NOTES.format(log=str(log)) + DIES

@@ -247,7 +247,8 @@ def test_numbers_and_picture_are_written(measured: bool, tmp_path: Path) -> None
         model.recurrent_layers[0].weight_hh[0] = 1.0
     found: Memory = memory(model, T, run=(lambda: model(torch.randn(T, B, F))) if measured else None)
     table = analysis.write(found, {"run": "a"}, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["memory.json", "memory.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["memory.json", "memory.md", "memory.png"]
+    assert (tmp_path / "memory.md").read_text() == table + "\n"
     kept = json.loads((tmp_path / "memory.json").read_text())
     assert kept["run"] == "a"
     assert kept["layers"][0]["steps"][0] is None

@@ -81,6 +81,7 @@ def test_peak_of_memory_is_what_was_held_at_once() -> None:
     assert peak_bytes(run) == 8000
 
 
+@pytest.mark.slow
 def test_peak_of_memory_does_not_depend_on_what_an_earlier_run_left() -> None:
     """As a training step leaves its gradients, which the next one frees."""
     left: list[Tensor] = []

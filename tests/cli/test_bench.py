@@ -121,6 +121,7 @@ def test_stream_gives_quantiles_of_every_call() -> None:
         assert 0 < row["p50_us"] <= row["p99_us"]
 
 
+@pytest.mark.slow
 def test_scale_fits_an_exponent_and_says_what_memory_went_beyond(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("scale", "--rounds", "2") == 0
     kept = {(row["title"], row.get("value")): row for row in rows("scale")}

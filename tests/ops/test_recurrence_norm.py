@@ -120,7 +120,9 @@ def test_equals_separate_steps_in_float32(backend: str, place: str, kind: dict[s
 @slow_for_triton
 @both_places
 @with_and_without_mask
-@pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
+@pytest.mark.parametrize(
+    "ragged", [pytest.param(False, marks=pytest.mark.slow, id="full"), pytest.param(True, id="ragged")]
+)
 def test_gradcheck(backend: str, place: str, masked: bool, ragged: bool) -> None:
     p = problem(5, 4, 2, activation=smooth(backend), lengths=ragged, resets=ragged)
     if ragged:

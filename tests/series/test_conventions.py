@@ -25,6 +25,7 @@ DIFFERENT = {
 """Checks that fail, with the reason."""
 
 
+@pytest.mark.slow
 def test_clone_search_and_pipeline() -> None:
     draw = np.random.default_rng(0)
     X, y = draw.normal(size=(24, 2, 9)), np.array(["a", "b"] * 12)

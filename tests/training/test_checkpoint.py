@@ -492,6 +492,7 @@ print((peak() - before) / size)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "most"), [("save", 0.1), ("load", 1.1)])
 def test_memory(tmp_path: Path, what: str, most: float) -> None:
     """Saving adds a tenth of a checkpoint's size to the peak at most, loading its size and a tenth."""

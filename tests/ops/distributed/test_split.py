@@ -403,7 +403,9 @@ def process(directory: Path, rank: int, size: int) -> None:
 # ---- the tests
 
 
-@pytest.mark.parametrize("size", [2, 4], ids=lambda size: f"{size} processes")
+@pytest.mark.parametrize(
+    "size", [pytest.param(2, id="2 processes"), pytest.param(4, marks=pytest.mark.slow, id="4 processes")]
+)
 def test_gives_what_one_process_gives(size: int, tmp_path: Path) -> None:
     results = run_processes(size, tmp_path)
     failures = []
