@@ -277,8 +277,8 @@ def _fast(
 
     |u| <= 0.99 for characters too: with 1, neurons add up all that a stream has read, and statistics of the norm after
     them depend on how long a state has been carried (docs/language.md has the numbers). LSTM and GRU, without a norm,
-    take an embedding that starts from U(±1): an LSTM then has 2.61 bits on validation after 200 steps, 2.85 with U(±0.3),
-    and from U(±0.04) 2.74 after 400.
+    take an embedding that starts from U(±1): an LSTM then has 2.61 bits on validation after 200 steps, with U(±0.3)
+    2.86, and from U(±0.04) 2.74 after 400.
     """
     recipe = _char(model, embedding=embedding) if unit == "char" else _word(model, embedding=embedding)
     epoch, epochs = (_CHAR_EPOCH, 4) if unit == "char" else (_WORD_EPOCH, 20)
