@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import indrnn
 from indrnn import IndRNNClassifier, IndRNNRegressor
 from indrnn.series import Collection
+from indrnn.series.task import Part, SeriesTask
 
 Problem = tuple[list[Any], Any]
 QUICK: dict[str, Any] = {"steps": 40, "hidden_size": 16, "random_state": 0, "lr": 0.01}
@@ -208,3 +210,13 @@ def test_bad_options_and_other_channels(problem: Problem, fitted: IndRNNClassifi
         IndRNNClassifier().predict(problem[0])
     with pytest.warns(UserWarning, match="one series each: 'alone'"):
         IndRNNClassifier().fitting(problem[0], [*problem[1][:-1], "alone"])
+
+
+def test_a_task_is_known_by_every_number_of_its_series() -> None:
+    """So that a run does not go on with other data: one step of many is changed."""
+    x, y = torch.randn(200, 1), torch.tensor(0)
+    other = x.clone()
+    other[101] += 1
+    known, changed = (SeriesTask(Part([each], [y]), kind="classes").describe() for each in (x, other))
+    assert known["train"].pop("checksum") != changed["train"].pop("checksum")
+    assert known == changed

@@ -283,7 +283,7 @@ class Fit:
         )
         if not results[-1].finished:
             return 128 + (results[-1].stopped_by or 0)
-        estimator._take(fitting, models, results)
+        estimator.take(fitting, models, results)
         estimator.n_features_in_ = len(self.data.channels)
         save_estimator(estimator, out)
         self._measure(estimator, out)

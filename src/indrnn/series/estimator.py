@@ -122,7 +122,7 @@ class Estimator(Parameters):
             resume_command=resume_command,
             quiet=not getattr(self, "verbose", 0),
         )
-        self._take(fitting, models, results)
+        self.take(fitting, models, results)
         self.n_features_in_ = _features(X, fitting.data)
         self.flat_ = _is_flat(X)
         names = getattr(X, "columns", None)
@@ -136,7 +136,8 @@ class Estimator(Parameters):
             save_estimator(self, Path(out))
         return self
 
-    def _take(self, fitting: Fitting, models: list[nn.Module], results: list[Result]) -> None:
+    def take(self, fitting: Fitting, models: list[nn.Module], results: list[Result]) -> None:
+        """Become the estimator that a fit has trained; `n_features_in_` is for the caller, who knows what X was."""
         self.preparation_, self.target_, self.plan_ = fitting.preparation, fitting.target, fitting.plan
         self.channels_ = fitting.data.channels
         self.models_, self.results_ = models, results

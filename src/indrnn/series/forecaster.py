@@ -190,7 +190,7 @@ class IndRNNForecaster(Estimator):
             threads=self.threads,
         )
         models, results = fitting.train()
-        self._take(fitting, models, results)
+        self.take(fitting, models, results)
 
     def _plan(self, windows: int, channels: int) -> Plan:
         shape = Shape(windows, channels, float(self.context_), self.context_, causal=True)
