@@ -157,3 +157,13 @@ def test_bad_arguments_are_named() -> None:
     assert model.generate(prompt.view(2, 1), 0).shape == (0, 1)
     with pytest.raises(ValueError, match="model must be in evaluation mode to generate"):
         model.train().generate(prompt, 3)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_one_step_goes_without_onednn_and_leaves_it_as_it_was(enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = make("lstm"), []
+    model.network.register_forward_pre_hook(lambda _, x: seen.append((len(x[0]), bool(torch.backends.mkldnn.enabled))))
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", enabled)
+    for _ in model.stream(torch.tensor([1, 2, 3]), 3):
+        assert bool(torch.backends.mkldnn.enabled) == enabled  # for whoever reads the tokens as they come
+    assert seen == [(3, enabled), (1, False), (1, False)]

@@ -342,8 +342,9 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def _next(self, input: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The logits (B, classes) after tokens (T, B), and the state."""
-        features, state = run_network(self.network, self._vectors(self._time_first(input)), state, None, None)
-        return self._decode(self._time_first(features)[-1]), state
+        with generation.without_onednn(len(input) == 1):
+            features, state = run_network(self.network, self._vectors(self._time_first(input)), state, None, None)
+            return self._decode(self._time_first(features)[-1]), state
 
     def _time_first(self, tensor: Tensor) -> Tensor:
         """From the network's layout to (T, B, ...), or back."""
