@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from indrnn.tasks.features import (
     Feature,
@@ -137,6 +138,15 @@ def test_differences_are_forward_and_none_in_the_last_frame() -> None:
     assert bool((found[3] == 0).all())
 
 
+def test_velocities_are_the_same_with_any_number_of_frames() -> None:
+    start, along = bodies(1, 3, 1, 5), bodies(1, 3, 1, 5)
+    for frames in (4, 9):  # a body that moves by `along` in the time of the recording
+        x = start + along * (torch.arange(frames) / frames).view(-1, 1, 1, 1, 1)
+        found = features_of(x, SMALL, ("velocities",)).view(frames, 3, 1, 5, 3)
+        assert_close(found[:-1], along.expand(frames - 1, -1, -1, -1, -1), rtol=0, atol=1e-5)
+        assert bool((found[-1] == 0).all())
+
+
 def test_a_body_that_comes_or_goes_has_not_moved() -> None:
     x = bodies(5, 1, 2, 5)
     x[:2, :, 1] = 0
@@ -158,9 +168,9 @@ def test_bones_and_relative_coordinates() -> None:
 
 def test_features_stand_beside_each_other_in_their_order() -> None:
     x = bodies(3, 2, 2, 5)
-    names: tuple[Feature, ...] = ("differences", "distances", "coordinates", "bones", "relative")
+    names: tuple[Feature, ...] = ("differences", "distances", "coordinates", "bones", "velocities", "relative")
     found = features_of(x, SMALL, names)
-    assert found.shape == (3, 2, width(names, SMALL, 2)) == (3, 2, 2 * (15 + 9 + 15 + 6 + 15))
+    assert found.shape == (3, 2, width(names, SMALL, 2)) == (3, 2, 2 * (15 + 9 + 15 + 6 + 15 + 15))
     assert torch.equal(found, torch.cat([features_of(x, SMALL, (name,)) for name in names], dim=-1))
 
 

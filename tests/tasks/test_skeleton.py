@@ -279,7 +279,7 @@ def test_subjects_that_cannot_be(options: dict[str, Any], message: str) -> None:
         ({"frames": 0}, "frames must be a whole number of at least 1, got 0"),
         ({"shortest": 3}, "shortest and longest must be given together"),
         ({"shortest": 5, "longest": 4}, "longest must be a whole number of at least 5, got 4"),
-        ({"features": ()}, "features must be some of coordinates, relative, differences, bones, distances"),
+        ({"features": ()}, "features must be some of coordinates, relative, differences, velocities, bones, distances"),
         ({"features": ("speed",)}, "features must be some of"),
         ({"features": ("bones", "bones")}, "features must be named once each"),
         ({"turn": 181}, "turn must be degrees from 0 to 180, got 181"),

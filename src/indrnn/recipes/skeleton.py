@@ -360,7 +360,7 @@ def _short(model: AnyNetwork, *, augmented: bool = False, steps: int = 3000, lr:
     """
     samples = Samples()
     if augmented:
-        samples = Samples(features=("coordinates", "differences"), shortest=10, longest=30, turn=30.0, scale=0.2)
+        samples = Samples(features=("coordinates", "velocities"), shortest=10, longest=30, turn=30.0, scale=0.2)
     return SkeletonRecipe(
         "utd",
         label_field="action",

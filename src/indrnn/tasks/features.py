@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .joints import Joints
 
-Feature = Literal["coordinates", "relative", "differences", "bones", "distances"]
+Feature = Literal["coordinates", "relative", "differences", "velocities", "bones", "distances"]
 FEATURES: tuple[str, ...] = get_args(Feature)
 
 
@@ -42,6 +42,7 @@ def width(features: tuple[Feature, ...], joints: Joints, bodies: int) -> int:
         "coordinates": 3 * joints.count,
         "relative": 3 * joints.count,
         "differences": 3 * joints.count,
+        "velocities": 3 * joints.count,
         "bones": 3 * len(joints.bones),
         "distances": len(joints.distances),
     }
@@ -66,6 +67,7 @@ def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...]) -> Ten
             coordinates;
             relative, coordinates from the body's centre in each frame;
             differences, x_{t+1} − x_t, zero in the last frame and where the body is missing in one of the two;
+            velocities, the differences times T: of the size of the coordinates, and the same whatever T is;
             bones, from each bone's first joint to its second;
             distances, of joints to lines between joints.
 
@@ -90,6 +92,10 @@ def _differences(x: Tensor, joints: Joints) -> Tensor:
         here = present(x)
         moved[:-1] *= here[1:] & here[:-1]
     return moved
+
+
+def _velocities(x: Tensor, joints: Joints) -> Tensor:
+    return _differences(x, joints) * len(x)
 
 
 def _bones(x: Tensor, joints: Joints) -> Tensor:
@@ -126,6 +132,7 @@ _MAKE = {
     "coordinates": _coordinates,
     "relative": _relative,
     "differences": _differences,
+    "velocities": _velocities,
     "bones": _bones,
     "distances": _distances,
 }

@@ -46,7 +46,8 @@ class Samples:
     longest: int | None = None
     """See `shortest`."""
     features: tuple[Feature, ...] = ("coordinates",)
-    """coordinates; differences from frame to frame; bones as vectors; distances of joints to lines between joints."""
+    """coordinates; differences from frame to frame; velocities, which are these times the number of frames; bones as
+    vectors; distances of joints to lines between joints."""
     align: bool = False
     """Turn each recording so that its main body stands upright in the first frame and faces the camera."""
     resize: bool = False
