@@ -74,6 +74,29 @@ def test_gamma_1_is_the_default_and_needs_no_length() -> None:
     assert IndRNN(M, N, gamma=1).bound.upper == 1.0
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_highest_start_is_of_all_layers_but_those_of_a_long_memory(bidirectional: bool) -> None:
+    options: dict[str, Any] = {"sequence_length": 10, "epsilon": 0.5, "bidirectional": bidirectional}
+    short = IndRNN(M, MANY // 100, 2, highest_start=0.3, **options)
+    both = IndRNN(M, MANY // 100, 2, highest_start=0.3, long_memory=True, **options)
+    for name, u in short.named_parameters():
+        if "weight_hh" in name:
+            assert 0.29 < float(u.detach().max()) <= 0.3
+            assert 0 <= float(u.detach().min()) < 0.01
+            last = both.get_parameter(name).detach()
+            assert float(last.max()) > 0.99 if "_l1" in name else 0.29 < float(last.max()) <= 0.3
+            assert "_l1" not in name or float(last.min()) >= 0.5**0.1
+    assert "highest_start=0.3" in repr(short)
+    assert short.bound.upper == 1.0  # where u may come to be
+
+
+@pytest.mark.parametrize("wrong", [0, -0.5, 1.5, math.nan, "0.5", True])
+def test_highest_start_must_lie_below_the_bound(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"highest_start must be a number in \(0, 1.0\], up to the bound"):
+        IndRNN(M, N, highest_start=wrong)
+    IndRNN(M, N, gamma=None, highest_start=1.5)
+
+
 @pytest.mark.parametrize("options", [{"gamma": 2.0}, {"long_memory": True}, {"lower_bound": True}], ids=as_id)
 def test_what_needs_a_length_says_so(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="sequence_length is needed"):

@@ -325,6 +325,15 @@ def test_without_long_memory_no_layer_has_it(architecture: str) -> None:
     assert all(layer.weight_hh.min() < 0.9 for layer in network.recurrent_layers)
 
 
+@architectures
+def test_highest_start_reaches_every_layer_without_a_long_memory(architecture: str) -> None:
+    network = ARCHITECTURES[architecture](sequence_length=100, long_memory=True, highest_start=0.2)
+    *others, last = network.recurrent_layers
+    assert all(layer.weight_hh.max() <= 0.2 for layer in others)
+    assert last.weight_hh.min() > 0.9
+    assert {layer.bound.upper for layer in network.recurrent_layers} == {1.0}
+
+
 # ---- copies
 
 

@@ -32,6 +32,7 @@ class BoundOptions(TypedDict, total=False):
     lower_bound: bool
     bound: float | None
     long_memory: bool
+    highest_start: float | None
 
 
 class RecurrentBound(nn.Module):
@@ -49,6 +50,8 @@ class RecurrentBound(nn.Module):
         lower_bound: hold the relaxed condition too, with lower = epsilon^(1/T); needs `sequence_length`.
         bound: the bound itself, in place of gamma^(1/T).
         long_memory: u starts in U(ε^(1/T), upper) instead of U(0, upper); needs `sequence_length`.
+        highest_start: u starts in U(0, highest_start) instead of U(0, upper): with less memory than it may come to
+            have, and more of each layer's output is about the latest steps. A long memory starts as without it.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class RecurrentBound(nn.Module):
         lower_bound: bool = False,
         bound: float | None = None,
         long_memory: bool = False,
+        highest_start: float | None = None,
     ) -> None:
         super().__init__()
         if gamma is not None and not (_is_number(gamma) and 0 < gamma < math.inf):
@@ -86,24 +90,34 @@ class RecurrentBound(nn.Module):
             "lower_bound": lower_bound,
             "bound": bound,
             "long_memory": long_memory,
+            "highest_start": highest_start,
         }
         self.upper = float(bound) if bound is not None else math.inf if gamma is None else float(gamma ** (1 / T))
         self.start = epsilon ** (1 / T) if long_memory else 0.0
         self.lower = epsilon ** (1 / T) if lower_bound else 0.0
-        if long_memory and self.start > self._highest_start:
-            raise ValueError(f"epsilon^(1/T) = {self.start} must not lie above the bound, {self._highest_start}")
+        if highest_start is not None and not (_is_number(highest_start) and 0 < highest_start <= self.upper):
+            raise ValueError(
+                f"highest_start must be a number in (0, {self.upper}], up to the bound, or None, got {highest_start!r}"
+            )
+        if long_memory and self.start > self._end:
+            raise ValueError(f"epsilon^(1/T) = {self.start} must not lie above the bound, {self._end}")
         self._passes = 0  # in training since the last constraint
         self._pending: tuple[Tensor, Any] | None = None
 
     @property
-    def _highest_start(self) -> float:
+    def _end(self) -> float:
+        """Where u starts at most."""
         return self.upper if math.isfinite(self.upper) else 1.0
 
     def init_(self, u: Tensor, long_memory: bool = True) -> None:
-        """Draw u from U(start, upper); start is 0 without a `long_memory`, upper is 1 where there is no bound."""
+        """Draw u from U(start, upper) with a `long_memory`, from U(0, `highest_start`) or U(0, upper) without.
+
+        Where there is no bound, upper is 1.
+        """
         lower = self.start if long_memory else 0.0
+        highest = None if lower else self.options.get("highest_start")
         with torch.no_grad():
-            u.uniform_(lower, self._highest_start)
+            u.uniform_(lower, self._end if highest is None else highest)
             if lower:
                 u.clamp_(min=_away_from_zero(lower, u.dtype))
         self.constrain_(u)

@@ -198,6 +198,7 @@ class _ConvIndRNN(nn.Module):
                 ("reverse", self.reverse, False),
                 ("positions", self.positions, None),
                 ("long_memory", self.bound.start > 0, False),
+                ("highest_start", self.bound.options.get("highest_start"), None),
                 ("backend", self.backend, None),
             ),
         )

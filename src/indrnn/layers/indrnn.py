@@ -57,8 +57,8 @@ class IndRNN(nn.Module):
         dtype: their type.
         **recurrent: `gamma` (the bound on u is γ^(1/T), so that no gradient grows by more than γ; 1 if not given, None
             for no bound), `sequence_length` (T), `bound` (the bound itself), `long_memory` (for a network of which the
-            last step's output alone is used: u of the last layer starts in U(ε^(1/T), γ^(1/T))), `epsilon` and
-            `lower_bound`; see `RecurrentBound`.
+            last step's output alone is used: u of the last layer starts in U(ε^(1/T), γ^(1/T))), `highest_start` (all
+            others start in U(0, highest_start)), `epsilon` and `lower_bound`; see `RecurrentBound`.
     """
 
     weight_ih_l0: nn.Parameter
@@ -322,6 +322,7 @@ class IndRNN(nn.Module):
                 ("dropout", self.dropout, 0.0),
                 ("bidirectional", self.bidirectional, False),
                 ("long_memory", self.bound.start > 0, False),
+                ("highest_start", self.bound.options.get("highest_start"), None),
                 ("backend", self.backend, None),
                 ("recompute", self.recompute, None),
             ),
@@ -396,6 +397,7 @@ class IndRNNCell(nn.Module):
                 ("bias", self.bias is not None, True),
                 ("nonlinearity", self.nonlinearity, "relu"),
                 ("long_memory", self.bound.start > 0, False),
+                ("highest_start", self.bound.options.get("highest_start"), None),
             ),
         )
 

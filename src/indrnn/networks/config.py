@@ -44,6 +44,8 @@ class NetworkConfig:
     """T, for gamma, epsilon and long_memory; a recipe's task says it."""
     long_memory: bool = False
     """The last layer's recurrent weights start between epsilon^(1/T) and the bound: for a task of the last step."""
+    highest_start: float | None = None
+    """Recurrent weights start between 0 and this; None for the bound. Those of a long memory do not."""
     epsilon: float = EPSILON
     """The least factor that a long memory passes on over T steps."""
     lower_bound: bool = False
@@ -90,6 +92,7 @@ class NetworkConfig:
         """The options of a layer's bound; `long_memory` is the last one's alone."""
         return {
             "long_memory": self.long_memory and last,
+            "highest_start": self.highest_start,
             "gamma": self.gamma,
             "sequence_length": self.sequence_length,
             "epsilon": self.epsilon,
