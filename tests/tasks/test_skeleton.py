@@ -26,7 +26,16 @@ from indrnn.training.processes import Processes
 WHOLE = Shard()
 SMALL = Joints(5, centre=1, bones=((0, 1), (1, 4)), lines=((0, 1), (3, 2)), up=(1, 0), across=(2, 3))
 AUGMENTED = Samples(
-    7, 4, 11, ("coordinates", "differences", "distances"), align=True, resize=True, turn=30.0, tilt=5.0, scale=0.2
+    7,
+    4,
+    11,
+    ("coordinates", "differences", "distances"),
+    align=True,
+    resize=True,
+    turn=30.0,
+    tilt=5.0,
+    scale=0.2,
+    hide=0.2,
 )
 
 
@@ -124,7 +133,7 @@ def test_lengths_of_samples_are_drawn_for_each_batch() -> None:
 
 
 def test_what_is_random_in_training_is_not_in_evaluations() -> None:
-    plain = small(replace(AUGMENTED, shortest=None, longest=None, turn=0.0, tilt=0.0, scale=0.0))
+    plain = small(replace(AUGMENTED, shortest=None, longest=None, turn=0.0, tilt=0.0, scale=0.0, hide=0.0))
     augmented = small(AUGMENTED)
     model = a_model(plain)
     for split in ("validation", "test"):
@@ -133,9 +142,21 @@ def test_what_is_random_in_training_is_not_in_evaluations() -> None:
         )
 
 
+def test_hidden_joints_are_at_the_origin_in_all_frames_and_the_others_as_they_were() -> None:
+    features: tuple[Any, ...] = ("coordinates", "velocities")
+    seen, all_of = small(Samples(7, features=features, hide=0.3)), small(Samples(7, features=features))
+    shares = []
+    for step in range(100):
+        x, expected = (task.batch(step, WHOLE).inputs.view(7, -1, 2, 5, 3) for task in (seen, all_of))
+        hidden = (x == 0).all(-1).all(0).all(1)  # (B, joints), in coordinates and velocities
+        assert torch.equal(x, torch.where(hidden[None, :, None, :, None], torch.zeros(()), expected))
+        shares.append(float(hidden.double().mean()))
+    assert 0.27 < np.mean(shares) < 0.33  # 2,500 joints
+
+
 def test_a_second_body_that_is_not_there_stays_zero() -> None:
     two = recordings(bodies=2)
-    samples = replace(AUGMENTED, features=("coordinates",))
+    samples = replace(AUGMENTED, features=("coordinates",), hide=0.0)
     task = SkeletonTask(two, np.arange(41), joints=SMALL, samples=samples, batch_size=41)
     x = task.batch(0, WHOLE).inputs.unflatten(-1, (2, 5, 3))
     missing = (x[:, :, 1] == 0).flatten(2).all(-1)
@@ -279,6 +300,7 @@ def test_subjects_that_cannot_be(options: dict[str, Any], message: str) -> None:
         ({"frames": 0}, "frames must be a whole number of at least 1, got 0"),
         ({"shortest": 3}, "shortest and longest must be given together"),
         ({"shortest": 5, "longest": 4}, "longest must be a whole number of at least 5, got 4"),
+        ({"hide": 1.0}, r"hide must be a number in \[0, 1\), got 1.0"),
         ({"features": ()}, "features must be some of coordinates, relative, differences, velocities, bones, distances"),
         ({"features": ("speed",)}, "features must be some of"),
         ({"features": ("bones", "bones")}, "features must be named once each"),

@@ -988,3 +988,77 @@ def test_a_task_that_carries_a_state_keeps_it_when_statistics_are_gathered(tmp_p
     what = Counts(sequences(), sequences(13, seed=1), batch_size=BATCH, seed=3)
     go(classifier("after"), what, tmp_path / "run", replace(QUICK, steps=4, gather=2))
     assert what.seen == 4
+
+
+class Seen(Listener):
+    """Keeps the statistics of a run's norms after each step, the model before a step, and may stop it."""
+
+    def __init__(self, model: nn.Module, copied: int = -1, stop: int = -1) -> None:
+        self.model, self.copied, self.stop = model, copied, stop
+        self.copy: nn.Module | None = None
+        self.statistics: list[Tensor] = []
+
+    def on_step(self, event: Step) -> None:
+        found = [buffer.flatten() for name, buffer in self.model.named_buffers() if "running" in name]
+        self.statistics.append(torch.cat(found).clone())
+        if event.step == self.copied:
+            self.copy = copy.deepcopy(self.model)
+        if event.step == self.stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+FROZEN = replace(QUICK, steps=8, lr=0.05, gather=3, freeze_norms=0.5)
+
+
+def test_frozen_norms_keep_the_statistics_gathered_then_in_training_too(tmp_path: Path) -> None:
+    model = classifier("after")
+    seen, what = Seen(model, copied=4), task()
+    go(model, task(), tmp_path / "run", FROZEN, report=seen)
+    expected = seen.copy
+    assert expected is not None
+    indrnn.gather_statistics(expected, [what.batch(step, Shard()) for step in (1, 2, 3)], call=what.loss)
+    gathered = torch.cat([buffer.flatten() for name, buffer in expected.named_buffers() if "running" in name])
+    assert not torch.equal(seen.statistics[2], seen.statistics[3])
+    for after in seen.statistics[4:]:
+        assert_close(after, gathered)
+    # The fifth step by hand: its loss is that of a network whose norms are in evaluation mode
+    expected.train()
+    for module in expected.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+    with torch.no_grad():
+        fifth = float(what.loss(expected, what.batch(4, Shard())))
+    again = go(classifier("after"), task(), tmp_path / "each", replace(FROZEN, evaluate_every=1))
+    assert_close(metrics(tmp_path / "each")[4]["train_loss"], fifth)
+    # Once frozen, what is evaluated is what is trained
+    saved = indrnn.load(tmp_path / "each")
+    assert again.best_step is not None
+    if again.best_step > 4:
+        kept = torch.cat([buffer.flatten() for name, buffer in saved.named_buffers() if "running" in name])
+        assert_close(kept, gathered)
+
+
+@pytest.mark.parametrize("stop", [3, 4, 5, 7])
+def test_frozen_norms_are_the_same_to_the_bit_in_a_resumed_run(tmp_path: Path, stop: int) -> None:
+    straight = go(classifier("after"), task(), tmp_path / "straight", FROZEN)
+    model = classifier("after")
+    assert not go(model, task(), tmp_path / "run", FROZEN, report=Seen(model, stop=stop)).finished
+    resumed = go(classifier("after"), task(), tmp_path / "run", FROZEN, resume=True)
+    assert resumed.best == straight.best
+    one, two = (load_file(tmp_path / name / "weights.safetensors") for name in ("straight", "run"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_freeze_norms_without_norms_changes_nothing(tmp_path: Path) -> None:
+    with_, without = (replace(FROZEN, freeze_norms=share) for share in (0.5, None))
+    one = go(classifier(None), task(), tmp_path / "one", with_)
+    two = go(classifier(None), task(), tmp_path / "two", without)
+    assert one.best == two.best
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.0, math.nan])
+def test_freeze_norms_must_be_a_share(wrong: float) -> None:
+    with pytest.raises(ValueError, match=r"freeze_norms must be a number in \[0, 1\), got"):
+        Training(freeze_norms=wrong)
+    with pytest.raises(ValueError, match="freeze_norms cannot be combined with a plateau"):
+        Training(freeze_norms=0.5, schedule=Plateau())

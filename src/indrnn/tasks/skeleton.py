@@ -58,6 +58,8 @@ class Samples:
     """In training, the same about the two other axes."""
     scale: float = 0.0
     """In training, multiply sizes at random with a number in 1 ± scale."""
+    hide: float = 0.0
+    """In training, the probability that a joint of a sample is hidden: at the origin, in all of its frames."""
     draws: int = 20
     """Samples of each recording whose log-probabilities are averaged at test."""
     validation_draws: int = 5
@@ -79,6 +81,7 @@ class Samples:
             if not 0 <= getattr(self, name) <= 180:
                 raise ValueError(f"{name} must be degrees from 0 to 180, got {getattr(self, name)!r}")
         check_fraction("scale", self.scale)
+        check_fraction("hide", self.hide)
         check_count("draws", self.draws)
         check_count("validation_draws", self.validation_draws)
 
@@ -185,16 +188,20 @@ class SkeletonTask(TensorTask):
         turns = None
         if samples.turn or samples.tilt or samples.scale:
             turns = random_turns(len(items), samples.turn, samples.tilt, samples.scale, source)[rows]
+        shown = None
+        if samples.hide:
+            shown = (torch.rand(len(items), self.joints.count, generator=source) >= samples.hide)[rows]
         recordings, target = self._of("train", items[rows])
-        return Batch(self.inputs(recordings, where[:, rows], turns), target, count, len(items))
+        return Batch(self.inputs(recordings, where[:, rows], turns, shown), target, count, len(items))
 
-    def bodies(self, items: Tensor, where: Tensor, turns: Tensor | None = None) -> Tensor:
+    def bodies(self, items: Tensor, where: Tensor, turns: Tensor | None = None, shown: Tensor | None = None) -> Tensor:
         """Samples of recordings, placed and turned.
 
         Args:
             items: numbers of recordings, (B,).
             where: in each part of a recording, (T, B); see `sample_frames`.
             turns: (B, 3, 3), applied to each sample.
+            shown: (B, joints), bool: which joints are where they are, and not at the origin; None for all.
 
         Returns:
             (T, B, bodies, joints, 3).
@@ -209,11 +216,12 @@ class SkeletonTask(TensorTask):
         if self.samples.resize:
             factor = sized(first, joints)
             turns = factor * torch.eye(3) if turns is None else turns * factor
-        return place(x, first, joints, turns)
+        x = place(x, first, joints, turns)
+        return x if shown is None else x * shown[:, None, :, None]
 
-    def inputs(self, items: Tensor, where: Tensor, turns: Tensor | None = None) -> Tensor:
+    def inputs(self, items: Tensor, where: Tensor, turns: Tensor | None = None, shown: Tensor | None = None) -> Tensor:
         """The same as features, as a network reads them: (T, B, features)."""
-        return features_of(self.bodies(items, where, turns), self.joints, self.samples.features)
+        return features_of(self.bodies(items, where, turns, shown), self.joints, self.samples.features)
 
     def log_probabilities(self, model: nn.Module, split: str, number: int, draws: int) -> tuple[Tensor, Tensor]:
         """The mean over so many draws of a batch's log-probabilities, (B, classes), and its labels.

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers.statistics import gather_statistics, is_batch_norm
 from .checkpoint import BrokenCheckpointError, Checkpoints
 from .folder import RunFolder
 from .processes import Processes, choose_device
-from .step import Stepper, autocast, carried
-from .task import Batch, Measured, Shard, Task
+from .step import Stepper, autocast
+from .task import Measured, Shard, Task
 
 
 def measure(
@@ -136,7 +135,7 @@ class Evaluator:
         weights. `differs` says whether there is either.
         """
         model = self.stepper.model
-        self._share_buffers()
+        self.stepper.share_buffers()
         average = self.stepper.average
         with average.applied() if average is not None else contextlib.nullcontext(), self._gathered(step, stopped):
             model.eval()
@@ -144,54 +143,39 @@ class Evaluator:
                 with torch.no_grad(), self.stepper.autocast():
                     yield model
             finally:
-                model.train()
+                self.stepper.train(step)
 
     @contextlib.contextmanager
     def _gathered(self, step: int, stopped: Callable[[], bool]) -> Iterator[None]:
         """Statistics of batch norms over the training batches before this step; the run's own come back afterwards."""
-        stepper, count = self.stepper, self.stepper.options.gather
-        if not self._gathers or step == 0:
+        if not self._gathers(step) or step == 0:
             yield
             return
-        kept = [(buffer, buffer.detach().clone()) for buffer in stepper.model.buffers()]
-        carries = carried(self.task)
+        kept = [(buffer, buffer.detach().clone()) for buffer in self.stepper.model.buffers()]
         try:
-            with stepper.autocast():
-                batches = self._until_stopped(range(max(0, step - count), step), stopped)
-                gather_statistics(stepper.model, batches, call=self.task.loss)
-            self._share_buffers()
+            self.stepper.gather(step, stopped)
             yield
         finally:
-            if carries is not None:
-                self.task.load_state_dict(carries)  # type: ignore[attr-defined]
             with torch.no_grad():
                 for buffer, before in kept:
                     buffer.copy_(before)
 
-    def _until_stopped(self, steps: range, stopped: Callable[[], bool]) -> Iterator[Batch]:
-        for step in steps:
-            yield self.stepper.batches.again(step)
-            if self.group.count == 1 and stopped():  # of several processes, all must make the same calls
-                return
+    def _gathers(self, step: int) -> bool:
+        stepper = self.stepper
+        return stepper.options.gather > 0 and step <= stepper.frozen_from and bool(stepper.norms)
 
-    def _share_buffers(self) -> None:
-        self.group.copy_from_main([buffer for buffer in self.stepper.model.buffers() if not buffer.is_sparse])
-
-    @property
-    def _gathers(self) -> bool:
-        return self.stepper.options.gather > 0 and any(is_batch_norm(each) for each in self.stepper.model.modules())
-
-    @property
-    def differs(self) -> bool:
+    def differs(self, step: int) -> bool:
         """Whether what is evaluated is something else than the run's weights, and is kept beside them."""
-        return self.stepper.average is not None or self._gathers
+        return self.stepper.average is not None or self._gathers(step)
 
     def evaluate(self, step: int, stopped: Callable[[], bool], write: Callable[[Callable[[], None]], None]) -> bool:
         """Measure, and keep the weights where they are the best; returns whether it was not stopped."""
         shard = Shard(self.group.rank, self.group.count)
         with self.evaluated_weights(step, stopped) as model:
             measured = measure(iter(self.task.evaluate(model, step, shard)), self.group, stopped, task=self.task)
-            weights = _copied(self.stepper.sharing.model_state()) if self.differs and measured is not None else None
+            weights = (
+                _copied(self.stepper.sharing.model_state()) if self.differs(step) and measured is not None else None
+            )
         self.due = measured is None
         if measured is None:
             return False

@@ -235,6 +235,9 @@ class Training:
     gather: int = 20
     """The last training batches over which statistics of batch norms are gathered before an evaluation, as running
     ones lag behind the weights; 0 for the running ones."""
+    freeze_norms: float | None = None
+    """From this share of the steps on, such as 0.75, batch norms keep the statistics gathered then, in training as in
+    evaluation: what is trained is then what is evaluated; None to train on each batch's own to the end."""
     until: float | None = None
     """Stop at the first evaluation that is this good, an accuracy of 0.92, say; None to go on to the last step."""
     patience: int | None = None
@@ -276,6 +279,10 @@ class Training:
         for name in ("accumulate", "evaluate_every"):
             check_count(name, getattr(self, name))
         check_count("gather", self.gather, least=0)
+        if self.freeze_norms is not None:
+            check_fraction("freeze_norms", self.freeze_norms)
+            if isinstance(self.schedule, Plateau):
+                raise ValueError("freeze_norms cannot be combined with a plateau, which goes back to earlier weights")
         if self.patience is not None:
             check_count("patience", self.patience)
         if self.threads is not None:

@@ -229,7 +229,7 @@ class _Run:
         self.tell("on_start", Start(self.folder.path, self.step, options.steps, *about))
         try:
             with self._trouble():
-                self.model.train()
+                self.stepper.train(self.step)
                 begun, earlier = time.monotonic(), self.seconds
                 saved = begun
                 stop = evaluator.due and not self._evaluate()

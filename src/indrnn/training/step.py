@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ..layers import constrain_, parameter_groups
+from ..layers.statistics import gather_statistics, is_batch_norm
 from .options import Training
 from .processes import Processes
 from .sharing import share
@@ -70,13 +72,52 @@ class Stepper:
         self.since = 0
         self.loss: Tensor | float = 0.0  # of the last step
         self.carried: dict[str, Any] | None = None  # what the task carried into the last step
+        self.frozen_from = math.inf if options.freeze_norms is None else round(options.freeze_norms * options.steps)
         self._later = Later(device, waits=fused and device.type != "cpu")
         self._bad = torch.zeros((), device=device)
         self._wide = torch.float32 if device.type == "mps" else torch.float64
 
+    @property
+    def norms(self) -> list[nn.Module]:
+        """The model's batch norms."""
+        return [module for module in self.model.modules() if is_batch_norm(module)]
+
+    def train(self, step: int) -> None:
+        """Training mode; batch norms that are frozen before this step stay as they are."""
+        self.model.train()
+        if step > self.frozen_from:
+            for norm in self.norms:
+                norm.eval()
+
+    def gather(self, step: int, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Gather statistics of batch norms over the training batches before this step."""
+        carries, count = carried(self.task), self.options.gather
+        try:
+            with self.autocast():
+                batches = self._until_stopped(range(max(0, step - count), step), stopped)
+                gather_statistics(self.model, batches, call=self.task.loss)
+        finally:
+            if carries is not None:
+                self.task.load_state_dict(carries)  # type: ignore[attr-defined]
+        self.share_buffers()
+
+    def _until_stopped(self, steps: range, stopped: Callable[[], bool]) -> Iterator[Batch]:
+        for step in steps:
+            yield self.batches.again(step)
+            if self.group.count == 1 and stopped():  # of several processes, all must make the same calls
+                return
+
+    def share_buffers(self) -> None:
+        """Give all processes the main one's buffers."""
+        self.group.copy_from_main([buffer for buffer in self.model.buffers() if not buffer.is_sparse])
+
     def take(self, step: int, stop: bool) -> bool:
         """One update of the weights; returns whether some process was asked to stop."""
         options, sharing = self.options, self.sharing
+        if step == self.frozen_from:
+            if options.gather and step and self.norms:
+                self.gather(step)
+            self.train(step + 1)
         self.lr = options.lr * self.pace.factor(step, options.steps)
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = self.lr
