@@ -18,7 +18,7 @@ from ..tokeniser import Tokeniser
 from ..training import RunFolder, Shard
 from .main import UsageError, say
 from .parse import Parser
-from .runs import _with_data, best_of, recipe_of
+from .runs import best_of, recipe_of, with_data
 
 
 @dataclass
@@ -56,7 +56,7 @@ def explore(arguments: list[str]) -> int:
     recorded = folder.read_json(folder.config) if folder.config.exists() else {}
     if "options" in recorded:
         recorded, recipe = recipe_of(options.run)
-        recipe = recipe if options.data_dir is None else _with_data(recipe, options.data_dir, options.run)
+        recipe = recipe if options.data_dir is None else with_data(recipe, options.data_dir, options.run)
         model, which = best_of(options.run, recipe)
         network_of(model)  # or raises, before data is read
         samples = _samples_of(recipe, model)
