@@ -52,8 +52,10 @@ class Reported:
     """A line to compare the metric with."""
     confusion: tuple[list[list[int]], list[str], str] | None = None
     """Counts by right class and answer, names of the classes, and on what."""
-    answers: list[tuple[float, float]] | None = None
-    """Right numbers and answers."""
+    answers: tuple[list[tuple[float, float]], str] | None = None
+    """Right numbers and answers, and of what."""
+    samples: list[tuple[str, str]] = field(default_factory=list)
+    """Text that it wrote, and how."""
     gradients: dict[str, list[float]] | None = None
     missing: list[str] = field(default_factory=list)
     """What could not be shown, and why."""
@@ -318,8 +320,11 @@ def _answers(run: Reported) -> str:
         parts.append(f"<p>{escape(f'{right:,} of {total:,} are right ({right / total:.2%}), on {on}')}.</p>")
         parts.append(svg.matrix(counts, names))
     if run.answers:
-        parts.append(svg.scatter(run.answers, across="right answer", up="the network's answer"))
-        parts.append(f'<p class="small">{len(run.answers)} fresh sequences; on the line, answers are right.</p>')
+        pairs, of = run.answers
+        parts.append(svg.scatter(pairs, across="right answer", up="the network's answer"))
+        parts.append(f'<p class="small">{len(pairs):,} {escape(of)}; on the line, answers are right.</p>')
+    for text, how in run.samples:
+        parts.append(f'<h3>What it writes ({escape(how)})</h3><pre class="sample">{escape(text)}</pre>')
     parts += [f'<p class="small">{escape(text)}</p>' for text in run.missing]
     return "".join(parts) or '<p class="small">Not shown for this task.</p>'
 
