@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..layers.bound import EPSILON
+from ..networks.front import FrontNetwork
 from ..training.folder import RunFolder
 from . import svg
 from .explorer.program import Layer, program_of
@@ -182,7 +183,9 @@ def _sentence(run: Reported) -> str:
 def _model_name(run: Reported) -> str:
     layers = layers_of(run.model)
     if layers:
-        kind = type(getattr(run.model, "network", run.model)).__name__
+        network: Any = getattr(run.model, "network", run.model)
+        inner = network.network if isinstance(network, FrontNetwork) else network
+        kind = type(inner).__name__ + (" behind convolutions" if inner is not network else "")
         return f"A network of {len(layers)} recurrent layers ({kind})"
     if run.model is not None:
         network = getattr(run.model, "network", run.model)
@@ -306,7 +309,8 @@ def _results(runs: Sequence[Reported]) -> str:
         paper = (
             f"<p>The paper: <strong>{escape(run.paper[0])}</strong>, {escape(run.paper[1])}.</p>" if run.paper else ""
         )
-        return f'<table class="text narrow"><tbody>{cells}</tbody></table>{paper}'
+        table = f'<table class="text narrow"><tbody>{cells}</tbody></table>'
+        return f'<div class="scroll plain" tabindex="0" role="region" aria-label="Results">{table}</div>{paper}'
 
     return _columns(runs, numbers)
 

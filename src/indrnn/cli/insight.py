@@ -108,7 +108,7 @@ class DistilOptions:
     """Of the IndRNN."""
     hidden_size: int = 128
     """Neurons of each layer."""
-    steps: int = 10_000
+    steps: int = 3000
     """Of training."""
     lr: float = 2e-3
     """The largest learning rate."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,8 +96,18 @@ def _of_fit(asked: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
     read = f" of {features} features" if features else ""
     return {
         "task": f"{name}, by `indrnn fit`",
+        "changed": _asked(asked),
         "data": f"{name}: series{read}; {', '.join(counts) or 'sizes not known'}.",
     }
+
+
+def _asked(asked: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Options of `fit` that were given."""
+    from .fit import FitOptions
+
+    usual = {field.name: field.default for field in fields(FitOptions)}
+    names = [name for name in asked if name not in ("data", "test", "reading") and asked[name] != usual.get(name)]
+    return [(name, str(asked[name]), "by the data" if usual[name] is None else str(usual[name])) for name in names]
 
 
 def _scores(run: Path) -> dict[str, Any]:

@@ -132,6 +132,7 @@ const Answer = {
     const several = network.program.output.several;
     const held = order.filter((i) => probabilities[i] > 0.5).map((i) => data.classes[i]);
     byId("answer").textContent = several ? held.join(", ") || "none" : data.classes[best];
+    byId("answer").classList.toggle("long", byId("answer").textContent.length > 12);
     const sure = several ? "" : `${percent(probabilities[best])} sure `;
     const right = view.right == null ? "" : `; right is ${view.right}`;
     byId("summary").textContent =
@@ -168,7 +169,7 @@ const Answer = {
     const many = network.outputs > 20;
     const names = element("div", { class: "names", "aria-hidden": "true" }, ...(many ? [] : data.classes.map((name) => element("span", {}, name))));
     host.replaceChildren(
-      element("p", { class: "small" }, "Probabilities as the sequence is read, from dark (0 %) to yellow (100 %)"),
+      element("p", { class: "small" }, `Probabilities as the sequence is read, from dark (0 %) to yellow (100 %)${many ? "; a row for each class, the first at the top" : ""}`),
       element("div", { class: "named" }, names, element("div", { class: "over" }, canvas, element("div", { class: "now" }))),
     );
     canvas.addEventListener("click", (event) => goTo(event, canvas));

@@ -363,12 +363,12 @@ const Inputs = {
       const y = (joint) => height / 2 - scale * (place(t, joint, 1) - (all[1][0] + all[1][1]) / 2);
       const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, class: "lines", role: "img", "aria-label": `The skeleton in frame ${t + 1}` });
       for (let body = 0; body < count; body++) {
+        const own = Array.from({ length: joints }, (_, joint) => joint + body * joints);
+        if (own.every((joint) => [0, 1, 2].every((axis) => place(t, joint, axis) === 0))) continue; // it is not there
         for (const [one, two] of bones.map((bone) => bone.map((joint) => joint + body * joints))) {
           svg.append(element("line", { x1: x(one), y1: y(one), x2: x(two), y2: y(two), class: "bone" }));
         }
-        for (let joint = body * joints; joint < (body + 1) * joints; joint++) {
-          svg.append(element("circle", { cx: x(joint), cy: y(joint), r: 3, class: "joint" }));
-        }
+        for (const joint of own) svg.append(element("circle", { cx: x(joint), cy: y(joint), r: 3, class: "joint" }));
       }
       return svg;
     }

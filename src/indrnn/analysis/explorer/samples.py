@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...tasks.adding import adding_batch
+from ...tasks.features import names_of
 from ...tasks.files import is_here
 from ...tasks.pixels import CLASSES, MNIST, SIDE, Pixels, read_mnist
 from ...tasks.skeleton import SkeletonTask
@@ -138,8 +139,9 @@ def skeletons(task: SkeletonTask, classes: int) -> Samples:
         body = Body(task.joints.count, task.joints.bones, task.recordings.frames.shape[1])
     names = [f"recording {number + 1}: {action}" for number, action in enumerate(right)]
     note = f"Samples of {task.samples.frames} frames of recordings for {split}."
+    channels = names_of(task.samples.features, task.joints, task.recordings.frames.shape[1])
     actions = [f"action {number + 1}" for number in range(classes)]
-    return recorded(list(batch.inputs.unbind(1)), names, actions, note, right=right, body=body)
+    return recorded(list(batch.inputs.unbind(1)), names, actions, note, right=right, channels=channels, body=body)
 
 
 def _byte(number: int) -> str:
