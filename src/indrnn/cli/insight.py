@@ -58,7 +58,7 @@ class WeightsOptions:
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     out: Path | None = None
-    """Where weights.json and weights.png go; results/insight/NAME if none is given."""
+    """Where weights.json, weights.md and weights.png go; results/insight/NAME if none is given."""
     bins: int = 40
     """Of each histogram."""
     overwrite: bool = False
