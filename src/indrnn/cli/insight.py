@@ -262,7 +262,8 @@ def _distilled(teacher: Any, recipe: AddingRecipe, options: DistilOptions, about
             test = measure(recipe.task().test(InPlace(network, teacher.output), Shard()), Processes()) or {}
         count = sum(each.numel() for each in network.parameters() if each.requires_grad)
         rows.append({"network": name, "parameters": count, "error": error, "test_MSE": test["test_mse"]})
-    return write(found, rows, {**about, **given, "machine": machine()}, out)
+    sizes = {"layers": options.layers, "hidden_size": options.hidden_size}
+    return write(found, rows, {**about, **sizes, **given, "machine": machine()}, out)
 
 
 class _Output:
