@@ -179,6 +179,8 @@ def recorded(
     for number, sequence in enumerate(sequences):
         if sequence.dim() != 2 or not sequence.numel():
             raise ValueError(f"sequences must be (T, features), got {tuple(sequence.shape)} for number {number}")
+        if not sequence.isfinite().all():
+            raise ValueError(f"sequences must hold finite numbers, got others in number {number}")
         if sequence.shape[1] != features:
             raise ValueError(
                 f"sequences must have {features} features as the first, got {sequence.shape[1]} in {number}"
