@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from indrnn.analysis.explorer import Body, Samples, adding, explore, page_of, pixels, recorded
+from indrnn.analysis.explorer import Body, Samples, adding, explore, page_of, pixels, recorded, text
 from indrnn.analysis.explorer.page import LARGEST
 from indrnn.layers.bound import EPSILON
-from indrnn.models import Head, Plain, Residual
+from indrnn.models import Head, Language, Plain, Residual
 from indrnn.networks.front import Front
+from indrnn.tokeniser import Tokeniser
 
 from ..pages import assert_one_file
 
@@ -165,3 +166,14 @@ def test_memory_is_compared_with_the_steps_behind_a_stride() -> None:
     front = Front(Plain(None, 4, 1), 2, (3,), (3,), (4,)).sized(2, 10)
     data, _ = content(page_of(Head(front, 2).build(), recorded([torch.randn(10, 2)]), "run"))
     assert data["length"] == 3
+
+
+def test_a_vocabulary_is_text() -> None:
+    """Words of a text, such as </script>, whatever they are."""
+    tokeniser = Tokeniser("word", ("<eos>", "<unk>", EVIL, "</script>"))
+    model = Language(Plain(4, 4, 1), 4).build().eval()
+    page = page_of(model, text(tokeniser, 5), EVIL)
+    data, _ = content(page)
+    assert data["input"]["tokens"] == list(tokeniser.tokens)
+    assert data["classes"][2:] == [EVIL, "</script>"]
+    assert page.count("</script>") == 3  # of the page itself
