@@ -30,13 +30,14 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten in a range; where there are fewer than two, other numbers of one digit too."""
+    """Powers of ten in a range; where there are fewer than two, other round numbers too."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     tens = [10.0**exponent for exponent in exponents if low <= 10.0**exponent <= high]
     if len(tens) >= 2:
         return tens[:: -(-len(tens) // 7)]
     every = [digit * 10.0**exponent for exponent in exponents for digit in (1, 2, 5)]
-    return [value for value in every if low <= value <= high]
+    found = [value for value in every if low <= value <= high]
+    return found if len(found) >= 2 else ticks(low, high)
 
 
 def _about(value: float) -> tuple[float, float]:
