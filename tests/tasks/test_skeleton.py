@@ -402,5 +402,5 @@ def test_items_are_taken_by_their_middle_frames() -> None:
 def test_every_feature_has_a_name() -> None:
     for features in (("coordinates",), ("differences", "bones", "distances"), ("relative", "coordinates")):
         for bodies in (1, 2):
-            names = names_of(features, SMALL, bodies)  # type: ignore[arg-type]
-            assert len(names) == len(set(names)) == width(features, SMALL, bodies)  # type: ignore[arg-type]
+            names = names_of(features, SMALL, bodies)
+            assert len(names) == len(set(names)) == width(features, SMALL, bodies)
