@@ -64,3 +64,23 @@ def test_names_stay_text() -> None:
     drawn += svg.histogram([1], [EVIL], title=EVIL) + svg.scatter([(0.0, 1.0), (1.0, 1.0)], across=EVIL, up=EVIL)
     page = Page(drawn)
     assert "script" not in [tag for tag, _ in page.elements]
+
+
+def test_a_curve_of_one_point_is_seen() -> None:
+    drawn = svg.curves([("a", [(60.0, 0.5)])], across="step", up="loss", logarithmic=True)
+    (x,) = re.findall(r'<circle cx="([\d.]+)"', drawn)
+    assert 64 < float(x) < 626
+    names = re.findall(r'text-anchor="(?:middle|end)">([^<]*)<', drawn)
+    assert "60" in names
+    assert not any(name.startswith("60.") for name in names)  # a step is whole
+
+
+def test_ticks_of_numbers_that_are_near_each_other_differ() -> None:
+    drawn = svg.curves([("a", [(2.0, 1.9700), (3.0, 1.9721)])], across="layer", up="norm")
+    names = re.findall(r'text-anchor="end">([^<]*)<', drawn)
+    assert len(names) == len(set(names)) >= 3
+
+
+def test_a_matrix_of_many_classes_is_closer() -> None:
+    assert 'class="matrix close"' in svg.matrix([[1] * 27] * 27, [str(i) for i in range(27)])
+    assert 'class="matrix"' in svg.matrix([[1, 0], [0, 1]], ["a", "b"])

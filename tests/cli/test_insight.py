@@ -120,6 +120,18 @@ def test_kept_runs_without_data(run: str, call: Call, tmp_path: Path) -> None:
     assert json.loads((KEPT / run / "config.json").read_text())["recipe"] == run
 
 
+def test_the_kept_run_of_skeletons_without_data(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDRNN_DATA", str(tmp_path))
+    run = KEPT.parent / "skeleton" / "utd-6-aug"
+    assert_done(call("analyse", "memory", run, "--items", "0", "--out", tmp_path))
+    found = read(tmp_path, "memory.json")
+    assert (found["length"], [len(layer["u"]) for layer in found["layers"]]) == (20, [256] * 6)
+    assert_done(call("analyse", "weights", run, "--out", tmp_path))
+    kept = KEPT.parent / "insight" / "utd-6-aug"
+    assert (tmp_path / "weights.md").read_text() == (kept / "weights.md").read_text()
+    assert_refused(call("analyse", "ablate", run, "--out", tmp_path), "UTD-MHAD is not at")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("INDRNN_DATA" not in os.environ, reason="INDRNN_DATA does not name a folder with MNIST")
 def test_a_kept_run_on_digits(call: Call, tmp_path: Path) -> None:

@@ -84,3 +84,14 @@ def test_split_is_by_class_and_keeps_groups_whole() -> None:
     kept, held = split(71, 0.2, y, groups, seed=0)
     assert len(set(groups[held])) == 1
     assert not set(groups[held]) & set(groups[kept])
+
+
+def test_series_are_taken_as_they_are() -> None:
+    task = _task(Augmentation(noise=0.5))
+    batch = task.take("train", [1, 0])
+    for column, item in enumerate((1, 0)):
+        x = task.train.x[item]
+        assert torch.equal(batch.inputs[: len(x), column], x)
+        assert torch.equal(batch.target[column], task.train.y[item])
+    with pytest.raises(ValueError, match="split must be train"):
+        task.take("validation", [0])

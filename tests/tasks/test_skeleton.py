@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from indrnn.models import Head, Plain
+from indrnn.tasks.features import names_of, width
 from indrnn.tasks.joints import KINECT, Joints
 from indrnn.tasks.recordings import Recordings, read_npz
 from indrnn.tasks.skeleton import Samples, SkeletonTask, split_by_subject
@@ -400,3 +401,28 @@ def test_utd_mhad() -> None:
     lengths = np.array([np.linalg.norm(first[:, i] - first[:, j], axis=1).mean() for i, j in KINECT.bones])
     assert lengths.min() > 0.05
     assert lengths.max() < 0.6
+
+
+def test_items_are_taken_by_their_middle_frames() -> None:
+    task = small(Samples(7, features=("differences", "coordinates")))
+    items = torch.tensor([3, 0])
+    batch = task.take("test", items)
+    assert (batch.count, batch.total, batch.inputs.shape) == (2, 2, (7, 2, 30))
+    starts = np.concatenate([[0], RECORDINGS.lengths.cumsum()])
+    for column, item in enumerate(items.tolist()):
+        number = int(task.data["test"][0][item])
+        length = int(RECORDINGS.lengths[number])
+        own = RECORDINGS.frames[starts[number] : starts[number + 1], 0]
+        frames = own[[min(int((t + 0.5) * length / 7), length - 1) for t in range(7)]]
+        placed = torch.from_numpy(frames - own[0, SMALL.centre])
+        torch.testing.assert_close(batch.inputs[:, column, 15:], placed.flatten(1))
+        assert batch.target[column] == RECORDINGS.label[number]
+    assert task.size("test") == len(task.data["test"][0])
+    assert task.size("nothing") == 0
+
+
+def test_every_feature_has_a_name() -> None:
+    for features in (("coordinates",), ("differences", "bones", "distances"), ("relative", "coordinates")):
+        for bodies in (1, 2):
+            names = names_of(features, SMALL, bodies)
+            assert len(names) == len(set(names)) == width(features, SMALL, bodies)

@@ -49,6 +49,7 @@ class Ablated:
     """What `ablate` found."""
 
     metric: str
+    """The task's accuracy where it measures one, else what its weights are chosen by."""
     higher_is_better: bool
     items: int
     """Validation items that were asked for."""
@@ -131,14 +132,16 @@ def ablate(
     check_count("items", items)
     check_count("controls", controls, 0)
 
-    def value() -> float:
-        return (measure(some(task, model, items), Processes()) or {})[task.metric]
+    def measured() -> dict[str, float]:
+        return measure(some(task, model, items), Processes(), task=task) or {}
 
     found = memory(
         model, length, epsilon=epsilon, bounds=bounds, run=None if length else lambda: next(some(task, model, 1))
     )
     with silenced(model, {}):
-        whole = value()
+        first = measured()
+    # Accuracy where it is measured, and not a loss that the weights were chosen by: what the answer loses
+    metric = next((name for name in first if name.endswith("accuracy")), task.metric)
     random = generator(seed, "ablate")
     rows = []
     places: list[int | None] = [*range(len(found.layers)), None]
@@ -149,14 +152,15 @@ def ablate(
             if not count:
                 continue
             with silenced(model, chosen):
-                without = value()
+                without = measured()[metric]
             others = []
             for _ in range(controls):
                 with silenced(model, {name: _shuffled(which, random) for name, which in chosen.items()}):
-                    others.append(value())
+                    others.append(measured()[metric])
             control = sum(others) / controls if controls else None
             rows.append(Ablation(None if place is None else place + 1, group, count, without, control))
-    return Ablated(task.metric, task.higher_is_better, items, whole, found.length, bounds, epsilon, rows)
+    higher = task.higher_is_better if metric == task.metric else True
+    return Ablated(metric, higher, items, first[metric], found.length, bounds, epsilon, rows)
 
 
 def _chosen(found: Memory, place: int | None, group: str) -> dict[str, Tensor]:

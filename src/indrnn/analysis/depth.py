@@ -1,13 +1,14 @@
-"""How gradients reach the first layers of deep networks: their norm at the first and last block, at initialisation.
+"""How gradients reach the first layers of deep networks: at initialisation by depth, and of a run before and after.
 
-Plain, residual and dense networks of 6 to 100 recurrent layers, 32 neurons (growth rate 8), batch norm over the
-sequence, a random batch of 100 steps classified at the last.
+`measure`: their norm at the first and last block of plain, residual and dense networks of 6 to 100 recurrent layers, 32
+neurons (growth rate 8), batch norm over the sequence, a random batch of 100 steps classified at the last.
+`before_and_after`: at every layer of a run's network, on its task.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..networks import DenseIndRNN, Network, PlainIndRNN, ResidualIndRNN, SequenceClassifier
+from ..training import Task
 from ..training.checkpoint import write_atomically
 from .curves import new_figure, save_figure
+from .gradients import gradient_flow
 from .runs import table
 
 STEPS, BATCH, INPUTS, HIDDEN, CLASSES = 100, 16, 4, 32, 10
@@ -76,3 +79,46 @@ def write(rows: list[dict[str, Any]], seeds: int, out: Path) -> str:
     save_figure(figure, out / "depth.png")
     cells = ([r["network"], r["recurrent_layers"], f"{r['first']:.2e}", f"{r['last']:.2e}"] for r in rows)
     return table("network, recurrent layers, first block, last block", cells)
+
+
+def before_and_after(
+    model: nn.Module, before: Sequence[nn.Module], task: Task, batches: int = 10
+) -> list[dict[str, float]]:
+    """Gradient norms at the input weights of each layer but the first, over so many training batches of a task.
+
+    Args:
+        model: trained; it stays as it is.
+        before: the same model untrained, some draws of it.
+        task: what it learnt.
+        batches: from the first of the training on.
+
+    Returns:
+        For each layer from the second on its number, the mean norm "before" over the draws, and that "after".
+    """
+    if not before:
+        raise ValueError("before must hold at least one model, got none")
+    flows = [gradient_flow(each, task, batches)["depth"] for each in (*before, model)]
+    if len({len(flow) for flow in flows}) > 1:
+        raise ValueError("before must be the same model as the other, got one with other layers")
+    untrained = [sum(values) / len(before) for values in zip(*flows[:-1], strict=True)]
+    pairs = zip(untrained, flows[-1], strict=True)
+    return [{"layer": number, "before": old, "after": new} for number, (old, new) in enumerate(pairs, 2)]
+
+
+def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], out: Path) -> str:
+    """Write depth.json and depth.png of a run into a folder, and return a table."""
+    content = {**about, "torch": torch.__version__, "rows": list(rows)}
+    write_atomically(out / "depth.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
+    figure, (axes,) = new_figure(1)
+    layers = [row["layer"] for row in rows]
+    for when, colour in (("before", "#d55e00"), ("after", "#0072b2")):
+        axes.plot(layers, [row[when] for row in rows], color=colour, marker="o", markersize=3, label=f"{when} training")
+    if any(row[when] > 0 for row in rows for when in ("before", "after")):
+        axes.set_yscale("log")
+    axes.set_xticks(layers if len(layers) <= 12 else layers[:: -(-len(layers) // 12)])
+    axes.set_xlabel("layer whose input weights the gradient is of")
+    axes.set_ylabel("mean gradient norm")
+    axes.legend(frameon=False)
+    save_figure(figure, out / "depth.png")
+    cells = ([row["layer"], f"{row['before']:.2e}", f"{row['after']:.2e}"] for row in rows)
+    return table("layer, before training, after", cells)

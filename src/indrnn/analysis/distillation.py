@@ -5,8 +5,10 @@ For a nonlinear RNN there is no equal IndRNN as there is for a linear one (`from
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from ..layers import attach_constraint
 from ..networks import Dense, Plain, Residual, StepRegressor
+from ..training.checkpoint import write_atomically
 from ..training.options import check_count, check_seed
 from ..training.task import generator
 
@@ -214,3 +217,43 @@ def _measure(
         readout_error=None if readout is None else (read_off / max(read_size, tiny)) ** 0.5,
         task_error={name: value / items for name, value in squares.items()} if with_targets else None,
     )
+
+
+class InPlace(nn.Module):
+    """A head over the outputs of another network at the last step: the distilled one in the place of the RNN.
+
+    Args:
+        network: from (T, B, features) to outputs at each step, first in a tuple.
+        output: from those of the last step, (B, outputs), to the answer.
+    """
+
+    def __init__(self, network: nn.Module, output: nn.Module) -> None:
+        super().__init__()
+        self.network, self.output = network, output
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        """The answer, and no state."""
+        return self.output(self.network(x)[0][-1]), None
+
+
+def write(found: Distilled, rows: list[dict[str, Any]], about: dict[str, Any], out: Path) -> str:
+    """Write distil.json and distil.png into a folder, and return a table of the rows: networks and their errors."""
+    from .curves import new_figure, save_figure
+    from .runs import table
+
+    numbers = {name: value for name, value in vars(found).items() if name != "model"}
+    content = {**about, **numbers, "rows": rows}
+    write_atomically(out / "distil.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
+    figure, (axes,) = new_figure(1)
+    axes.plot(range(1, len(found.per_step) + 1), found.per_step, color="#0072b2", label="at each step")
+    axes.axhline(found.error, color="0.5", linestyle="--", linewidth=1, label="over all steps")
+    axes.set_yscale("log")
+    axes.set_xlabel("step")
+    axes.set_ylabel("difference of outputs / size of the RNN's")
+    axes.legend(frameon=False)
+    save_figure(figure, out / "distil.png")
+    cells = [
+        ["" if value is None else f"{value:.3g}" if isinstance(value, float) else value for value in row.values()]
+        for row in rows
+    ]
+    return table(", ".join(name.replace("_", " ") for name in rows[0]), cells)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..baselines import BaselineRNN, TransformerBaseline
 from ..layers import IndRNN
 from ..networks import Network
-from ..training import Shard, Task
+from ..training import Shard, Task, derive_seed
 from ..training.checkpoint import write_atomically
 
 
@@ -70,7 +70,7 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
         the batch's mean loss.
     """
     weights = input_weights(model)[1:]
-    training = model.training
+    training = {module: module.training for module in model.modules()}
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.train()
     device = next(model.parameters()).device
@@ -79,10 +79,13 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
     at_network = _NetworkInput(model)
     try:
         for step in range(batches):
-            loss = task.loss(model, task.batch(step, Shard()).to(device))
-            x = at_network.input
-            assert x is not None
-            at_input, *at_weights = torch.autograd.grad(loss, [x, *weights])
+            # Dropout draws the same numbers every time, and none of others
+            with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+                torch.manual_seed(derive_seed(0, "gradients", step))
+                loss = task.loss(model, task.batch(step, Shard()).to(device))
+                x = at_network.input
+                assert x is not None
+                at_input, *at_weights = torch.autograd.grad(loss, [x, *weights])
             norms = at_network.norms(at_input)
             longer = (0, max(0, len(norms) - len(over_time)))
             over_time, sequences = F.pad(over_time, longer), F.pad(sequences, longer)
@@ -94,7 +97,8 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(kept[name])
-        model.train(training)
+        for module, was in training.items():
+            module.training = was
     return {"time": (over_time / sequences).tolist(), "depth": (over_depth / batches).tolist()}
 
 

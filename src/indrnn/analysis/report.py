@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..layers.bound import EPSILON
+from ..networks.front import FrontNetwork
 from ..training.folder import RunFolder
 from . import svg
 from .explorer.program import Layer, program_of
@@ -52,8 +53,10 @@ class Reported:
     """A line to compare the metric with."""
     confusion: tuple[list[list[int]], list[str], str] | None = None
     """Counts by right class and answer, names of the classes, and on what."""
-    answers: list[tuple[float, float]] | None = None
-    """Right numbers and answers."""
+    answers: tuple[list[tuple[float, float]], str] | None = None
+    """Right numbers and answers, and of what."""
+    samples: list[tuple[str, str]] = field(default_factory=list)
+    """Text that it wrote, and how."""
     gradients: dict[str, list[float]] | None = None
     missing: list[str] = field(default_factory=list)
     """What could not be shown, and why."""
@@ -180,7 +183,9 @@ def _sentence(run: Reported) -> str:
 def _model_name(run: Reported) -> str:
     layers = layers_of(run.model)
     if layers:
-        kind = type(getattr(run.model, "network", run.model)).__name__
+        network: Any = getattr(run.model, "network", run.model)
+        inner = network.network if isinstance(network, FrontNetwork) else network
+        kind = type(inner).__name__ + (" behind convolutions" if inner is not network else "")
         return f"A network of {len(layers)} recurrent layers ({kind})"
     if run.model is not None:
         network = getattr(run.model, "network", run.model)
@@ -304,7 +309,8 @@ def _results(runs: Sequence[Reported]) -> str:
         paper = (
             f"<p>The paper: <strong>{escape(run.paper[0])}</strong>, {escape(run.paper[1])}.</p>" if run.paper else ""
         )
-        return f'<table class="text narrow"><tbody>{cells}</tbody></table>{paper}'
+        table = f'<table class="text narrow"><tbody>{cells}</tbody></table>'
+        return f'<div class="scroll plain" tabindex="0" role="region" aria-label="Results">{table}</div>{paper}'
 
     return _columns(runs, numbers)
 
@@ -318,8 +324,11 @@ def _answers(run: Reported) -> str:
         parts.append(f"<p>{escape(f'{right:,} of {total:,} are right ({right / total:.2%}), on {on}')}.</p>")
         parts.append(svg.matrix(counts, names))
     if run.answers:
-        parts.append(svg.scatter(run.answers, across="right answer", up="the network's answer"))
-        parts.append(f'<p class="small">{len(run.answers)} fresh sequences; on the line, answers are right.</p>')
+        pairs, of = run.answers
+        parts.append(svg.scatter(pairs, across="right answer", up="the network's answer"))
+        parts.append(f'<p class="small">{len(pairs):,} {escape(of)}; on the line, answers are right.</p>')
+    for text, how in run.samples:
+        parts.append(f'<h3>What it writes ({escape(how)})</h3><pre class="sample">{escape(text)}</pre>')
     parts += [f'<p class="small">{escape(text)}</p>' for text in run.missing]
     return "".join(parts) or '<p class="small">Not shown for this task.</p>'
 

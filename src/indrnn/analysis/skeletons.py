@@ -50,14 +50,21 @@ def draw_samples(task: SkeletonTask, path: Path, *, rows: int = 4, frames: int =
     save_figure(figure, path)
 
 
-def confusion(task: SkeletonTask, model: nn.Module) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """How many test recordings of each action (rows) are taken for which (columns), by the mean of the draws."""
+def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many recordings of each action (rows) are taken for which (columns), by the mean of the draws.
+
+    Args:
+        task: the recordings.
+        model: on the device that it is to run on.
+        split: "test", or "validation" with the draws of an evaluation.
+    """
     model.eval()
-    size = len(task.data["test"][0])
+    size = task.size(split)
+    draws = task.samples.draws if split == "test" else task.samples.validation_draws
     counts = None
     with torch.inference_mode():
         for number in range(-(-size // task.batch_size)):
-            mean, target = task.log_probabilities(model, "test", number, task.samples.draws)
+            mean, target = task.log_probabilities(model, split, number, draws)
             if counts is None:
                 counts = np.zeros((mean.shape[1], mean.shape[1]), dtype=np.int64)
             np.add.at(counts, (target.cpu().numpy(), mean.argmax(1).cpu().numpy()), 1)

@@ -15,6 +15,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's, which people with any colour vision can tell apart."""
 _DASHES = ("", "8 4", "2 3", "10 3 2 3", "5 5", "1 4")
 
+_FEW = 12  # points of a curve that are dots too
+
 Points = Sequence[tuple[float, float]]
 
 
@@ -28,17 +30,25 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten in a range; where there are fewer than two, other numbers of one digit too."""
+    """Powers of ten in a range; where there are fewer than two, other round numbers too."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     tens = [10.0**exponent for exponent in exponents if low <= 10.0**exponent <= high]
     if len(tens) >= 2:
         return tens[:: -(-len(tens) // 7)]
     every = [digit * 10.0**exponent for exponent in exponents for digit in (1, 2, 5)]
-    return [value for value in every if low <= value <= high]
+    found = [value for value in every if low <= value <= high]
+    return found if len(found) >= 2 else ticks(low, high)
 
 
-def show(value: float) -> str:
-    """A number in few characters."""
+def _about(value: float) -> tuple[float, float]:
+    """A range around one number."""
+    return (value - 0.1 * abs(value), value + 0.1 * abs(value)) if value else (-1.0, 1.0)
+
+
+def show(value: float, span: float | None = None) -> str:
+    """A number in few characters; with the span of an axis, in as many as tell its ticks apart."""
+    if span and value and 1e-3 <= abs(value) < 1000 and span < 0.02 * abs(value):
+        return f"{value:.{min(12, 2 - math.floor(math.log10(span)))}f}"
     if value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
@@ -55,12 +65,13 @@ class _Chart:
         *,
         size: tuple[int, int],
         logarithmic: bool = False,
+        whole: bool = False,
         label: str,
     ) -> None:
         self.size, self.logarithmic, self.label = size, logarithmic, label
         self.left, self.right, self.top, self.bottom = 64, 14, 12, 44
-        self.across = across if across[1] > across[0] else (across[0], across[0] + 1)
-        low, high = up if up[1] > up[0] else (up[0] * 0.9, up[0] * 1.1 or 1.0)
+        self.across = across if across[1] > across[0] else (across[0] - 1, across[0] + 1)
+        low, high = up if up[1] > up[0] else _about(up[0])
         self.up = (math.log10(low), math.log10(high)) if logarithmic else (low, high)
         width, height = size
         self.parts: list[str] = []
@@ -69,9 +80,12 @@ class _Chart:
             self.parts.append(
                 f'<line class="grid" x1="{self.left}" x2="{width - self.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
             )
-            self.text(self.left - 8, y + 4, show(value), "end")
+            self.text(self.left - 8, y + 4, show(value, None if logarithmic else high - low), "end")
         for value in ticks(*self.across):
-            self.text(self.x(value), height - self.bottom + 18, show(value), "middle")
+            if whole and value != int(value):
+                continue
+            x = self.x(value)  # at the right edge a name would be cut off in its middle
+            self.text(x, height - self.bottom + 18, show(value), "end" if x > width - self.right - 12 else "middle")
         self.text((self.left + width - self.right) / 2, height - 6, labels[0], "middle")
         middle = (self.top + height - self.bottom) / 2
         self.parts.append(
@@ -118,7 +132,15 @@ def curves(
     margin = 1.0 if logarithmic else 0.04 * (high - low)
     bounds = (low * 0.9, high * 1.1) if logarithmic else (low - margin, high + margin)
     label = f"{up} over {across}: {', '.join(name for name, _ in named)}"
-    chart = _Chart((min(span), max(span)), bounds, (across, up), size=(640, 300), logarithmic=logarithmic, label=label)
+    chart = _Chart(
+        (min(span), max(span)),
+        bounds,
+        (across, up),
+        size=(640, 300),
+        logarithmic=logarithmic,
+        whole=all(x == int(x) for x in span),
+        label=label,
+    )
     if reference:
         y = chart.y(reference[0])
         chart.parts.append(f'<line class="reference" x1="{chart.left}" x2="626" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -129,6 +151,12 @@ def curves(
         )
         dash, colour = _DASHES[number % len(_DASHES)], COLOURS[number % len(COLOURS)]
         chart.parts.append(f'<path class="curve" d="{path}" stroke="{colour}" stroke-dasharray="{dash}"/>')
+        if len(points) <= _FEW:  # a line through one point would not be seen
+            chart.parts += [
+                f'<circle cx="{chart.x(x):.1f}" cy="{chart.y(y):.1f}" r="4" fill="{colour}"/>'
+                for x, y in points
+                if y > 0 or not logarithmic
+            ]
     return str(chart) + _legend([name for name, _ in named], reference and reference[1])
 
 
@@ -162,7 +190,8 @@ def histogram(counts: Sequence[int], names: Sequence[str], *, title: str, most: 
         parts.append(f'<text x="{x + step / 2:.1f}" y="{height - 9}" text-anchor="middle">{escape(name)}</text>')
     said = ", ".join(f"{name}: {count}" for count, name in zip(counts, names, strict=True))
     label = escape(f"{title}: {said}")
-    return f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    head = f'<svg class="chart small-chart" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
+    return f"{head}{''.join(parts)}</svg>"
 
 
 def scatter(points: Points, *, across: str, up: str) -> str:
@@ -177,6 +206,9 @@ def scatter(points: Points, *, across: str, up: str) -> str:
     chart.parts.append(f'<line class="reference" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
     chart.parts += [f'<circle class="dot" cx="{chart.x(x):.1f}" cy="{chart.y(y):.1f}" r="2.6"/>' for x, y in points]
     return str(chart)
+
+
+_MANY = 15  # classes from which on a matrix is drawn closer
 
 
 def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
@@ -194,7 +226,8 @@ def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
             f'<tr><th scope="row">{escape(name)}</th>{cells}<td class="share">{row[right] / total:.1%}</td></tr>'
         )
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix"><table class="matrix"><thead><tr>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix">'
+        f'<table class="matrix{" close" if len(names) > _MANY else ""}"><thead><tr>'
         f'<th scope="col">right ↓ answered →</th>{head}<th scope="col">right</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )

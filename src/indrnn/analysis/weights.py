@@ -97,22 +97,30 @@ def untrained(config: Any, seed: int) -> nn.Module:
     return model
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
 def _share(which: torch.Tensor) -> float:
     return float(which.double().mean())
 
 
 def write(found: Weights, about: dict[str, Any], out: Path) -> str:
-    """Write weights.json and weights.png into a folder, and return a table."""
+    """Write weights.json, weights.md and weights.png into a folder, and return the table of weights.md."""
     from .runs import table
 
     write_atomically(out / "weights.json", (json.dumps({**about, **asdict(found)}, ensure_ascii=False) + "\n").encode())
     draw(found, out / "weights.png")
-    head = "layer, neurons, near 0, near 1, negative"
+    head = "layer, neurons, near 0 before, near 0, near 1 before, near 1, negative"
     rows = []
     for number, layer in enumerate(found.layers, 1):
-        shares = [f"{100 * share:.0f} %" for share in (layer.near_zero, layer.near_one, layer.negative)]
-        rows.append([number, len(layer.after), *shares])
-    return table(head, rows)
+        old = None if layer.before is None else torch.tensor(layer.before).abs()
+        earlier = ["", ""] if old is None else [_percent(_share(old < NEAR)), _percent(_share(old >= 1 - NEAR))]
+        now = [_percent(share) for share in (layer.near_zero, layer.near_one, layer.negative)]
+        rows.append([number, len(layer.after), earlier[0], now[0], earlier[1], now[1], now[2]])
+    text = table(head, rows)
+    write_atomically(out / "weights.md", (text + "\n").encode())
+    return text
 
 
 def draw(found: Weights, path: Path) -> Path:

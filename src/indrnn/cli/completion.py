@@ -55,13 +55,14 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     """What is offered after words: ["train adding-100", ...]: --steps, --lr, ..."""
     from ..recipes import ROWS, Row
     from ..training.folder import flat, plain
+    from .analyse import DEPTH, GRADIENTS, SKELETONS
     from .explore import EXPLORE
     from .fit import FIT
     from .insight import KINDS
     from .language import GENERATE
     from .predict import PREDICT
     from .prepare import NTU
-    from .runs import DEPTH, EVALUATE, GRADIENTS, REPORT, SKELETONS
+    from .runs import EVALUATE, REPORT
     from .train import DEMO, RECIPES, train_parser
 
     alike: dict[str, list[Row]] = {}  # recipes that have the same options; what is on is turned off by another word

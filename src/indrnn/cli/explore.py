@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import tyro
 
-from ..models import load_module
 from ..networks import LanguageModel
-from ..recipes import ROWS, Recipe
+from ..recipes import ROWS
 from ..recipes.adding import AddingRecipe
 from ..recipes.pixels import PixelsRecipe
+from ..recipes.skeleton import SkeletonRecipe
 from ..tokeniser import Tokeniser
-from ..training import RunFolder, Shard
 from .main import UsageError, say
+from .opened import Fitted, Opened, open_run
 from .parse import Parser
-from .runs import _with_data, best_of, recipe_of
+from .runs import with_data
 
 
 @dataclass
@@ -52,18 +54,13 @@ def explore(arguments: list[str]) -> int:
     name = options.run.resolve().name
     out = options.out or Path(f"explore-{name}.html")
     check_page(out, overwrite=options.overwrite)
-    folder = RunFolder(options.run)
-    recorded = folder.read_json(folder.config) if folder.config.exists() else {}
-    if "options" in recorded:
-        recorded, recipe = recipe_of(options.run)
-        recipe = recipe if options.data_dir is None else _with_data(recipe, options.data_dir, options.run)
-        model, which = best_of(options.run, recipe)
-        network_of(model)  # or raises, before data is read
-        samples = _samples_of(recipe, model)
-    else:  # a run of one's own task, or a saved model
-        model, which = load_module(options.run), "the saved weights"
-        samples = _noise(model)
-    about, facts = _about(recorded, folder, model, which)
+    opened = open_run(options.run, saved=True)
+    model, which = opened.best
+    network_of(model)  # or raises, before data is read
+    samples = _samples_of(opened, model, options.data_dir)
+    if isinstance(opened, Fitted):
+        model = _in_units(model, opened)
+    about, facts = _about(opened, model, which)
     path = explorer.explore(model, samples, out, title=name, about=about, facts=facts, overwrite=options.overwrite)
     if samples.note:
         say(samples.note)
@@ -71,9 +68,15 @@ def explore(arguments: list[str]) -> int:
     return 0
 
 
-def _samples_of(recipe: Recipe, model: torch.nn.Module) -> Any:
+def _samples_of(opened: Opened, model: torch.nn.Module, data_dir: Path | None) -> Any:
     from ..analysis import explorer
 
+    recipe = opened.recipe
+    if isinstance(opened, Fitted):
+        return _of_series(opened, data_dir)
+    if recipe is None:
+        return _noise(model)
+    recipe = recipe if data_dir is None else with_data(recipe, data_dir, opened.run)
     if isinstance(recipe, PixelsRecipe):
         names = ("permuted", "shrink", "validation", "split_seed", "permutation_seed", "data_dir")
         return explorer.pixels(**{name: getattr(recipe, name) for name in names})
@@ -84,22 +87,67 @@ def _samples_of(recipe: Recipe, model: torch.nn.Module) -> Any:
         if not isinstance(tokeniser, Tokeniser):
             raise UsageError("explore: the run has no tokeniser.json, which is written when it is finished")
         return explorer.text(tokeniser, recipe.length)  # type: ignore[attr-defined]
+    if not isinstance(recipe, SkeletonRecipe):
+        raise UsageError(f"explore: runs of {type(recipe).__name__} are not supported")
     try:
-        task = recipe.task()
-        batch = task.batch(0, Shard())
+        head: Any = model
+        return explorer.skeletons(recipe.task(), head.config.outputs)
     except FileNotFoundError as error:
         raise UsageError(f"the samples of this page need the run's data: {error}") from None
-    if not batch.inputs.is_floating_point() or batch.inputs.dim() != 3:
-        raise UsageError(
-            f"explore: runs of {type(recipe).__name__} are not supported yet; pixel and adding runs, and runs on "
-            "sequences of numbers, are"
-        )
-    inputs = batch.inputs.transpose(0, 1) if not model.network.batch_first else batch.inputs  # type: ignore[union-attr]
-    lengths = [inputs.shape[1]] * len(inputs) if batch.lengths is None else batch.lengths.tolist()
-    labels = [f"{number + 1}: class {target}" for number, target in enumerate(batch.target.tolist())]
-    sequences = [each[:length] for each, length in zip(inputs, lengths, strict=True)]
-    labels = labels if batch.target.dim() == 1 and not batch.target.is_floating_point() else None  # type: ignore[assignment]
-    return explorer.recorded(sequences, labels, note="Sequences of the first training batch.")
+
+
+def _of_series(opened: Fitted, data_dir: Path | None) -> Any:
+    """Series that were kept for test, or some of those that were trained on."""
+    from ..analysis import explorer
+
+    if data_dir is not None:
+        at = opened.recorded["fit"]["data"]
+        raise UsageError(f"data_dir: {opened.run} is of `indrnn fit`, and has its data at {at}")
+    try:
+        fit, fitting = opened.fit, opened.fitting
+    except OSError as error:
+        raise UsageError(f"the samples of this page need the run's data: {error}") from None
+    target, preparation = fitting.target, fitting.preparation
+    data = fit.train if fit.test is None else fit.test
+    some = data.take(_spread(len(data)))
+    assert some.y is not None
+    names = list(some.names or (f"series {number + 1}" for number in range(len(some))))
+    right: list[str | float] | None = None
+    if not target.per_step and some.y.ndim == 1:
+        right = [str(each) if target.kind == "classes" else float(each) for each in some.y.tolist()]
+    if right is not None and target.kind == "classes":
+        names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
+    which = "Training series" if fit.test is None else "Series that were kept for test"
+    channels = [*data.channels, *(f"{data.channels[i]} is there" for i in preparation.masked)]
+    samples = explorer.recorded(
+        [preparation(one) for one in some.x],
+        names,
+        None if target.classes is None else [str(each) for each in target.classes.tolist()],
+        f"{which}, standardised as the network reads them.",
+        right=right,
+        channels=channels,
+    )
+    samples.several = target.kind == "labels"
+    return samples
+
+
+def _spread(count: int, most: int = 20) -> Any:
+    """Numbers of some of so many items, evenly over all."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
+def _in_units(model: torch.nn.Module, opened: Fitted) -> torch.nn.Module:
+    """A regressor that answers in the units of the data: the network's own numbers are standardised."""
+    target = opened.fitting.target
+    if target.kind != "numbers":
+        return model
+    model = copy.deepcopy(model)
+    output: Any = model.output
+    with torch.no_grad():
+        scale, mean = (torch.tensor(each, dtype=output.weight.dtype) for each in (target.scale, target.mean))
+        output.weight.mul_(scale.unsqueeze(1))
+        output.bias.mul_(scale).add_(mean)
+    return model
 
 
 def _noise(model: torch.nn.Module) -> Any:
@@ -118,17 +166,18 @@ def _noise(model: torch.nn.Module) -> Any:
     return samples
 
 
-def _about(
-    recorded: dict[str, Any], folder: RunFolder, model: torch.nn.Module, which: str
-) -> tuple[str, list[tuple[str, str, str]]]:
+def _about(opened: Opened, model: torch.nn.Module, which: str) -> tuple[str, list[tuple[str, str, str]]]:
     """A line about a run, and its facts."""
     from ..analysis.explorer.program import program_of
     from ..analysis.report import UNKNOWN, duration, headline, value_of
 
     layers = program_of(model).layers
+    recorded, folder = opened.recorded, opened.folder
     row = ROWS.get(str(recorded.get("recipe")))
     facts: list[tuple[str, str, str]] = []
-    test = folder.read_json(folder.result).get("test") if folder.result.exists() else None
+    scores = opened.run / "scores.json"  # of `indrnn fit`
+    measured = scores if scores.exists() else folder.result
+    test = folder.read_json(measured).get("test") if measured.exists() else None
     if reached := headline(test or {}):
         paper = f"paper: {row.value}" if row and row.value not in UNKNOWN else ""
         facts.append((f"test {reached[0].removeprefix('test_')}", value_of(*reached), paper))
@@ -138,5 +187,7 @@ def _about(
     facts.append(("parameters", f"{sum(each.numel() for each in model.parameters()):,}", ""))
     if lines := folder.read_metrics():
         facts.append(("training", duration(lines[-1].get("seconds")), f"{lines[-1]['step']:,} steps"))
-    kind = recorded.get("recipe") or type(model).__name__
-    return f"Recipe {kind}, with {which}. Give it something to read, and see what every neuron keeps of it.", facts
+    kind = f"Recipe {recorded['recipe']}" if recorded.get("recipe") else type(model).__name__
+    if isinstance(opened, Fitted):
+        kind = f"`indrnn fit` of {Path(recorded['fit']['data']).name}"
+    return f"{kind}, with {which}. Give it something to read, and see what every neuron keeps of it.", facts

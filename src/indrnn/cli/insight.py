@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
+from torch import Tensor
 
+from ..baselines import BaselineRNN
 from ..layers.bound import EPSILON
-from ..recipes import Recipe
-from ..training import RunFolder, Task
-from ..training.options import check_count
+from ..networks import Plain
+from ..recipes.adding import AddingRecipe
+from ..tasks.adding import adding_batch
+from ..training import RunFolder, Shard, generator
+from ..training.evaluation import measure
+from ..training.folder import machine
+from ..training.options import check_count, check_positive, check_seed
 from ..training.processes import Processes, choose_device
 from .main import UsageError, say
+from .opened import check_free, open_run
 from .parse import Parser
-from .runs import _check_free, _with_data, best_of, recipe_of
 
 Bounds = tuple[float, float]
 
@@ -52,7 +58,7 @@ class WeightsOptions:
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     out: Path | None = None
-    """Where weights.json and weights.png go; results/insight/NAME if none is given."""
+    """Where weights.json, weights.md and weights.png go; results/insight/NAME if none is given."""
     bins: int = 40
     """Of each histogram."""
     overwrite: bool = False
@@ -87,6 +93,34 @@ class AblateOptions:
 
 
 @dataclass
+class DistilOptions:
+    """Train an IndRNN to give the outputs of a run's RNN (or LSTM, GRU) on the adding problem, and compare the two.
+
+    The error is the relative difference of the outputs over all steps, on sequences that were not trained on. Beside it
+    stand the errors of both on the run's test sequences, with the run's own output layer.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """The folder of a finished run of a recurrent baseline on the adding problem."""
+    out: Path | None = None
+    """Where distil.json and distil.png go; results/insight/NAME if none is given."""
+    layers: int = 3
+    """Of the IndRNN."""
+    hidden_size: int = 128
+    """Neurons of each layer."""
+    steps: int = 3000
+    """Of training."""
+    lr: float = 2e-3
+    """The largest learning rate."""
+    seed: int = 0
+    """Of the weights and the sequences."""
+    threads: int | None = None
+    """CPU threads; None leaves it to PyTorch."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+@dataclass
 class ComplexityOptions:
     """Draw the time of a training step over the length of a sequence, from what `indrnn bench layer` measured."""
 
@@ -105,20 +139,20 @@ def _memory(arguments: list[str]) -> int:
     memory.check_epsilon(options.epsilon)
     memory.check_bounds(options.bounds)
     check_count("items", options.items, 0)
-    opened = _Opened(options.run, options.out, "memory", options.overwrite)
+    output = _Output(options.run, options.out, "memory", options.overwrite)
     measures = None
     if options.items:
-        task = opened.task(options.data_dir)
-        model = opened.model.to(choose_device(options.device, Processes()))
+        task = output.opened.task(options.data_dir)
+        model = output.model.to(choose_device(options.device, Processes()))
 
         def measures() -> None:
             for _ in neurons.some(task, model, options.items):
                 pass
 
-    opened.prepare()
-    found = memory.memory(opened.model, epsilon=options.epsilon, bounds=options.bounds, run=measures)
-    say(memory.write(found, opened.about, opened.out))
-    return opened.say_drawn("memory")
+    output.prepare()
+    found = memory.memory(output.model, epsilon=options.epsilon, bounds=options.bounds, run=measures)
+    say(memory.write(found, output.about, output.out))
+    return output.say_drawn("memory")
 
 
 def _weights(arguments: list[str]) -> int:
@@ -126,14 +160,23 @@ def _weights(arguments: list[str]) -> int:
     check_count("bins", options.bins)
     from ..analysis import weights
 
-    opened = _Opened(options.run, options.out, "weights", options.overwrite)
-    opened.prepare()
-    before: torch.nn.Module | None = weights.untrained(opened.recipe.model_config(), opened.recipe.seed)
-    if "init_from" in opened.recorded:
-        before = None
-        say(f"{options.run} began with the weights of {opened.recorded['init_from']}: shown after training alone")
-    say(weights.write(weights.weights(opened.model, before, bins=options.bins), opened.about, opened.out))
-    return opened.say_drawn("weights")
+    output = _Output(options.run, options.out, "weights", options.overwrite)
+    output.prepare()
+    before = None
+    if "init_from" in output.opened.recorded:
+        say(
+            f"{options.run} began with the weights of {output.opened.recorded['init_from']}: shown after training alone"
+        )
+    else:
+        try:
+            before = output.opened.untrained()
+        except OSError as error:
+            say(f"shown after training alone: what it began with follows from its data ({error})")
+        else:
+            if before is None:
+                say("shown after training alone: what it began with is known to its own program alone")
+    say(weights.write(weights.weights(output.model, before, bins=options.bins), output.about, output.out))
+    return output.say_drawn("weights")
 
 
 def _ablate(arguments: list[str]) -> int:
@@ -144,19 +187,19 @@ def _ablate(arguments: list[str]) -> int:
     memory.check_bounds(options.bounds)
     check_count("items", options.items)
     check_count("controls", options.controls, 0)
-    opened = _Opened(options.run, options.out, "ablate", options.overwrite)
-    task = opened.task(options.data_dir)
-    opened.prepare()
+    output = _Output(options.run, options.out, "ablate", options.overwrite)
+    task = output.opened.task(options.data_dir)
+    output.prepare()
     found = ablate.ablate(
-        opened.model.to(choose_device(options.device, Processes())),
+        output.model.to(choose_device(options.device, Processes())),
         task,
         items=options.items,
         epsilon=options.epsilon,
         bounds=options.bounds,
         controls=options.controls,
     )
-    say(ablate.write(found, opened.about, opened.out))
-    return opened.say_drawn("ablate")
+    say(ablate.write(found, output.about, output.out))
+    return output.say_drawn("ablate")
 
 
 def _complexity(arguments: list[str]) -> int:
@@ -164,36 +207,80 @@ def _complexity(arguments: list[str]) -> int:
     from ..analysis import complexity
 
     found = complexity.curves(options.measured)
-    _check_free(options.out, "complexity", options.overwrite)
+    check_free(options.out, "complexity", options.overwrite)
     RunFolder(options.out).prepare()
     say(complexity.write(found, {"from": options.measured.name}, options.out))
     say(f"drawn in {options.out / 'complexity.png'}")
     return 0
 
 
-class _Opened:
-    """A run of independent neurons, and the folder that is to be written to."""
+def _distil(arguments: list[str]) -> int:
+    options = DISTIL(arguments)
+    for name in ("layers", "hidden_size", "steps"):
+        check_count(name, getattr(options, name))
+    if options.threads is not None:
+        check_count("threads", options.threads)
+    check_seed(options.seed)
+    check_positive("lr", options.lr)
+    opened = open_run(options.run)
+    if not isinstance(opened.recipe, AddingRecipe):
+        raise UsageError(f"run must be of the adding problem, and {options.run} is not; indrnn.distil takes any data")
+    out = options.out or Path("results/insight") / options.run.resolve().name
+    check_free(out, "distil", options.overwrite)
+    teacher: Any = opened.best[0]
+    if not isinstance(teacher.network, BaselineRNN):
+        raise UsageError(
+            f"run must be of an RNN, LSTM or GRU, and {options.run} is of {type(teacher.network).__name__}"
+        )
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    RunFolder(out).prepare()
+    about = {**opened.about, "asked": shlex.join(["indrnn", "analyse", "distil", *arguments])}
+    say(_distilled(teacher, opened.recipe, options, about, out))
+    say(f"drawn in {out / 'distil.png'}")
+    return 0
 
-    recorded: dict[str, Any]
-    recipe: Recipe
+
+def _distilled(teacher: Any, recipe: AddingRecipe, options: DistilOptions, about: dict[str, Any], out: Path) -> str:
+    from ..analysis.distillation import InPlace, distil, write
+
+    def data(number: int) -> tuple[Tensor, Tensor]:
+        return adding_batch(recipe.length, recipe.batch_size, generator(options.seed, "distil", number))
+
+    def readout(h: Tensor) -> Tensor:
+        answer: Tensor = teacher.output(h[-1]).squeeze(-1)
+        return answer
+
+    # As the recipes' IndRNN: the neurons of the last layer begin with a memory of the whole sequence
+    config = Plain(hidden_size=options.hidden_size, layers=options.layers, norm=None)
+    config = replace(config, gamma=2.0, long_memory=True, epsilon=0.5)
+    given: dict[str, Any] = {"steps": options.steps, "lr": options.lr, "seed": options.seed}
+    found = distil(teacher.network, data, config=config, readout=readout, **given)
+    rows: list[dict[str, Any]] = []
+    for name, network, error in (("RNN", teacher.network, None), ("IndRNN", found.model, found.error)):
+        with torch.no_grad():
+            test = measure(recipe.task().test(InPlace(network, teacher.output), Shard()), Processes()) or {}
+        count = sum(each.numel() for each in network.parameters() if each.requires_grad)
+        rows.append({"network": name, "parameters": count, "error": error, "test_MSE": test["test_mse"]})
+    sizes = {"layers": options.layers, "hidden_size": options.hidden_size}
+    return write(found, rows, {**about, **sizes, **given, "machine": machine()}, out)
+
+
+class _Output:
+    """A run of independent neurons, and the folder that is to be written to."""
 
     def __init__(self, run: Path, out: Path | None, name: str, overwrite: bool) -> None:
         from ..analysis.neurons import layers_of
 
-        self.run = run
-        self.recorded, self.recipe = recipe_of(run)
+        self.opened = open_run(run)
         self.out = out or Path("results/insight") / run.resolve().name
-        _check_free(self.out, name, overwrite)
-        self.model, _ = best_of(run, self.recipe)
+        check_free(self.out, name, overwrite)
+        self.model, _ = self.opened.best
+        self.about = self.opened.about
         try:
             layers_of(self.model)
         except ValueError as error:
             raise UsageError(f"run: {run}: {error}") from None
-        self.about = {"run": run.resolve().name, "command": shlex.join(self.recorded["command"])}
-
-    def task(self, data_dir: Path | None) -> Task:
-        """Its data."""
-        return _with_data(self.recipe, data_dir, self.run).task()
 
     def prepare(self) -> None:
         """Make the folder, once everything else is there and before any work is done."""
@@ -206,6 +293,7 @@ class _Opened:
 
 
 MEMORY, WEIGHTS = Parser("analyse memory", MemoryOptions), Parser("analyse weights", WeightsOptions)
+DISTIL = Parser("analyse distil", DistilOptions)
 ABLATE, COMPLEXITY = Parser("analyse ablate", AblateOptions), Parser("analyse complexity", ComplexityOptions)
 
 
@@ -223,6 +311,7 @@ KINDS = {
     "memory": Kind(MEMORY, _memory, "draw how long each neuron remembers, by its weight and as measured"),
     "weights": Kind(WEIGHTS, _weights, "draw histograms of the recurrent weights before and after training"),
     "ablate": Kind(ABLATE, _ablate, "measure a run without the neurons of a range of memory, layer by layer"),
+    "distil": Kind(DISTIL, _distil, "train an IndRNN to give the outputs of a run's RNN on the adding problem"),
     "complexity": Kind(COMPLEXITY, _complexity, "draw the time against LSTM over T, from `indrnn bench layer`", "FILE"),
 }
 """By name."""

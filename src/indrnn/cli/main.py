@@ -24,7 +24,7 @@ commands:
   evaluate RUN [DATA]  measure the best weights of a run again; language models with --dynamic too; fitted runs on DATA
   generate RUN         write text with a language model, from --prompt or standard input
   report RUN ...       gather runs of a task into small JSON files, a picture and a table; --html FILE: into one page
-  analyse KIND         draw how gradients flow: over time and depth in trained runs, or by depth alone
+  analyse KIND         draw what a run's network has learnt: memory, weights, gradients, what the task needs
   explore RUN          write a page in which a run's network can be looked into, neuron by neuron, in any browser
   bench KIND           measure speed and memory here, beside LSTM, GRU, SRU, minGRU and more
   completion SHELL     print a completion script for bash, zsh or fish
@@ -51,7 +51,7 @@ COMMANDS = {
     "evaluate": "runs",
     "generate": "language",
     "report": "runs",
-    "analyse": "runs",
+    "analyse": "analyse",
     "explore": "explore",
     "bench": "bench",
     "completion": "completion",

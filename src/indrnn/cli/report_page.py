@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..models import load_module
 from ..recipes import ROWS, Recipe
 from ..recipes.adding import AddingRecipe
+from ..recipes.language import PennRecipe, TextRecipe
 from ..recipes.pixels import PixelsRecipe
-from ..tasks.adding import BASELINE, adding_batch
-from ..tasks.files import is_here
-from ..tasks.pixels import CLASSES, MNIST, SIDE, TRAINING_IMAGES, Pixels
-from ..training import RunFolder, generator
+from ..recipes.skeleton import SkeletonRecipe
+from ..tasks.adding import BASELINE
+from ..tasks.pixels import SIDE, TRAINING_IMAGES
+from ..tokeniser import NAMES
 from ..training.folder import defaults, flat, plain
 from .main import UsageError, say
-from .runs import best_of, recipe_of
+from .opened import Fitted, Opened, open_run
 
 if TYPE_CHECKING:
     from ..analysis.report import Reported
 
 _TEST_IMAGES = 10_000
-_SOME = 1000  # test images without --full
-_BATCHES = 10  # of training, for gradient flow
 _QUIET = ("type", "data_dir", "input_size", "sequence_length")
 """Options that say nothing by themselves: places on a disk, and what a task says."""
 
@@ -44,44 +43,87 @@ def write(runs: tuple[Path, ...], out: Path, *, full: bool, data_dir: Path | Non
 
 
 def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
-    from ..analysis.report import UNKNOWN, read_run
+    from ..analysis.report import read_run
+    from .report_answers import look_into
+
+    opened = open_run(run)
+    missing = []
+    model: torch.nn.Module | None
+    try:
+        model, _ = opened.best
+    except (OSError, ValueError) as error:  # of a run that has no weights yet
+        model = None
+        missing = [str(error)]
+    reported = read_run(run, name=run.resolve().name, model=model, missing=missing, **_described(opened))
+    if isinstance(opened, Fitted):
+        reported.result = {**reported.result, "test": _scores(run)}
+    if model is not None:
+        look_into(reported, opened, full, data_dir)
+    return reported
+
+
+def _described(opened: Opened) -> dict[str, Any]:
+    """Task, data and metric of a run, in words."""
+    from ..analysis.report import UNKNOWN
     from ..analysis.runs import own_page
 
-    folder = RunFolder(run)
-    name = run.resolve().name
-    if not folder.config.exists():
-        raise UsageError(f"runs must be folders of runs, and {run} holds no config.json")
-    if "options" not in folder.read_json(folder.config):
-        lines = folder.read_metrics()
-        metric = own_page(lines).metric if lines else "loss"
-        model = load_module(run) if folder.weights.exists() and folder.model.exists() else None
-        about = folder.read_json(folder.config).get("task")
-        data = f"As the task says of itself: {about}." if about else "The run says nothing of it."
-        return read_run(run, name=name, task="a task of its own", data=data, metric=metric, model=model)
-    recorded, recipe = recipe_of(run)
+    recipe, recorded = opened.recipe, opened.recorded
+    if recipe is None:
+        lines = opened.folder.read_metrics()
+        about = {"metric": own_page(lines).metric if lines else "loss"}
+        told = recorded.get("task")
+        if isinstance(opened, Fitted):
+            return {**about, **_of_fit(recorded["fit"], told or {})}
+        data = f"As the task says of itself: {told}." if told else "The run says nothing of it."
+        return {**about, "task": "a task of its own", "data": data}
     row = ROWS.get(str(recorded["recipe"]))
-    try:
-        model, _ = best_of(run, recipe)
-    except FileNotFoundError as error:  # of a run that has no weights yet
-        model, missing = None, [str(error)]
-    else:
-        missing = []
     page = recipe.page
-    reported = read_run(
-        run,
-        name=name,
-        recipe=recorded["recipe"],
-        metric=page.metric,
-        older=page.older,
-        model=model,
-        paper=(row.value, row.paper.removesuffix(", quicker")) if row and row.value not in UNKNOWN else None,
-        changed=_changed(recipe, row.recipe if row else None),
-        missing=missing,
-        **_described(recipe, recorded),
-    )
-    if model is not None:
-        _look_into(reported, recipe, full, data_dir)
-    return reported
+    return {
+        "recipe": recorded["recipe"],
+        "metric": page.metric,
+        "older": page.older,
+        "paper": (row.value, row.paper.removesuffix(", quicker")) if row and row.value not in UNKNOWN else None,
+        "changed": _changed(recipe, row.recipe if row else None),
+        **_of_recipe(recipe, recorded),
+    }
+
+
+def _of_fit(asked: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    name = Path(asked["data"]).name
+    parts = {"train": "to train on", "validation": "held back to choose the best weights by"}
+    counts = [f"{told[part]['series']:,} {use}" for part, use in parts.items() if told.get(part)]
+    features = told.get("train", {}).get("features")
+    read = f" of {features} features" if features else ""
+    return {
+        "task": f"{name}, by `indrnn fit`",
+        "changed": _asked(asked),
+        "data": f"{name}: series{read}; {', '.join(counts) or 'sizes not known'}.",
+    }
+
+
+def _asked(asked: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Options of `fit` that were given."""
+    from .fit import FitOptions
+
+    usual = {field.name: field.default for field in fields(FitOptions)}
+    names = [name for name in asked if name not in ("data", "test", "reading") and asked[name] != usual.get(name)]
+    return [(name, str(asked[name]), "by the data" if usual[name] is None else str(usual[name])) for name in names]
+
+
+def _scores(run: Path) -> dict[str, Any]:
+    """What `fit` has measured on the series kept for test, and the naive answers beside it; nothing without a test."""
+    path = run / "scores.json"
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["test"]
+    naive = found.pop("naive", {})
+    low, high = found.pop("accuracy_interval", (None, None))
+    if low is not None and high is not None:
+        found["accuracy, 95 % interval"] = f"{low:.1%} to {high:.1%}"
+    for name, numbers in naive.items():
+        first = next(iter(numbers))
+        found[f"{first}, answering naively ({name})"] = f"{numbers[first]:.4g}"
+    return found
 
 
 def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]:
@@ -96,8 +138,7 @@ def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]
     ]
 
 
-def _described(recipe: Recipe, recorded: dict[str, Any]) -> dict[str, Any]:
-    """Task and data in words."""
+def _of_recipe(recipe: Recipe, recorded: dict[str, Any]) -> dict[str, Any]:
     if isinstance(recipe, PixelsRecipe):
         steps = (SIDE // recipe.shrink) ** 2
         order = "a fixed random order" if recipe.permuted else "rows from the top"
@@ -115,47 +156,32 @@ def _described(recipe: Recipe, recorded: dict[str, Any]) -> dict[str, Any]:
             "and in the test.",
             "reference": (BASELINE, "always answering 1"),
         }
-    about = recorded.get("task")
+    about = recorded.get("task") or {}
+    if isinstance(recipe, SkeletonRecipe) and "train" in about:
+        samples = recipe.samples
+        parts = {
+            "train": "to train on",
+            "validation": "kept back to choose the best weights by",
+            "test": "for the test",
+        }
+        counts = [f"{about[part]['items']:,} {use}" for part, use in parts.items() if part in about]
+        return {
+            "task": f"actions of skeletons ({recipe.title})",
+            "data": f"{recipe.title}: {about['frames']['shape'][0]:,} frames of {about['joints']['count']} joints. "
+            f"Recordings: {', '.join(counts)}. A sample is {samples.frames} frames of one, and the network reads "
+            f"{', '.join(samples.features)}.",
+        }
+    if isinstance(recipe, (PennRecipe, TextRecipe)) and "train" in about:
+        name = NAMES[recipe.unit]
+        own = recipe.text.name if isinstance(recipe, TextRecipe) and recipe.text else "a text"
+        text = "the Penn Treebank" if isinstance(recipe, PennRecipe) else own
+        sizes = [about[part]["tokens"] for part in ("train", "validation", "test")]
+        return {
+            "task": f"the next {name} of {text}",
+            "metric": "perplexity" if recipe.unit == "word" else "bpc",
+            "data": f"{sizes[0]:,} {name}s of {text} to train on, {sizes[1]:,} kept back to choose the best weights, "
+            f"{sizes[2]:,} for the test; a vocabulary of {about['classes']:,}. Read in {recipe.batch_size} streams "
+            f"side by side, {recipe.length} {name}s at a time.",
+        }
     data = f"As the task says of itself: {about}." if about else "The run says nothing more of it."
     return {"task": f"{recipe.page.name} ({type(recipe).__name__})", "data": data}
-
-
-def _look_into(reported: Reported, recipe: Recipe, full: bool, data_dir: Path | None) -> None:
-    """What a model answers, and how gradients flow in it, where the data is at hand."""
-    from ..analysis.gradients import gradient_flow
-    from ..analysis.report import confusion
-
-    model = reported.model
-    assert model is not None
-    if isinstance(recipe, AddingRecipe):
-        x, right = adding_batch(recipe.length, 200, generator(recipe.seed, "picture"))
-        with torch.inference_mode():
-            answers = torch.cat([model(part)[0].squeeze(-1) for part in x.split(50, dim=1)])
-        reported.answers = list(zip(right.tolist(), answers.tolist(), strict=True))
-        return
-    if not isinstance(recipe, PixelsRecipe):
-        reported.missing.append("Answers are shown for pixel and adding runs.")
-        return
-    given = data_dir if data_dir is not None else recipe.data_dir
-    if not is_here(MNIST, given):
-        reported.missing.append("The confusion matrix needs MNIST, which is not here (--data-dir, INDRNN_DATA).")
-        return
-    task = replace(recipe, data_dir=given).task()
-    count = task._size("test") if full else min(_SOME, task._size("test"))
-    right, answered = _answers(model, task, count)
-    names = [str(digit) for digit in range(CLASSES)]
-    rest = "" if full else "; all with --full"
-    reported.confusion = confusion(right, answered, CLASSES), names, f"the first {count:,} test images{rest}"
-    if full:
-        reported.gradients = gradient_flow(model, task, min(_BATCHES, task.steps_per_epoch))
-
-
-def _answers(model: torch.nn.Module, task: Pixels, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The right classes of the first test images, and the model's."""
-    right, answered = [], []
-    with torch.inference_mode():
-        for items in torch.arange(count).split(250):
-            batch = task._take("test", items, len(items), len(items))
-            right.append(batch.target)
-            answered.append(model(batch.inputs)[0].argmax(1))
-    return torch.cat(right), torch.cat(answered)

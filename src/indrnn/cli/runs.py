@@ -1,4 +1,4 @@
-"""The commands that look at runs: evaluate, report, analyse."""
+"""The commands that look at runs: evaluate and report."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from typing import Any
 import torch
 import tyro
 
-from ..layers.bound import recurrent_weights
 from ..models import from_plain, load_module
 from ..recipes import Recipe
-from ..recipes.skeleton import SkeletonRecipe
 from ..recipes.types import TYPES
 from ..training import RunFolder, Shard
 from ..training.checkpoint import write_atomically
@@ -76,7 +74,7 @@ def evaluate(arguments: list[str]) -> int:
     if options.data is not None or options.resample:
         raise UsageError(f"DATA and resample are for runs of `indrnn fit`, and {options.run} is of a recipe")
     recorded, recipe = recipe_of(options.run)
-    recipe = _with_data(recipe, options.data_dir, options.run)
+    recipe = with_data(recipe, options.data_dir, options.run)
     about = {"recipe": recorded["recipe"], "command": shlex.join(["indrnn", "evaluate", *arguments])}
     if options.dynamic:
         from .language import evaluate_dynamically
@@ -152,7 +150,8 @@ def write_numbers(out: Path | None, numbers: dict[str, Any]) -> None:
         say(f"written to {out}")
 
 
-def _with_data(recipe: Recipe, data_dir: Path | None, run: Path) -> Recipe:
+def with_data(recipe: Recipe, data_dir: Path | None, run: Path) -> Recipe:
+    """A recipe that reads its data from this folder, where one is given."""
     if data_dir is None:
         return recipe
     if not hasattr(recipe, "data_dir"):
@@ -257,152 +256,4 @@ def _pages() -> dict[str, Any]:
     return {kind.page.name: kind for kind in TYPES.values() if hasattr(kind, "page")}
 
 
-# ---- analyse
-
-
-@dataclass
-class GradientsOptions:
-    """Draw how gradients flow back over time and depth, as the paper's figure 5, and write the numbers beside it.
-
-    Each run's best weights see training batches as in training, and stay as they are.
-    """
-
-    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Folders of runs of recipes; those of one task at the same training accuracy, for a fair comparison."""
-    out: Path = Path("results/gradients")
-    """Where gradients.json and gradients.png go."""
-    batches: int | None = None
-    """Batches to take the mean over; an epoch if none is given, or 100 where the data have no end."""
-    device: str = "auto"
-    """cpu, cuda, ...; auto takes a GPU where there is one."""
-    data_dir: Path | None = None
-    """The folder of the data; INDRNN_DATA or a cache if none is given."""
-    overwrite: bool = False
-    """Replace what is there."""
-
-
-@dataclass
-class DepthOptions:
-    """Measure the gradients at the first and last block of plain, residual and dense networks, untrained."""
-
-    out: Path = Path("results/depth")
-    """Where depth.json and depth.png go."""
-    seeds: int = 5
-    """Seeds to take the mean over."""
-    overwrite: bool = False
-    """Replace what is there."""
-
-
-@dataclass
-class SkeletonsOptions:
-    """Draw samples of the recordings that a run was trained on, and which actions it takes for others at test."""
-
-    run: tyro.conf.Positional[Path]
-    """The folder of a run of a skeleton recipe."""
-    out: Path = Path("results/skeleton")
-    """Where samples.png, confusion.json and confusion.png go."""
-    data_dir: Path | None = None
-    """The folder of the data; INDRNN_DATA or a cache if none is given."""
-    overwrite: bool = False
-    """Replace what is there."""
-
-
-GRADIENTS, DEPTH = Parser("analyse gradients", GradientsOptions), Parser("analyse depth", DepthOptions)
-SKELETONS = Parser("analyse skeletons", SkeletonsOptions)
-
-
-def analyse(arguments: list[str]) -> int:
-    """Look into trained models."""
-    from .insight import KINDS
-
-    if arguments[:1] in (["--help"], ["-h"]):
-        say(f"usage: indrnn analyse {{gradients,depth,skeletons,{','.join(KINDS)}}} [OPTIONS]\n")
-        say("  gradients RUN ...  draw how gradients flow over time and depth in trained networks")
-        say("  depth              measure how they reach the first layers of deep networks before any training")
-        say("  skeletons RUN      draw sampled skeletons, and the confusion matrix of a run")
-        for name, kind in KINDS.items():
-            say(f"  {f'{name} {kind.takes}':<17}  {kind.about}")
-        return 0
-    if arguments and arguments[0] in KINDS:
-        return KINDS[arguments[0]].run(arguments[1:])
-    if arguments[:1] == ["depth"]:
-        return _analyse_depth(arguments[1:])
-    if arguments[:1] == ["skeletons"]:
-        return _analyse_skeletons(arguments[1:])
-    if arguments[:1] != ["gradients"]:
-        known = ", ".join(KINDS)
-        raise UsageError(
-            f"analyse needs the name of an analysis: gradients, with the folders of runs, depth, skeletons, {known}"
-        )
-    options = GRADIENTS(arguments[1:])
-    if not options.runs:
-        raise UsageError("analyse gradients needs the folders of runs")
-    from ..analysis import gradients
-
-    if options.batches is not None:
-        check_count("batches", options.batches)
-    _check_free(options.out, "gradients", options.overwrite)
-    flows = []
-    for run in options.runs:
-        recorded, recipe = recipe_of(run)
-        model, _ = best_of(run, recipe)
-        task: Any = _with_data(recipe, options.data_dir, run).task()
-        model = model.to(choose_device(options.device, Processes()))
-        batches = options.batches or getattr(task, "steps_per_epoch", 100)
-        size = task.batch(0, Shard()).total
-        say(f"{run}: {batches} batches of {size}")
-        flow = gradients.gradient_flow(model, task, batches)
-        about = {
-            "name": run.name,
-            "indrnn": next(recurrent_weights(model), None) is not None,
-            "batches": batches,
-            "batch_size": size,
-        }
-        flows.append({**about, "command": shlex.join(recorded["command"]), **flow})
-    say(f"drawn in {gradients.write(flows, options.out)}")
-    return 0
-
-
-def _analyse_depth(arguments: list[str]) -> int:
-    options = DEPTH(arguments)
-    check_count("seeds", options.seeds)
-    from ..analysis import depth
-
-    _check_free(options.out, "depth", options.overwrite)
-    RunFolder(options.out).prepare()
-    say(depth.write(depth.measure(options.seeds), options.seeds, options.out))
-    return 0
-
-
-def _analyse_skeletons(arguments: list[str]) -> int:
-    options = SKELETONS(arguments)
-    from ..analysis import skeletons
-
-    recorded, recipe = recipe_of(options.run)
-    if not isinstance(recipe, SkeletonRecipe):
-        raise UsageError(f"run must be of a skeleton recipe, and {options.run} is not")
-    for name in ("samples", "confusion"):
-        _check_free(options.out, name, options.overwrite)
-    model, _ = best_of(options.run, recipe)
-    task = replace(recipe, data_dir=options.data_dir).task()
-    if "test" not in task.data:
-        raise UsageError(f"run must have recordings for test, and {options.run} has none")
-    RunFolder(options.out).prepare()
-    drawn = ["confusion.png"]
-    if task.joints.bones:
-        skeletons.draw_samples(task, options.out / "samples.png")
-        drawn.append("samples.png")
-    counts = skeletons.confusion(task, model)
-    about = {"run": options.run.name, "recipe": recorded["recipe"], "command": shlex.join(recorded["command"])}
-    skeletons.write_confusion(counts, about, options.out)
-    say(f"{counts.trace()} of {counts.sum()} recordings right; drawn in {options.out}: {', '.join(drawn)}")
-    return 0
-
-
-def _check_free(out: Path, name: str, overwrite: bool) -> None:
-    there = [path.name for path in (out / f"{name}.json", out / f"{name}.png") if path.exists()]
-    if there and not overwrite:
-        raise UsageError(f"out: {out} holds {', '.join(there)} already; replace them with --overwrite")
-
-
-__all__ = ["analyse", "evaluate", "report"]
+__all__ = ["evaluate", "report"]

@@ -157,6 +157,11 @@ class SkeletonRecipe:
         check_seed(self.split_seed, "split_seed")
 
     @property
+    def title(self) -> str:
+        """What the set is called."""
+        return _TITLES[self.protocol]
+
+    @property
     def _ntu(self) -> bool:
         return self.protocol.startswith("ntu")
 

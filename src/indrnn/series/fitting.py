@@ -114,7 +114,7 @@ class Fitting:
         task = self.task()
         longest = np.argsort([len(one) for one in task.train.x])[-self.plan.batch_size :]
         model = self.model()
-        batch = task.of_series(longest.tolist())
+        batch = task.take("train", longest.tolist())
         model.train()
         seconds = []
         with torch.random.fork_rng(devices=[]):

@@ -111,9 +111,12 @@ class SeriesTask:
         target = batch.target[:, rows] if self.per_step else batch.target[rows]
         return SeriesBatch(batch.inputs[:, rows], target, count, len(items), lengths, weights)
 
-    def of_series(self, items: Sequence[int]) -> SeriesBatch:
-        """A batch of these training series, as they are."""
-        return collate(self.train, items, self.per_step)
+    def take(self, split: str, items: Sequence[int]) -> SeriesBatch:
+        """A batch of these series of "train" or "validation", by their numbers, as they are."""
+        part = {"train": self.train, "validation": self.validation}[split]
+        if part is None:
+            raise ValueError("split must be train: no series were held back for validation")
+        return collate(part, items, self.per_step)
 
     def _items_of(self, step: int) -> Tensor:
         epoch, at = divmod(step, self.steps_per_epoch)

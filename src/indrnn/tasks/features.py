@@ -49,6 +49,21 @@ def width(features: tuple[Feature, ...], joints: Joints, bodies: int) -> int:
     return bodies * sum(each[feature] for feature in features)
 
 
+def names_of(features: tuple[Feature, ...], joints: Joints, bodies: int) -> list[str]:
+    """What each number of a frame is; joints and bones are counted from 1."""
+    of_joints = [f"joint {joint + 1}" for joint in range(joints.count)]
+    told = {"coordinates": "", "relative": ", from the centre", "differences": ", change", "velocities": ", velocity"}
+    found = []
+    for feature in features:
+        if feature == "distances":
+            own = [f"joint {joint + 1} to line {line + 1}" for line, joint in joints.distances]
+        else:
+            things = of_joints if feature in told else [f"bone {bone + 1}" for bone in range(len(joints.bones))]
+            own = [f"{thing} {axis}{told.get(feature, '')}" for thing in things for axis in "xyz"]
+        found += [f"{name}, body {body + 1}" if bodies > 1 else name for body in range(bodies) for name in own]
+    return found
+
+
 def check_features(features: tuple[str, ...], joints: Joints) -> None:
     """Raise for features that these joints do not have."""
     for feature, needed in (("distances", joints.lines), ("bones", joints.bones)):

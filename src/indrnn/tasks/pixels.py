@@ -148,10 +148,11 @@ class Pixels(TensorTask):
             images = means.round().to(torch.uint8).squeeze(1)
         return images.flatten(1)
 
-    def _take(self, split: str, items: Tensor, count: int, total: int) -> Batch:
+    def take(self, split: str, items: Tensor) -> Batch:
+        """See `TensorTask.take`; without a shift."""
         pixels, labels = self._of(split, items)
         x = pixels.t().unsqueeze(-1).to(torch.float32, memory_format=torch.contiguous_format)
-        return Batch(x.mul_(1 / 128).sub_(1), labels, count, total)
+        return Batch(x.mul_(1 / 128).sub_(1), labels, len(items), len(items))
 
 
 def _shifts(height: int, width: int, most: int, place: Tensor | None) -> Tensor:

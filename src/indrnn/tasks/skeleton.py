@@ -194,6 +194,12 @@ class SkeletonTask(TensorTask):
         recordings, target = self._of("train", items[rows])
         return Batch(self.inputs(recordings, where[:, rows], turns, shown), target, count, len(items))
 
+    def take(self, split: str, items: Tensor) -> Batch:
+        """See `TensorTask.take`: the frame in the middle of each part of a recording, without turns."""
+        recordings, target = self._of(split, items)
+        where = torch.full((self.samples.frames, len(items)), 0.5, dtype=torch.float64)
+        return Batch(self.inputs(recordings, where), target, len(items), len(items))
+
     def bodies(self, items: Tensor, where: Tensor, turns: Tensor | None = None, shown: Tensor | None = None) -> Tensor:
         """Samples of recordings, placed and turned.
 
@@ -233,7 +239,7 @@ class SkeletonTask(TensorTask):
             draws: samples of each recording.
         """
         device = next(model.parameters()).device
-        items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, self._size(split)))
+        items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, self.size(split)))
         recordings, target = self._of(split, items)
         total: Tensor | float = 0.0
         for draw in range(draws):
@@ -247,7 +253,7 @@ class SkeletonTask(TensorTask):
 
     def _measure(self, model: nn.Module, split: str, shard: Shard, prefix: str = "") -> Iterator[Measured]:
         draws = self.samples.draws if split == "test" else self.samples.validation_draws
-        for number in range(shard.index, -(-self._size(split) // self.batch_size), shard.count):
+        for number in range(shard.index, -(-self.size(split) // self.batch_size), shard.count):
             mean, target = self.log_probabilities(model, split, number, draws)
             right = (mean.argmax(1) == target).double().mean()
             yield {f"{prefix}loss": F.nll_loss(mean, target), f"{prefix}accuracy": right}, len(target)

@@ -192,26 +192,29 @@ class TensorTask:
         about = {"type": type(self).__name__, "batch_size": self.batch_size, "seed": self.seed, "loss": loss}
         return about | {name: _about(data) for name, data in self.data.items()}
 
-    def _size(self, split: str) -> int:
+    def size(self, split: str) -> int:
+        """Items of "train", "validation" or "test"; 0 where there are none."""
+        if split not in self.data:
+            return 0
         data = self.data[split]
         return len(data) if isinstance(data, _Items) else len(data[0])
 
     @property
     def steps_per_epoch(self) -> int:
         """Batches in an epoch."""
-        return -(-self._size("train") // self.batch_size)
+        return -(-self.size("train") // self.batch_size)
 
     def batch(self, step: int, shard: Shard) -> Batch:
         """See `Task.batch`."""
         items = self._items_of(step)
         rows, count = rows_of(shard, len(items))
-        return self._take("train", items[rows], count, len(items))
+        return replace(self.take("train", items[rows]), count=count, total=len(items))
 
     def _items_of(self, step: int) -> Tensor:
         """The items of a step's batch."""
         epoch, at = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
-            order = torch.randperm(self._size("train"), generator=generator(self.seed, "order", epoch))
+            order = torch.randperm(self.size("train"), generator=generator(self.seed, "order", epoch))
             self._order = epoch, order
         return self._order[1][at * self.batch_size : (at + 1) * self.batch_size]
 
@@ -219,9 +222,10 @@ class TensorTask:
         data = self.data[split]
         return data.take(items) if isinstance(data, _Items) else tuple(tensor[items] for tensor in data)
 
-    def _take(self, split: str, items: Tensor, count: int, total: int) -> Batch:
+    def take(self, split: str, items: Tensor) -> Batch:
+        """A batch of these items of "train", "validation" or "test", by their numbers, as a model reads it."""
         inputs, target, *lengths = self._of(split, items)
-        return Batch(inputs, target, count, total, lengths[0] if lengths else None)
+        return Batch(inputs, target, len(items), len(items), lengths[0] if lengths else None)
 
     def _output(self, model: nn.Module, batch: Batch) -> Tensor:
         extra: dict[str, Any] = {} if batch.lengths is None else {"lengths": batch.lengths}
@@ -233,11 +237,11 @@ class TensorTask:
         return self._loss(self._output(model, batch), batch.target)
 
     def _measure(self, model: nn.Module, split: str, shard: Shard, prefix: str = "") -> Iterator[Measured]:
-        size = self._size(split)
+        size = self.size(split)
         device = next(model.parameters()).device
         for number in range(shard.index, -(-size // self.batch_size), shard.count):
             items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, size))
-            batch = self._take(split, items, len(items), len(items)).to(device)
+            batch = self.take(split, items).to(device)
             output = self._output(model, batch)
             means: dict[str, Tensor | float] = {f"{prefix}loss": self._loss(output, batch.target)}
             if self.classifies:

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.analysis.explorer import adding, explore, recorded, text
+from indrnn.analysis.explorer import Body, adding, explore, recorded, text
 from indrnn.cli import main
 from indrnn.models import Head, Plain
 from indrnn.networks import LanguageModel, PlainIndRNN
+from indrnn.networks.front import Front
 from indrnn.tokeniser import Tokeniser
 
 ROOT = Path(__file__).parents[3]
@@ -194,4 +195,31 @@ def test_labels_of_strangers_run_nothing(browser: Any, tmp_path: Path) -> None:
     assert page.evaluate("view.run.T") == 6
     assert page.locator("#title").text_content() == evil
     assert page.locator("img").count() == 0
+    assert wrong == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_skeletons_move_as_they_are_read(browser: Any, tmp_path: Path, width: int) -> None:
+    evil = "<script>alert(1)</script>"
+    front = Front(Plain(None, 5, 2), 7, (4,), (3,), (2,)).sized(7, 9)
+    model = Head(front, 27).build().eval()
+    sequences = [torch.randn(9, 7), torch.randn(6, 7)]
+    classes = [evil] * 26 + ["a class of a long name that has no room beside others"]
+    samples = recorded(sequences, [evil, "b"], classes, right=[evil, "b"], channels=[evil] * 7, body=Body(2, ((0, 1),)))
+    page, wrong = opened(browser, explore(model, samples, tmp_path / "page.html", title=evil), width=width)
+    assert page.locator(".body .joint").count() == 2
+    assert page.locator(".body .bone").count() == 1
+    assert "right is <script>" in page.locator("#summary").text_content()
+    place = "document.querySelector('.body .bone').getAttribute('x1')"
+    last = page.evaluate(place)
+    page.evaluate("(view.t = 1, renderStep())")
+    assert page.evaluate(place) != last
+    page.get_by_label("Drawn", exact=True).select_option("6")
+    assert page.locator("#input .key").count() == 1
+    page.get_by_label("Sequence", exact=True).select_option("1")
+    assert page.evaluate("[view.run.T, view.run.inputs]") == [3, 6]
+    with torch.no_grad():
+        expected = model(sequences[1].unsqueeze(1))[0][0].double().softmax(0)
+    torch.testing.assert_close(probabilities(page), expected, rtol=0, atol=1e-4)
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
     assert wrong == []

@@ -14,6 +14,7 @@ import indrnn
 from indrnn.analysis.explorer.program import program_of, recurrent_states
 from indrnn.models import AnyNetwork, Dense, Head, Plain, Residual
 from indrnn.networks import LanguageModel
+from indrnn.networks.front import Front
 from indrnn.networks.heads import Kind, Pool
 
 from ...conftest import ACTIVATIONS
@@ -182,3 +183,23 @@ def test_where_inputs_come_from() -> None:
             assert sum(piece["size"] for piece in layer.sources) == columns
             for piece in layer.sources:
                 assert "layer" not in piece or layers[piece["layer"]].size == piece["size"]
+
+
+@needs_node
+@pytest.mark.parametrize("strides", [(1, 1), (2, 3)], ids=["every step", "strided"])
+def test_a_network_behind_convolutions(strides: tuple[int, int]) -> None:
+    """As `indrnn fit` trains them: the layers see one step for every `stride` of the input."""
+    x = sequences()
+    inner = [Plain(None, 5, 2, bidirectional=both) for both in (False, True)]
+    fronts = [Front(network, INPUTS, (4, 3), (3, 2), strides) for network in inner]
+    models = [settled(Head(front.sized(INPUTS, T), 4).build(), x) for front in fronts]
+    length = fronts[0].steps(T)
+    for model, answers in zip(models, run(models, x), strict=True):
+        with torch.no_grad():
+            right = model(x)[0]
+        states = recurrent_states(model, x)
+        for b, (answer, found) in enumerate(answers):
+            torch.testing.assert_close(answer[-1], right[b], rtol=1e-4, atol=1e-4)
+            for ours, theirs in zip(found, states, strict=True):
+                assert len(ours) == length
+                torch.testing.assert_close(ours, theirs[:, b], rtol=1e-4, atol=1e-4)

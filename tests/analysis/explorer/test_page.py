@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from indrnn.analysis.explorer import Samples, adding, explore, page_of, pixels, recorded
+from indrnn.analysis.explorer import Body, Samples, adding, explore, page_of, pixels, recorded, text
 from indrnn.analysis.explorer.page import LARGEST
 from indrnn.layers.bound import EPSILON
-from indrnn.models import Head, Plain, Residual
+from indrnn.models import Head, Language, Plain, Residual
+from indrnn.networks.front import Front
+from indrnn.tokeniser import Tokeniser
 
 from ..pages import assert_one_file
 
@@ -132,3 +134,46 @@ def test_what_cannot_be_shown(tmp_path: Path) -> None:
 def test_recorded_sequences_are_as_many_as_fit() -> None:
     samples: Samples = recorded([torch.randn(10_000, 4) for _ in range(7)])
     assert len(samples.sequences) == len(samples.input["samples"]) == 5
+
+
+def test_what_goes_with_recorded_sequences() -> None:
+    body = Body(2, ((0, 1),))
+    x = [torch.randn(5, 7), torch.randn(3, 7)]
+    found = recorded(x, ["one", EVIL], ["a", EVIL], right=["a", EVIL], channels=[EVIL] * 7, body=body)
+    data, _ = content(page_of(model_of(7, 2), found, EVIL))
+    assert [sample["right"] for sample in data["input"]["samples"]] == ["a", EVIL]
+    assert data["input"]["body"] == {"joints": 2, "bones": [[0, 1]], "bodies": 1}
+    assert data["input"]["channels"] == [EVIL] * 7
+    assert data["length"] == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sequences": [torch.ones(3, 2), torch.ones(3, 4)]}, "2 features as the first, got 4"),
+        ({"sequences": [torch.tensor([[1.0, math.nan]])]}, "finite"),
+        ({"right": ["a", "b"]}, "right must be as many as sequences, 1"),
+        ({"channels": ["a"]}, "channels must be as many as features, 2"),
+        ({"body": Body(1, ())}, "body must have at most 0 joints"),
+    ],
+)
+def test_recorded_sequences_that_cannot_be(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recorded(**{"sequences": [torch.ones(3, 2)]} | given)
+
+
+def test_memory_is_compared_with_the_steps_behind_a_stride() -> None:
+    front = Front(Plain(None, 4, 1), 2, (3,), (3,), (4,)).sized(2, 10)
+    data, _ = content(page_of(Head(front, 2).build(), recorded([torch.randn(10, 2)]), "run"))
+    assert data["length"] == 3
+
+
+def test_a_vocabulary_is_text() -> None:
+    """Words of a text, such as </script>, whatever they are."""
+    tokeniser = Tokeniser("word", ("<eos>", "<unk>", EVIL, "</script>"))
+    model = Language(Plain(4, 4, 1), 4).build().eval()
+    page = page_of(model, text(tokeniser, 5), EVIL)
+    data, _ = content(page)
+    assert data["input"]["tokens"] == list(tokeniser.tokens)
+    assert data["classes"][2:] == [EVIL, "</script>"]
+    assert page.count("</script>") == 3  # of the page itself

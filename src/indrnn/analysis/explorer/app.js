@@ -80,8 +80,9 @@ function renderAll() {
 function renderStep() {
   byId("step").value = view.t;
   byId("step").setAttribute("aria-valuetext", `step ${view.t + 1} of ${view.run.T}`);
-  byId("steps").textContent = `${data.kind === "text" ? "token" : "step"} ${view.t + 1} of ${view.run.T}`;
-  source.read(view.t);
+  const each = view.run.stride > 1 ? `, ${view.run.stride} of the input each` : "";
+  byId("steps").textContent = `${data.kind === "text" ? "token" : "step"} ${view.t + 1} of ${view.run.T}${each}`;
+  source.read(Math.min(view.run.inputs - 1, view.t * view.run.stride));
   Answer.render();
   if (!data.classes) Answer.history();
   States.cursor();
@@ -121,16 +122,21 @@ const Answer = {
     const final = network.program.whole && view.t < view.run.T - 1 ? " (of the whole sequence)" : "";
     if (!probabilities) {
       byId("answer").textContent = Array.from(outputs, (value) => number(value, 4)).join(", ");
-      const right = view.right == null ? "" : `; right is ${number(view.right, 4)}`;
+      const right = view.right == null ? "" : `; right is ${typeof view.right === "number" ? number(view.right, 4) : view.right}`;
       byId("summary").textContent = `The answer after ${view.t + 1} of ${view.run.T} steps${right}${final}.`;
       return;
     }
     const order = probabilities.map((_, i) => i).sort((a, b) => probabilities[b] - probabilities[a]);
     const shown = probabilities.length <= 12 ? probabilities.map((_, i) => i) : order.slice(0, 12);
     const best = order[0];
-    byId("answer").textContent = data.classes[best];
+    const several = network.program.output.several;
+    const held = order.filter((i) => probabilities[i] > 0.5).map((i) => data.classes[i]);
+    byId("answer").textContent = several ? held.join(", ") || "none" : data.classes[best];
+    byId("answer").classList.toggle("long", byId("answer").textContent.length > 12);
+    const sure = several ? "" : `${percent(probabilities[best])} sure `;
+    const right = view.right == null ? "" : `; right is ${view.right}`;
     byId("summary").textContent =
-      data.kind === "text" ? `comes next with ${percent(probabilities[best])}.` : `${percent(probabilities[best])} sure after ${view.t + 1} of ${view.run.T} steps${final}.`;
+      data.kind === "text" ? `comes next with ${percent(probabilities[best])}.` : `${sure}after ${view.t + 1} of ${view.run.T} steps${right}${final}.`;
     const rows = shown.map((i) => ({
       name: data.classes[i],
       share: probabilities[i],
@@ -150,8 +156,8 @@ const Answer = {
       const series = Array.from({ length: network.outputs }, (_, o) => ({
         values: Array.from({ length: rows }, (_, t) => view.run.answers[t * network.outputs + o]),
       }));
-      if (view.right != null) series.push({ values: new Array(rows).fill(view.right), kind: "right" });
-      const label = "The answer as the sequence is read" + (view.right == null ? "" : ", and the right one, dashed");
+      if (typeof view.right === "number") series.push({ values: new Array(rows).fill(view.right), kind: "right" });
+      const label = "The answer as the sequence is read" + (typeof view.right === "number" ? ", and the right one, dashed" : "");
       host.replaceChildren(element("p", { class: "small" }, `${label}.`), lines(series, { T: rows, label, at: view.t }));
       return;
     }
@@ -163,7 +169,7 @@ const Answer = {
     const many = network.outputs > 20;
     const names = element("div", { class: "names", "aria-hidden": "true" }, ...(many ? [] : data.classes.map((name) => element("span", {}, name))));
     host.replaceChildren(
-      element("p", { class: "small" }, "Probabilities as the sequence is read, from dark (0 %) to yellow (100 %)"),
+      element("p", { class: "small" }, `Probabilities as the sequence is read, from dark (0 %) to yellow (100 %)${many ? "; a row for each class, the first at the top" : ""}`),
       element("div", { class: "named" }, names, element("div", { class: "over" }, canvas, element("div", { class: "now" }))),
     );
     canvas.addEventListener("click", (event) => goTo(event, canvas));

@@ -8,6 +8,7 @@
 //   residual   x + body(x)
 //   dense      x beside body(x)
 //   embedding  token numbers (T, 1) to vectors
+//   convolution  over this step and those before it, norm, relu; with a stride, ⌈T / stride⌉ rows are left
 const Engine = (() => {
   const ACTIVATIONS = {
     relu: (z) => (z > 0 ? z : z === z ? 0 : z),
@@ -82,12 +83,12 @@ const Engine = (() => {
      * input: (T, features), row after row. without: {layer, neuron}, whose state is held at 0. before: the result of a
      * run of the same input, of which the parts below that neuron are taken and not computed again.
      *
-     * Returns T; answers (T, outputs), what would be answered were this step the last, or (1, outputs) where an answer
+     * Returns T, the steps that the layers see, one for `stride` steps of the input; answers (T, outputs), what would be answered were this step the last, or (1, outputs) where an answer
      * needs the whole sequence; and for each layer states h and drives, what enters the recurrence, both (T, size).
      */
     run(input, { without = null, before = null } = {}) {
-      const T = input.length / this.program.inputs;
-      const result = { T, states: [], drives: [], features: [] };
+      let T = input.length / this.program.inputs;
+      const result = { inputs: T, stride: 1, states: [], drives: [], features: [] };
       let x = input;
       let changed = !before || !without;
       for (const [number, node] of this.program.nodes.entries()) {
@@ -102,7 +103,12 @@ const Engine = (() => {
           }
         }
         result.features.push(x);
+        if (node.op === "convolution") {
+          T = Math.ceil(T / node.stride);
+          result.stride *= node.stride;
+        }
       }
+      result.T = T;
       result.answers = this._answers(x, T);
       return result;
     }
@@ -118,6 +124,8 @@ const Engine = (() => {
           return this._unit(node, x, T, result, without);
         case "linear":
           return linear(x, T, this.get(node.weight), this.get(node.bias), node.weight.shape[0]);
+        case "convolution":
+          return this._convolution(node, x, T);
         case "relu":
           return x.map(ACTIVATIONS.relu);
         case "residual":
@@ -133,6 +141,24 @@ const Engine = (() => {
         default:
           throw new Error(`no such node: ${node.op}`);
       }
+    }
+
+    _convolution(node, x, T) {
+      const [weight, [size, inputs, kernel]] = [this.get(node.weight), node.weight.shape];
+      const rows = Math.ceil(T / node.stride);
+      const y = new Float32Array(rows * size);
+      for (let row = 0; row < rows; row++) {
+        for (let o = 0; o < size; o++) {
+          let sum = 0;
+          for (let k = 0; k < kernel; k++) {
+            const t = row * node.stride - (kernel - 1) + k;
+            if (t < 0) continue; // before the first step there are zeros
+            for (let i = 0; i < inputs; i++) sum += weight[(o * inputs + i) * kernel + k] * x[t * inputs + i];
+          }
+          y[row * size + o] = sum;
+        }
+      }
+      return this._norm(node.norm, y, rows, size).map(ACTIVATIONS.relu);
     }
 
     _unit(node, x, T, result, without) {
@@ -208,7 +234,9 @@ const Engine = (() => {
     answer(run, t = run.T - 1) {
       const row = Math.min(t, run.answers.length / this.outputs - 1) * this.outputs;
       const outputs = run.answers.subarray(row, row + this.outputs);
-      return { outputs, probabilities: this.program.output.classes ? softmax(outputs) : null };
+      const { classes, several } = this.program.output;
+      const probabilities = several ? Array.from(outputs, ACTIVATIONS.sigmoid) : classes ? softmax(outputs) : null;
+      return { outputs, probabilities };
     }
   }
 

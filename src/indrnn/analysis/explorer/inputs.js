@@ -326,37 +326,80 @@ const Inputs = {
   // ---- recorded samples
   recorded(card, data, give) {
     const plot = element("div", {});
+    const figure = element("div", { class: "body" });
     let current = 0;
+    let first = 0; // of the features that are drawn
+    const SHOWN = 6;
     const features = data.features;
     const names = Object.fromEntries(data.samples.map((sample, i) => [i, sample.label]));
-    const rows = (index) => Float32Array.from(data.samples[index].values);
+    const sequences = data.samples.map((sample) => Float32Array.from(sample.values));
+    const channel = (f) => (data.channels ? data.channels[f] : `feature ${f + 1}`);
+
+    const chooser = choice("Sequence", names, "0", show);
+    const select = chooser.querySelector("select");
 
     function show(index) {
       current = Number(index);
-      give(rows(current), names[current]);
+      select.value = String(current);
+      give(sequences[current], names[current], data.samples[current].right ?? null);
     }
 
-    card.append(
-      element("h2", {}, "Recorded sequences"),
-      element("p", { class: "small" }, data.note),
-      choice("Sequence", names, "0", show),
-      plot,
-    );
+    /** The bodies of a sequence in one frame, on a scale that holds all of its frames. */
+    function bodies(t) {
+      const { joints, bones, bodies: count } = data.body;
+      const values = sequences[current];
+      const place = (step, joint, axis) => values[step * features + 3 * joint + axis];
+      const all = [0, 1].map((axis) => {
+        const found = [];
+        for (let step = 0; step < values.length / features; step++) {
+          for (let joint = 0; joint < joints * count; joint++) found.push(place(step, joint, axis));
+        }
+        return [found.reduce((a, b) => Math.min(a, b)), found.reduce((a, b) => Math.max(a, b))];
+      });
+      const span = Math.max(all[0][1] - all[0][0], all[1][1] - all[1][0]) || 1;
+      const [width, height, margin] = [520, 260, 14];
+      const scale = (height - 2 * margin) / span;
+      const x = (joint) => width / 2 + scale * (place(t, joint, 0) - (all[0][0] + all[0][1]) / 2);
+      const y = (joint) => height / 2 - scale * (place(t, joint, 1) - (all[1][0] + all[1][1]) / 2);
+      const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, class: "lines", role: "img", "aria-label": `The skeleton in frame ${t + 1}` });
+      for (let body = 0; body < count; body++) {
+        const own = Array.from({ length: joints }, (_, joint) => joint + body * joints);
+        if (own.every((joint) => [0, 1, 2].every((axis) => place(t, joint, axis) === 0))) continue; // it is not there
+        for (const [one, two] of bones.map((bone) => bone.map((joint) => joint + body * joints))) {
+          svg.append(element("line", { x1: x(one), y1: y(one), x2: x(two), y2: y(two), class: "bone" }));
+        }
+        for (const joint of own) svg.append(element("circle", { cx: x(joint), cy: y(joint), r: 3, class: "joint" }));
+      }
+      return svg;
+    }
+
+    card.append(element("h2", {}, "Recorded sequences"), element("p", { class: "small" }, data.note), element("div", { class: "controls" }, chooser));
+    if (data.body) card.append(figure);
+    if (features > SHOWN) {
+      const groups = Object.fromEntries(
+        Array.from({ length: Math.ceil(features / SHOWN) }, (_, i) => [SHOWN * i, `${channel(SHOWN * i)} to ${channel(Math.min(features, SHOWN * (i + 1)) - 1)}`]),
+      );
+      card.append(element("div", { class: "controls" }, choice("Drawn", groups, "0", (value) => {
+        first = Number(value);
+        read(Math.min(view.run.inputs - 1, view.t * view.run.stride));
+      })));
+    }
+    card.append(plot);
+
+    function read(t) {
+      const values = sequences[current];
+      const T = values.length / features;
+      const last = Math.min(features, first + SHOWN);
+      const series = Array.from({ length: last - first }, (_, f) => ({
+        values: Array.from({ length: T }, (_, step) => values[step * features + first + f]),
+        kind: `series${f}`,
+      }));
+      const label = `${series.length} of ${features} features over ${T} steps`;
+      const legend = series.map((each, f) => element("span", { class: `key ${each.kind}` }, channel(first + f)));
+      plot.replaceChildren(lines(series, { T, at: t, label }), element("p", { class: "small keys" }, ...legend));
+      if (data.body) figure.replaceChildren(bodies(t));
+    }
     show(0);
-    return {
-      sample: show,
-      sequence: rows,
-      read(t) {
-        const values = rows(current);
-        const T = values.length / features;
-        const shown = Math.min(features, 12);
-        const series = Array.from({ length: shown }, (_, f) => ({
-          values: Array.from({ length: T }, (_, step) => values[step * features + f]),
-          kind: f ? "faint" : "",
-        }));
-        const label = `The first ${shown} of ${features} features over ${T} steps`;
-        plot.replaceChildren(lines(series, { T, at: t, label }), element("p", { class: "small" }, `${label}.`));
-      },
-    };
+    return { sample: show, sequence: (index) => sequences[index], read };
   },
 };

@@ -323,8 +323,8 @@ const Neuron = {
     const best = before.probabilities.indexOf(Math.max(...before.probabilities));
     const now = after.probabilities.indexOf(Math.max(...after.probabilities));
     const [first, second] = [percent(before.probabilities[best]), percent(after.probabilities[best])];
-    const turned = now === best ? "" : ` The answer turns into ${data.classes[now]}, ${percent(after.probabilities[now])}.`;
-    return element("p", {}, `${data.classes[best]}: ${first} with it, `, element("strong", {}, second), ` without it.${turned}`);
+    const turned = now === best ? "" : ` The answer turns into “${data.classes[now]}”, ${percent(after.probabilities[now])}.`;
+    return element("p", {}, `“${data.classes[best]}”: ${first} with it, `, element("strong", {}, second), ` without it.${turned}`);
   },
 
   /** Over all samples, one after the other, so that the page stays alive. */

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ...layers.bound import EPSILON
+from ...networks.front import FrontNetwork
 from ..html import embedded_json, escape, fill, source, write_page
 from ..memory import BOUNDS, steps_of
-from .program import program_of, recurrent_states
+from .program import network_of, program_of, recurrent_states
 from .samples import Samples
 
 LARGEST = 4_000_000
@@ -70,13 +71,18 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
         classes = samples.classes or [str(number) for number in range(outputs)]
         if len(classes) != outputs:
             raise ValueError(f"classes must be as many as the model's, {outputs}, got {len(classes)}")
+    if samples.several:
+        program.output["several"] = True
+    network = network_of(model)
+    # A strided front leaves fewer steps, which memory is compared with
+    length = network.config.steps(samples.length) if isinstance(network, FrontNetwork) else samples.length
     data = {
         "title": title,
         "about": about,
         "facts": [[*fact, *[""] * (3 - len(fact))] for fact in facts],
         "kind": samples.kind,
-        "length": samples.length,
-        "bounds": [bound * samples.length for bound in BOUNDS],
+        "length": length,
+        "bounds": [bound * length for bound in BOUNDS],
         "input": samples.input,
         "classes": classes,
         "activity": activity,

@@ -116,7 +116,8 @@ function lines(series, { T, at = null, label, height = 150, marks = [] }) {
     svg.append(element("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick)));
   }
   for (const tick of ticks(1, T, 6).filter(Number.isInteger)) {
-    svg.append(element("text", { x: x(tick - 1), y: height - 6, "text-anchor": "middle" }, number(tick, 6)));
+    const anchor = x(tick - 1) > width - right - 12 ? "end" : "middle"; // at the edge it would be cut off
+    svg.append(element("text", { x: x(tick - 1), y: height - 6, "text-anchor": anchor }, number(tick, 6)));
   }
   for (const mark of marks) {
     svg.append(element("line", { x1: x(mark), x2: x(mark), y1: top, y2: height - bottom, class: "mark" }));

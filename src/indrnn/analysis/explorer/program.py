@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ...layers.indrnn import IndRNN
 from ...layers.norm import SequenceBatchNorm, StepBatchNorm
 from ...networks.dense import DenseIndRNN
+from ...networks.front import FrontNetwork
 from ...networks.heads import SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
 from ...networks.language import LanguageModel
 from ...networks.network import Network
@@ -80,14 +81,16 @@ class Program:
 
 def network_of(model: nn.Module) -> nn.Module:
     """The network in a model; raise where it is not one whose neurons are independent."""
-    network = getattr(model, "network", None)
-    if not isinstance(model, (*HEADS, LanguageModel)) or not isinstance(network, (Network, IndRNN)):
+    network: Any = getattr(model, "network", None)
+    inner = network.network if isinstance(network, FrontNetwork) else network
+    if not isinstance(model, (*HEADS, LanguageModel)) or not isinstance(inner, (Network, IndRNN)):
         name = type(model).__name__ if network is None else f"{type(model).__name__} of {type(network).__name__}"
         raise ValueError(
             "model must be a classifier, regressor or language model around a plain, residual or dense IndRNN "
             f"or an IndRNN layer, got {name}"
         )
-    return network
+    found: nn.Module = network
+    return found
 
 
 def program_of(model: nn.Module) -> Program:
@@ -118,6 +121,7 @@ def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     if isinstance(network, IndRNN):
         with torch.no_grad():
             return _layer_states(network, model.embedding(inputs) if isinstance(model, LanguageModel) else inputs)
+    network = network.network if isinstance(network, FrontNetwork) else network
     assert isinstance(network, Network)
     found: dict[int, Tensor] = {}
     hooks = []
@@ -180,7 +184,24 @@ class _Writer:
         return {"op": "linear", "weight": self.reference(module.weight), "bias": bias}
 
     def network(self, network: nn.Module) -> list[Node]:
-        self._sources = [{"name": "input", "size": network.input_size}]
+        if isinstance(network, FrontNetwork):
+            before = self._front(network)
+            return before + self._recurrent(network.network, f"convolution {len(before)}")
+        return self._recurrent(network, "input")
+
+    def _front(self, front: FrontNetwork) -> list[Node]:
+        return [
+            {
+                "op": "convolution",
+                "weight": self.reference(convolution.weight),  # type: ignore[arg-type]
+                "stride": stride,
+                "norm": self._norm(norm),
+            }
+            for convolution, norm, stride in zip(front.convolutions, front.norms, front.config.strides, strict=True)
+        ]
+
+    def _recurrent(self, network: nn.Module, reads: str) -> list[Node]:
+        self._sources = [{"name": reads, "size": network.input_size}]
         if isinstance(network, IndRNN):
             return self._stack(network)
         if isinstance(network, PlainIndRNN):

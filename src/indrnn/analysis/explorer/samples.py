@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from ...tasks.adding import adding_batch
+from ...tasks.features import names_of
 from ...tasks.files import is_here
 from ...tasks.pixels import CLASSES, MNIST, SIDE, Pixels, read_mnist
+from ...tasks.skeleton import SkeletonTask
 from ...tokeniser import NAMES, Tokeniser
 from ...training.task import generator
 
@@ -36,6 +38,8 @@ class Samples:
     """The recorded ones as the model reads them, (T, features) each: what neurons do in them is measured."""
     classes: list[str] | None = None
     """Names of the classes; numbers if None."""
+    several: bool = False
+    """Whether the classes are labels of which several may hold at once."""
     note: str | None = None
     """What a user should be told."""
 
@@ -72,7 +76,7 @@ def pixels(
     found = images[kept], labels[kept]
     task = Pixels((images[:2], labels[:2]), found, validation=1, **options)
     # As the test batch of a task: scaled and ordered as in training
-    batch = task._take("test", torch.arange(len(kept)), len(kept), len(kept))
+    batch = task.take("test", torch.arange(len(kept)))
     samples.sequences = list(batch.inputs.unbind(1))
     for image, label in zip(*found, strict=True):
         content = base64.b64encode(image.numpy().tobytes()).decode()
@@ -108,6 +112,38 @@ def text(tokeniser: Tokeniser, length: int = 50) -> Samples:
     return Samples("text", length, given, classes=names)
 
 
+@dataclass(frozen=True)
+class Body:
+    """Skeletons in the first features of a sequence: x, y and z of each joint, body after body."""
+
+    joints: int
+    bones: tuple[tuple[int, int], ...]
+    bodies: int = 1
+
+
+def skeletons(task: SkeletonTask, classes: int) -> Samples:
+    """Recordings of a skeleton task that it is not trained on, where it has such: of one action after the other.
+
+    Args:
+        task: the recordings.
+        classes: how many actions the model tells apart.
+    """
+    split = next(name for name in ("validation", "test", "train") if task.size(name))
+    _, labels = task.data[split]
+    of_action = [(labels == label).nonzero().flatten().tolist() for label in labels.unique().tolist()]
+    items = [own[round_] for round_ in range(_SHOWN) for own in of_action if round_ < len(own)][:_SHOWN]
+    batch = task.take(split, torch.tensor(items))
+    right = [f"action {label + 1}" for label in batch.target.tolist()]
+    body = None
+    if task.samples.features[0] == "coordinates" and task.joints.bones:
+        body = Body(task.joints.count, task.joints.bones, task.recordings.frames.shape[1])
+    names = [f"recording {number + 1}: {action}" for number, action in enumerate(right)]
+    note = f"Samples of {task.samples.frames} frames of recordings for {split}."
+    channels = names_of(task.samples.features, task.joints, task.recordings.frames.shape[1])
+    actions = [f"action {number + 1}" for number in range(classes)]
+    return recorded(list(batch.inputs.unbind(1)), names, actions, note, right=right, channels=channels, body=body)
+
+
 def _byte(number: int) -> str:
     return chr(number) if 32 <= number < 127 or number in (9, 10) else f"\\x{number:02x}"
 
@@ -117,6 +153,10 @@ def recorded(
     labels: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
     note: str = "",
+    *,
+    right: Sequence[str | float] | None = None,
+    channels: Sequence[str] | None = None,
+    body: Body | None = None,
 ) -> Samples:
     """Sequences of any data, (T, features) each, with what they are called; as many as fit into a page are taken.
 
@@ -125,21 +165,46 @@ def recorded(
         labels: what each is called; by number if None.
         classes: names of the model's classes, where it has some.
         note: what the page says of them.
+        right: the right answer of each, which the page shows beside the model's: a class's name, or a number.
+        channels: names of the features.
+        body: the features begin with the coordinates of a skeleton's joints, which the page draws.
     """
     if not sequences:
         raise ValueError("sequences must be at least one, got none")
     if labels is not None and len(labels) != len(sequences):
         raise ValueError(f"labels must be as many as sequences, {len(sequences)}, got {len(labels)}")
+    if right is not None and len(right) != len(sequences):
+        raise ValueError(f"right must be as many as sequences, {len(sequences)}, got {len(right)}")
+    features = sequences[0].shape[-1]
     for number, sequence in enumerate(sequences):
         if sequence.dim() != 2 or not sequence.numel():
             raise ValueError(f"sequences must be (T, features), got {tuple(sequence.shape)} for number {number}")
+        if not sequence.isfinite().all():
+            raise ValueError(f"sequences must hold finite numbers, got others in number {number}")
+        if sequence.shape[1] != features:
+            raise ValueError(
+                f"sequences must have {features} features as the first, got {sequence.shape[1]} in {number}"
+            )
+    if channels is not None and len(channels) != features:
+        raise ValueError(f"channels must be as many as features, {features}, got {len(channels)}")
+    if body is not None and 3 * body.joints * body.bodies > features:
+        raise ValueError(f"body must have at most {features // 3} joints for {features} features, got {body.joints}")
     names = list(labels) if labels is not None else [f"sequence {number + 1}" for number in range(len(sequences))]
-    taken = [sequence.detach().cpu().float() for sequence in sequences[: _fit(*sequences[0].shape)]]
-    listed = [
+    longest = max(len(sequence) for sequence in sequences)
+    taken = [sequence.detach().cpu().float() for sequence in sequences[: _fit(longest, features)]]
+    listed: list[dict[str, Any]] = [
         {"label": name, "values": [round(value, 6) for value in sequence.flatten().tolist()]}
         for name, sequence in zip(names, taken, strict=False)
     ]
-    given = {"features": taken[0].shape[1], "samples": listed, "note": note}
+    for item, answer in zip(listed, right or [], strict=False):
+        item["right"] = answer
+    given = {
+        "features": features,
+        "samples": listed,
+        "note": note,
+        "channels": None if channels is None else [*channels],
+    }
+    given["body"] = None if body is None else {**vars(body), "bones": [list(bone) for bone in body.bones]}
     longest = max(len(sequence) for sequence in taken)
     return Samples("recorded", longest, given, taken, None if classes is None else list(classes))
 

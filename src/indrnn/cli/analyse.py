@@ -1,0 +1,192 @@
+"""`indrnn analyse`: which analysis, and those of gradients and skeletons; the others are in insight.py."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from ..analysis.gradients import input_weights
+from ..layers.bound import recurrent_weights
+from ..recipes.skeleton import SkeletonRecipe
+from ..training import RunFolder, Shard
+from ..training.options import check_count
+from ..training.processes import Processes, choose_device
+from .insight import KINDS
+from .main import UsageError, say
+from .opened import check_free, open_run
+from .parse import Parser
+from .runs import best_of, recipe_of
+
+
+@dataclass
+class GradientsOptions:
+    """Draw how gradients flow back over time and depth, as the paper's figure 5, and write the numbers beside it.
+
+    Each run's best weights see training batches as in training, and stay as they are.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Folders of runs; those of one task at the same training accuracy, for a fair comparison."""
+    out: Path = Path("results/gradients")
+    """Where gradients.json and gradients.png go."""
+    batches: int | None = None
+    """Batches to take the mean over; an epoch if none is given, or 100 where the data have no end."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    data_dir: Path | None = None
+    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+@dataclass
+class DepthOptions:
+    """Measure how gradients reach the first layers.
+
+    Of a run's network on its task, layer by layer, before and after training; without a run, at the first and last
+    block of untrained plain, residual and dense networks of 6 to 100 layers.
+    """
+
+    run: tyro.conf.Positional[Path | None] = None
+    """The run's folder."""
+    out: Path | None = None
+    """Where depth.json and depth.png go; results/insight/NAME, or results/depth without a run, if none is given."""
+    seeds: int = 5
+    """Untrained networks to take the mean over."""
+    batches: int = 10
+    """Of a run: training batches to take the mean over."""
+    device: str = "auto"
+    """Of a run: cpu, cuda, ...; auto takes a GPU where there is one."""
+    data_dir: Path | None = None
+    """Of a run: the folder of the data; INDRNN_DATA or a cache if none is given."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+@dataclass
+class SkeletonsOptions:
+    """Draw samples of the recordings that a run was trained on, and which actions it takes for others at test."""
+
+    run: tyro.conf.Positional[Path]
+    """The folder of a run of a skeleton recipe."""
+    out: Path = Path("results/skeleton")
+    """Where samples.png, confusion.json and confusion.png go."""
+    data_dir: Path | None = None
+    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+GRADIENTS, DEPTH = Parser("analyse gradients", GradientsOptions), Parser("analyse depth", DepthOptions)
+SKELETONS = Parser("analyse skeletons", SkeletonsOptions)
+
+
+def analyse(arguments: list[str]) -> int:
+    """Look into trained models."""
+    if arguments[:1] in (["--help"], ["-h"]):
+        say(f"usage: indrnn analyse {{gradients,depth,skeletons,{','.join(KINDS)}}} [OPTIONS]\n")
+        say("  gradients RUN ...  draw how gradients flow over time and depth in trained networks")
+        say("  depth [RUN]        measure how they reach the first layers, of a run before and after training")
+        say("  skeletons RUN      draw sampled skeletons, and the confusion matrix of a run")
+        for name, kind in KINDS.items():
+            say(f"  {f'{name} {kind.takes}':<17}  {kind.about}")
+        return 0
+    if arguments and arguments[0] in KINDS:
+        return KINDS[arguments[0]].run(arguments[1:])
+    if arguments[:1] == ["depth"]:
+        return _analyse_depth(arguments[1:])
+    if arguments[:1] == ["skeletons"]:
+        return _analyse_skeletons(arguments[1:])
+    if arguments[:1] != ["gradients"]:
+        known = ", ".join(KINDS)
+        raise UsageError(
+            f"analyse needs the name of an analysis: gradients, with the folders of runs, depth, skeletons, {known}"
+        )
+    options = GRADIENTS(arguments[1:])
+    if not options.runs:
+        raise UsageError("analyse gradients needs the folders of runs")
+    from ..analysis import gradients
+
+    if options.batches is not None:
+        check_count("batches", options.batches)
+    check_free(options.out, "gradients", options.overwrite)
+    flows = []
+    for run in options.runs:
+        opened = open_run(run)
+        model, _ = opened.best
+        task: Any = opened.task(options.data_dir)
+        model = model.to(choose_device(options.device, Processes()))
+        batches = options.batches or getattr(task, "steps_per_epoch", 100)
+        size = task.batch(0, Shard()).total
+        say(f"{run}: {batches} batches of {size}")
+        flow = gradients.gradient_flow(model, task, batches)
+        about = {
+            "name": run.name,
+            "indrnn": next(recurrent_weights(model), None) is not None,
+            "batches": batches,
+            "batch_size": size,
+            "command": opened.about["command"],
+        }
+        flows.append({**about, **flow})
+    say(f"drawn in {gradients.write(flows, options.out)}")
+    return 0
+
+
+def _analyse_depth(arguments: list[str]) -> int:
+    options = DEPTH(arguments)
+    check_count("seeds", options.seeds)
+    check_count("batches", options.batches)
+    from ..analysis import depth
+
+    usual = Path("results/depth") if options.run is None else Path("results/insight") / options.run.resolve().name
+    out = options.out or usual
+    check_free(out, "depth", options.overwrite)
+    if options.run is None:
+        RunFolder(out).prepare()
+        say(depth.write(depth.measure(options.seeds), options.seeds, out))
+        return 0
+    opened = open_run(options.run)
+    model, _ = opened.best
+    if len(input_weights(model)) < 2:
+        raise UsageError(f"run: depth needs two layers at least, and {options.run} has one")
+    task = opened.task(options.data_dir)
+    device = choose_device(options.device, Processes())
+    before = [opened.drawn(seed).to(device) for seed in range(options.seeds)]
+    RunFolder(out).prepare()
+    found = depth.before_and_after(model.to(device), before, task, options.batches)
+    about = {**opened.about, "seeds": options.seeds, "batches": options.batches}
+    say(depth.write_run(found, about, out))
+    say(f"drawn in {out / 'depth.png'}")
+    return 0
+
+
+def _analyse_skeletons(arguments: list[str]) -> int:
+    options = SKELETONS(arguments)
+    from ..analysis import skeletons
+
+    recorded, recipe = recipe_of(options.run)
+    if not isinstance(recipe, SkeletonRecipe):
+        raise UsageError(f"run must be of a skeleton recipe, and {options.run} is not")
+    for name in ("samples", "confusion"):
+        check_free(options.out, name, options.overwrite)
+    model, _ = best_of(options.run, recipe)
+    task = replace(recipe, data_dir=options.data_dir).task()
+    if "test" not in task.data:
+        raise UsageError(f"run must have recordings for test, and {options.run} has none")
+    RunFolder(options.out).prepare()
+    drawn = ["confusion.png"]
+    if task.joints.bones:
+        skeletons.draw_samples(task, options.out / "samples.png")
+        drawn.append("samples.png")
+    counts = skeletons.confusion(task, model)
+    about = {"run": options.run.name, "recipe": recorded["recipe"], "command": shlex.join(recorded["command"])}
+    skeletons.write_confusion(counts, about, options.out)
+    say(f"{counts.trace()} of {counts.sum()} recordings right; drawn in {options.out}: {', '.join(drawn)}")
+    return 0
+
+
+__all__ = ["analyse"]

@@ -1,0 +1,158 @@
+"""What a report shows of a run's answers: a confusion matrix, numbers beside the right ones, or written text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..networks import LanguageModel
+from ..recipes.adding import AddingRecipe
+from ..recipes.pixels import PixelsRecipe
+from ..recipes.skeleton import SkeletonRecipe
+from ..tasks.adding import adding_batch
+from ..tasks.files import is_here
+from ..tasks.pixels import CLASSES, MNIST, Pixels
+from ..tokeniser import NAMES, Tokeniser
+from ..training import generator
+from .opened import Fitted, Opened
+
+if TYPE_CHECKING:
+    from ..analysis.report import Reported
+
+_SOME = 1000  # test images without --full
+_BATCHES = 10  # of training, for gradient flow
+_WRITTEN = {"char": 400, "byte": 400, "word": 80}
+"""Tokens that a language model writes for its page."""
+
+
+def look_into(reported: Reported, opened: Opened, full: bool, data_dir: Path | None) -> None:
+    """Add what a model answers, and with `full` how gradients flow in it, where the data are at hand."""
+    model, recipe = reported.model, opened.recipe
+    assert model is not None
+    given = data_dir if data_dir is not None else getattr(recipe, "data_dir", None)
+    try:
+        if isinstance(recipe, AddingRecipe):
+            _adding(reported, model, recipe)
+        elif isinstance(recipe, PixelsRecipe):
+            if not is_here(MNIST, given):
+                raise FileNotFoundError(
+                    "The confusion matrix needs MNIST, which is not here (--data-dir, INDRNN_DATA)."
+                )
+            _pixels(reported, model, replace(recipe, data_dir=given).task(), full)
+        elif isinstance(recipe, SkeletonRecipe):
+            _skeletons(reported, model, replace(recipe, data_dir=given))
+        elif isinstance(model, LanguageModel):
+            _written(reported, model)
+        elif isinstance(opened, Fitted):
+            _fitted(reported, opened)
+        else:
+            reported.missing.append("Answers are not shown: the data of this run are known to its own program alone.")
+            return
+        if full:
+            _flow(reported, model, opened, data_dir)
+    except OSError as error:  # nothing is downloaded for a report
+        reported.missing.append(str(error))
+
+
+def _flow(reported: Reported, model: nn.Module, opened: Opened, data_dir: Path | None) -> None:
+    from ..analysis.gradients import gradient_flow
+
+    task: Any = opened.task(data_dir if hasattr(opened.recipe, "data_dir") else None)
+    reported.gradients = gradient_flow(model, task, min(_BATCHES, getattr(task, "steps_per_epoch", _BATCHES)))
+
+
+def _adding(reported: Reported, model: nn.Module, recipe: AddingRecipe) -> None:
+    x, right = adding_batch(recipe.length, 200, generator(recipe.seed, "picture"))
+    with torch.inference_mode():
+        answers = torch.cat([model(part)[0].squeeze(-1) for part in x.split(50, dim=1)])
+    reported.answers = list(zip(right.tolist(), answers.tolist(), strict=True)), "fresh sequences"
+
+
+def _pixels(reported: Reported, model: nn.Module, task: Pixels, full: bool) -> None:
+    from ..analysis.report import confusion
+
+    count = task.size("test") if full else min(_SOME, task.size("test"))
+    right: list[Tensor] = []
+    answered: list[Tensor] = []
+    with torch.inference_mode():
+        for items in torch.arange(count).split(250):
+            batch = task.take("test", items)
+            right.append(batch.target)
+            answered.append(model(batch.inputs)[0].argmax(1))
+    names = [str(digit) for digit in range(CLASSES)]
+    rest = "" if full else "; all with --full"
+    counts = confusion(torch.cat(right), torch.cat(answered), CLASSES)
+    reported.confusion = counts, names, f"the first {count:,} test images{rest}"
+
+
+def _skeletons(reported: Reported, model: nn.Module, recipe: SkeletonRecipe) -> None:
+    from ..analysis.skeletons import confusion
+
+    task = recipe.task()
+    split = "test" if task.size("test") else "validation" if task.size("validation") else ""
+    if not split:
+        reported.missing.append("No recordings were kept back, so that there are no answers to show.")
+        return
+    counts = confusion(task, model, split)
+    names = [str(action) for action in range(1, len(counts) + 1)]
+    draws = task.samples.draws if split == "test" else task.samples.validation_draws
+    on = f"{task.size(split):,} recordings for {split}, by the mean of {draws} samples of each; classes are actions"
+    reported.confusion = counts.tolist(), names, on
+
+
+def _written(reported: Reported, model: LanguageModel) -> None:
+    """Text that the model writes after a line's end, twice."""
+    tokeniser = model.tokeniser
+    if not isinstance(tokeniser, Tokeniser):
+        reported.missing.append("The run has no tokeniser.json yet, so that its model cannot write.")
+        return
+    first = _line_end(tokeniser)
+    length = _WRITTEN[tokeniser.unit]
+    for seed in range(2):
+        drawn = model.stream(torch.tensor([first]), length, temperature=0.8, seed=seed)
+        text = "".join(tokeniser.decode_each(int(token) for token in drawn))
+        how = f"{length} {NAMES[tokeniser.unit]}s, temperature 0.8, seed {seed}"
+        reported.samples.append((text, how))
+
+
+def _line_end(tokeniser: Tokeniser) -> int:
+    """The token of a line's end; the first of the vocabulary, where it has none."""
+    if tokeniser.unit == "byte":
+        return ord("\n")
+    wanted = "<eos>" if tokeniser.unit == "word" else "\n"
+    return tokeniser.tokens.index(wanted) if wanted in tokeniser.tokens else 0
+
+
+def _fitted(reported: Reported, opened: Fitted) -> None:
+    """What `fit` has measured, from its files; numbers are computed again."""
+    matrix = opened.run / "confusion.json"
+    if matrix.exists():
+        found = json.loads(matrix.read_text(encoding="utf-8"))
+        on = f"the series kept for test ({found['split']})"
+        reported.confusion = found["counts"], list(found["classes"]), on
+        return
+    fit = opened.fit
+    if fit.test is None or not (opened.run / "estimator.json").exists():
+        reported.missing.append(
+            "No series were kept for test, or the run is not finished: there are no answers to show."
+        )
+        return
+    from .predict import estimator_of
+
+    estimator = estimator_of(opened.run, "cpu")
+    if estimator.target_.kind != "numbers":
+        reported.missing.append("Several labels at once have no confusion matrix.")
+        return
+    assert fit.test.y is not None
+    right, answers = (
+        np.concatenate([np.ravel(one) for one in each]).astype(np.float64)
+        for each in (fit.test.y, estimator.predict(fit.test))
+    )
+    pairs = list(zip(right.tolist(), answers.tolist(), strict=True))[:_SOME]
+    reported.answers = pairs, "numbers of series kept for test"
