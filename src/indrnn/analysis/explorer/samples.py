@@ -106,7 +106,7 @@ def text(tokeniser: Tokeniser, length: int = 50) -> Samples:
         "names": names,
         "space": tokeniser.space,
         "called": NAMES[tokeniser.unit],
-        "start": "the company said it expects to report a loss for the third quarter",
+        "start": "it was late and the rain had not stopped",
         "samples": [],
     }
     return Samples("text", length, given, classes=names)
