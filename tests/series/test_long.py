@@ -40,14 +40,13 @@ def by_hand(model: IndRNNClassifier, x: Any) -> Any:
 
 @pytest.mark.slow
 def test_without_convolutions_activations_are_recomputed() -> None:
-    X, y = series(4)
-    model = IndRNNClassifier(front=False, steps=3, lr=0.01, random_state=0).fit(X, y)
+    X, y = series(2)
+    model = IndRNNClassifier(front=False, layers=2, steps=1, lr=0.01, random_state=0).fit(X, y)
     network = model.plan_.network
     assert (network.bidirectional, network.norm) == (False, "layer")
     assert 256 <= network.recompute < 1000  # pieces of about the root of 100,000 steps
     found = model.predict_proba(X)
-    for i in (0, 1):
-        np.testing.assert_allclose(found[i], by_hand(model, X[i]), rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(found[1], by_hand(model, X[1]), rtol=2e-3, atol=2e-4)
     stream = model.stream()
     for start in range(0, T, 30_011):
         answer = stream.push(X[1, :, start : start + 30_011])
@@ -56,8 +55,8 @@ def test_without_convolutions_activations_are_recomputed() -> None:
 
 @pytest.mark.slow
 def test_with_convolutions_the_class_is_learnt() -> None:
-    X, y = series(12)
-    model = IndRNNClassifier(steps=30, random_state=0).fit(X, y)
+    X, y = series(8)
+    model = IndRNNClassifier(steps=20, random_state=0).fit(X, y)
     assert np.prod(model.plan_.network.strides) >= 256
     assert model.score(X, y) == 1
     longer = np.concatenate([X[:1], X[:1]], 2)  # and one twice as long is taken
