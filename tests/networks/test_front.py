@@ -87,6 +87,21 @@ def test_statistics_of_training_are_those_of_valid_steps(options: dict[str, Any]
     assert_close(first.running_var, 0.9 * before.running_var + 0.1 * every.var(0))
 
 
+def test_statistics_can_be_the_mean_over_batches() -> None:
+    """As they are gathered before an evaluation: momentum None."""
+    front = make(FRONTS["one"]).train()
+    norm: Any = front.norms[0]
+    norm.momentum = None
+    norm.reset_running_stats()
+    weight: Any = front.convolutions[0].weight
+    means = []
+    for scale in (1.0, 3.0):
+        front(scale * inputs())
+        padded = F.pad(scale * inputs().permute(1, 2, 0), (4, 0))
+        means.append(F.conv1d(padded, weight).mean((0, 2)))
+    assert_close(norm.running_mean, (means[0] + means[1]) / 2)
+
+
 @fronts
 @pytest.mark.parametrize("network", [None, Baseline("lstm", 5, 1)], ids=["indrnn", "lstm"])
 def test_a_sequence_in_pieces_that_strides_divide(options: dict[str, Any], network: Any) -> None:

@@ -40,7 +40,7 @@ def by_hand(model: IndRNNClassifier, x: Any) -> Any:
 
 @pytest.mark.slow
 def test_without_convolutions_activations_are_recomputed() -> None:
-    X, y = series(2)
+    X, y = series(4)
     model = IndRNNClassifier(front=False, layers=2, steps=1, lr=0.01, random_state=0).fit(X, y)
     network = model.plan_.network
     assert (network.bidirectional, network.norm) == (False, "layer")

@@ -178,7 +178,9 @@ def _normed(norm: SequenceBatchNorm, x: Tensor, lengths: Tensor | None) -> Tenso
     rows = x.flatten(0, 1) if valid is None else x[valid]  # (steps, C)
     if norm.training and len(rows) > 1:
         norm.num_batches_tracked.add_(1)
-    assert norm.momentum is not None
+    momentum = norm.momentum
+    if momentum is None:  # the mean over all batches, as `gather_statistics` takes it
+        momentum = 1 / max(1, int(norm.num_batches_tracked))
     weights = norm.running_mean, norm.running_var, norm.weight, norm.bias
-    rows = F.relu(F.batch_norm(rows, *weights, norm.training, norm.momentum, norm.eps))
+    rows = F.relu(F.batch_norm(rows, *weights, norm.training, momentum, norm.eps))
     return rows.view_as(x) if valid is None else torch.zeros_like(x).index_put((valid,), rows)
