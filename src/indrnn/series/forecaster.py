@@ -77,7 +77,7 @@ def half_widths(residuals: Array, coverage: float) -> Array:
     """
     count = len(residuals)
     rank = min(count, math.ceil((count + 1) * coverage))
-    return np.maximum.accumulate(np.sort(residuals, 0)[rank - 1], 0)  # type: ignore[no-any-return]
+    return np.maximum.accumulate(np.sort(residuals, 0)[rank - 1], 0)
 
 
 class IndRNNForecaster(Estimator):
