@@ -87,11 +87,11 @@ def table(runs: list[dict[str, Any]]) -> str:
         some = [run for run in runs if ((run["steps"] or 0), run["folds"]) == (steps, count)]
         names = [name for name in SETS if any(run["set"] == name for run in some)]
         series = {run["set"]: run["series"] for run in some}
-        option = f" --steps {steps}" if steps else ""
+        commands = dict.fromkeys(run["command"] for run in some)
         lines += [
             f"{count} folds, {f'{steps} steps' if steps else 'steps by default'}:",
             "",
-            f"    python -m indrnn.series.experiments choices{option} --folds {count} --out results/fit",
+            *(f"    {command}" for command in commands),
             "",
             "| change | " + " | ".join(f"{name} ({series[name]})" for name in names) + " |",
             "|---|" + "---|" * len(names),
