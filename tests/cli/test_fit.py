@@ -137,6 +137,7 @@ def test_a_fit_leaves_a_run_and_its_scores(call: Call, tmp_path: Path) -> None:
     assert scores["test"]["series"] == 10
     assert scores["test"]["accuracy"] == pytest.approx(right / 10)
     assert scores["train"] == 30
+    assert read(out, "result.json")["test"]["accuracy"] == scores["test"]["accuracy"]  # where `report` looks for it
     assert scores["test"]["naive"]["always down"]["accuracy"] == 0.5
     counts = read(out, "confusion.json")["counts"]
     assert np.trace(counts) == right

@@ -185,6 +185,17 @@ def test_fitting_says_what_would_be_done(problem: Problem) -> None:
     assert fitting.estimate()["seconds"] > 0
 
 
+def test_memory_of_a_batch_is_what_autograd_keeps() -> None:
+    """At least the features of each layer and step and all weights four times; twice the steps, about twice as much."""
+    X = np.random.default_rng(0).normal(size=(20, 1, 400))
+    model = IndRNNClassifier(random_state=0, front=False, hidden_size=32)
+    short, long = (model.fitting(X[..., :steps], [0, 1] * 10).estimate()["bytes"] for steps in (200, 400))
+    fitting = model.fitting(X, [0, 1] * 10)
+    weights = 4 * 4 * sum(each.numel() for each in fitting.model().parameters())
+    assert long > weights + 2 * 400 * fitting.plan.batch_size * 64 * 4  # two layers, both directions, float32
+    assert long - weights == pytest.approx(2 * (short - weights), rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("X", "y", "message"),
     [

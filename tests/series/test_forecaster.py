@@ -9,7 +9,7 @@ import pytest
 
 import indrnn
 from indrnn import IndRNNForecaster
-from indrnn.series.forecaster import find_period, naive, rolling_error, seasonal_naive
+from indrnn.series.forecaster import find_period, half_widths, naive, rolling_error, seasonal_naive
 
 
 def test_naive_forecasts_and_period() -> None:
@@ -40,6 +40,42 @@ def test_learns_what_the_season_does_not_say(tmp_path: Path, capsys: pytest.Capt
     loaded = indrnn.load(tmp_path)
     np.testing.assert_allclose(loaded.predict(), forecast, rtol=1e-6)
     np.testing.assert_allclose(loaded.predict_interval()[0], low, rtol=1e-6)
+
+
+def test_widths_of_intervals_are_ranks_of_residuals() -> None:
+    """Of 19 residuals, 90 % of 20 are 18; of 5, all. Widths never shrink with the steps ahead."""
+    draw = np.random.default_rng(0)
+    residuals = draw.random((19, 4, 2))
+    residuals[:, 2] *= 0.01
+    found = half_widths(residuals, 0.9)
+    for channel in range(2):
+        ranked = [sorted(residuals[:, step, channel])[17] for step in range(4)]
+        assert found[:, channel].tolist() == [max(ranked[: step + 1]) for step in range(4)]
+    np.testing.assert_array_equal(half_widths(residuals[:5, :1], 0.9), residuals[:5, :1].max(0))
+
+
+def test_intervals_are_in_deviations_of_the_context() -> None:
+    """A series ten times as large has intervals ten times as wide, by one and the same forecaster."""
+    y = np.sin(np.arange(80) / 3) + np.random.default_rng(0).normal(size=80) * 0.1
+    model = IndRNNForecaster(2, random_state=0, steps=5, members=1, verbose=0, hidden_size=8, period=1).fit(y)
+    (low, high), (wide_low, wide_high) = (model.predict_interval(each) for each in (y, 10 * y))
+    np.testing.assert_allclose(wide_high - wide_low, 10 * (high - low), rtol=1e-6)
+    past = y[-model.context_ :]
+    np.testing.assert_allclose(high - low, 2 * model.half_width_ * past.std(), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_intervals_cover_what_they_say() -> None:
+    """Of a season with noise, over many forecasts from later steps: 90 % asked for."""
+    draw = np.random.default_rng(0)
+    t = np.arange(700)
+    y = np.sin(2 * np.pi * t / 12) + 0.3 * draw.normal(size=700)
+    model = IndRNNForecaster(6, random_state=0, steps=150, members=1, verbose=0, hidden_size=16).fit(y[:400])
+    within = []
+    for start in range(400, 694):
+        low, high = model.predict_interval(y[:start])
+        within.append(((low[:, 0] <= y[start : start + 6]) & (y[start : start + 6] <= high[:, 0])).mean())
+    assert 0.85 < np.mean(within) < 0.98
 
 
 def test_many_series_of_several_channels() -> None:

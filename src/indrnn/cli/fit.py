@@ -304,6 +304,11 @@ class Fit:
         about = {"run": out.resolve().name, "data": self.options.data.name, "split": self.how}
         content = finite({**about, "train": len(self.train), "test": scored.numbers})
         write_atomically(out / "scores.json", (json.dumps(content, indent=2) + "\n").encode())
+        folder = RunFolder(out)
+        if folder.result.exists():  # of one network; `indrnn report` reads it there
+            figures = {name: value for name, value in content["test"].items() if isinstance(value, float)}
+            result = folder.read_json(folder.result) | {"test": figures}
+            folder.write_json(folder.result, result)
         scored.write(out, about)
 
 

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from ..layers.checks import Lengths, as_lengths, check_probability, check_size
 from ..layers.dropout import shared_dropout
 from ..layers.norm import SequenceBatchNorm
-from ..layers.padding import without_padding
+from ..layers.padding import valid_steps, without_padding
+from ..ops import timeline
+from ..ops.watched import is_watched
 from .network import last_step
 
 
@@ -151,9 +153,34 @@ class FrontNetwork(nn.Module):
             kept.append(x[len(x) - before :])
             x = convolution(x.permute(1, 2, 0)).permute(2, 0, 1).contiguous()  # (B, C, T) and back
             left = None if left is None else (left + self.config.strides[i] - 1) // self.config.strides[i]
-            x = shared_dropout(F.relu(norm(x, left)), self.config.dropout, self.training)
+            assert isinstance(norm, SequenceBatchNorm)
+            x = shared_dropout(_normed(norm, x, left), self.config.dropout, self.training)
         behind = None if state is None else state.network
         features, after = self.network(x, behind, lengths=left)
         if last:
             features = last_step(features, left, self.bidirectional)
         return features, FrontState(tuple(kept), after)
+
+
+def _normed(norm: SequenceBatchNorm, x: Tensor, lengths: Tensor | None) -> Tensor:
+    """relu(norm(x, lengths)), by torch's own batch norm over the valid steps where that can be: a third of the passes.
+
+    Args:
+        norm: the batch norm.
+        x: (T, B, C).
+        lengths: (B,), or None.
+    """
+    hooked = norm._forward_hooks or norm._forward_pre_hooks
+    if timeline().is_split or hooked or x.dtype != norm.weight.dtype or is_watched():
+        return F.relu(norm(x, lengths))
+    norm.check(x, lengths)
+    valid = valid_steps(x, lengths)
+    rows = x.flatten(0, 1) if valid is None else x[valid]  # (steps, C)
+    if norm.training and len(rows) > 1:
+        norm.num_batches_tracked.add_(1)
+    momentum = norm.momentum
+    if momentum is None:  # the mean over all batches, as `gather_statistics` takes it
+        momentum = 1 / max(1, int(norm.num_batches_tracked))
+    weights = norm.running_mean, norm.running_var, norm.weight, norm.bias
+    rows = F.relu(F.batch_norm(rows, *weights, norm.training, momentum, norm.eps))
+    return rows.view_as(x) if valid is None else torch.zeros_like(x).index_put((valid,), rows)

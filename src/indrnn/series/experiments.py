@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import time
@@ -141,14 +142,27 @@ def airline(out: Path, seeds: int) -> None:
         "seasonal naive": [rolling_error(lambda past: seasonal_naive(past, horizon, period), y, horizon, tested)],
         "IndRNNForecaster": [],
     }
+    covered = []
     for seed in range(seeds):
         model = IndRNNForecaster(horizon, random_state=seed).fit(y[:-tested])
+        for start in range(len(y) - tested, len(y) - horizon + 1):
+            low, high = model.predict_interval(y[:start])
+            actual = y[start : start + horizon]
+            covered.append(float(((low[:, 0] <= actual) & (actual <= high[:, 0])).mean()))
         rows["IndRNNForecaster"].append(
             rolling_error(lambda past, model=model: model.predict(past)[:, 0], y, horizon, tested)  # type: ignore[misc]
         )
     command = shlex.join(["python", "-m", "indrnn.series.experiments", *sys.argv[1:]])
     out.mkdir(parents=True, exist_ok=True)
-    content = {"mae": rows, "tested": tested, "horizon": horizon, "command": command, "machine": machine()}
+    intervals = {"asked": model.coverage, "covered": float(np.mean(covered))}
+    content = {
+        "mae": rows,
+        "intervals": intervals,
+        "tested": tested,
+        "horizon": horizon,
+        "command": command,
+        "machine": machine(),
+    }
     (out / "airline.json").write_text(json.dumps(content, indent=1) + "\n")
     table = [f"| {name} | {np.mean(each):.1f} ± {np.std(each):.1f} |" for name, each in rows.items()]
     page = [
@@ -163,6 +177,8 @@ def airline(out: Path, seeds: int) -> None:
         "| forecast | error |",
         "|---|---|",
         *table,
+        "",
+        f"Intervals of {intervals['asked']:.0%}: {intervals['covered']:.1%} of the values lie within.",
     ]
     (out / "airline.md").write_text("\n".join(page) + "\n")
     print("\n".join(table), flush=True)
@@ -170,17 +186,36 @@ def airline(out: Path, seeds: int) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
+    from .choices import CHANGES, choices
+    from .spoken import METHODS as SPOKEN
+    from .spoken import speakers, stream
+
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("classification", "airline"))
+    parser.add_argument("what", choices=("classification", "airline", "choices", "speakers", "stream"))
     parser.add_argument("--out", type=Path, default=Path("results/fit"))
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=None)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--changes", nargs="+", choices=CHANGES, default=list(CHANGES), help="choices: of the defaults")
+    parser.add_argument("--folds", type=int, default=4, help="choices: of the cross-validation")
+    parser.add_argument("--steps", type=int, default=None, help="choices, speakers, stream: in place of the default")
+    parser.add_argument("--data", type=Path, default=None, help="speakers, stream: fsdd.npz")
     options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    command = shlex.join(["python", "-m", "indrnn.series.experiments", *given])
     if options.what == "airline":
         airline(options.out, options.seeds)
+    elif options.what == "classification":
+        classification(options.out, options.methods or list(METHODS), options.sets, options.seeds)
+    elif options.what == "choices":
+        choices(options.out, options.sets, options.changes, options.steps, options.folds, command)
     else:
-        classification(options.out, options.methods, options.sets, options.seeds)
+        data = options.data or Path(os.environ.get("INDRNN_DATA", "data")) / "audio" / "fsdd.npz"
+        if options.what == "stream":
+            stream(options.out, data, options.steps, command)
+        else:
+            methods = [name for name in options.methods or SPOKEN if name in SPOKEN]
+            speakers(options.out, data, methods, options.steps, command)
 
 
 if __name__ == "__main__":

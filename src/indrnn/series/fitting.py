@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from .collection import Array, Collection
 from .defaults import Plan
 from .preparation import Preparation
 from .targets import Target
-from .task import Part, SeriesTask
+from .task import Part, SeriesTask, by_length
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,25 +111,36 @@ class Fitting:
         )
 
     def estimate(self) -> dict[str, float]:
-        """Seconds and bytes that training should take: from two steps of the longest series, which are thrown away."""
-        task = self.task()
-        longest = np.argsort([len(one) for one in task.train.x])[-self.plan.batch_size :]
-        model = self.model()
-        batch = task.take("train", longest.tolist())
+        """Seconds and bytes that training should take: from two steps of one batch of common length, thrown away.
+
+        Bytes are those that autograd keeps for the backward pass, for the longest batch, and the weights with their
+        gradients and the optimiser's two moments.
+        """
+        task, model, plan = self.task(), self.model(), self.plan
+        batches = by_length([len(one) for one in task.train.x], plan.batch_size)
+        steps = [max(len(task.train.x[i]) for i in items) for items in batches]
+        common = int(np.argmin(np.abs(np.array(steps) - np.mean(steps))))
+        batch = task.take("train", batches[common])
         model.train()
-        seconds = []
+        seconds, kept = [], 0
         with torch.random.fork_rng(devices=[]):
             for _ in range(2):
                 begun = time.perf_counter()
-                task.loss(model, batch).backward()
+                with _Saved() as saved:
+                    loss = task.loss(model, batch)
+                loss.backward()
                 seconds.append(time.perf_counter() - begun)
-        mean = float(np.mean([len(one) for one in task.train.x]))
-        share = mean / max(len(task.train.x[i]) for i in longest)
-        width = getattr(self.plan.network, "network", self.plan.network).hidden_size
-        numbers = batch.inputs.shape[0] * batch.inputs.shape[1] * width
+                kept = saved.bytes
+        share = float(np.mean(steps)) / steps[common]
+        evaluated = task.train if task.validation is None else task.validation
+        evaluations = math.ceil(plan.steps / plan.evaluate_every) * len(evaluated.x) / len(task.train.x)
+        # An evaluation is a forward pass, about a third of a step
+        rounds = plan.steps + evaluations * len(batches) / 3
+        parameters = sum(each.numel() * each.element_size() for each in model.parameters())
+        largest = max(steps) * min(plan.batch_size, len(task.train.x)) / (steps[common] * len(batches[common]))
         return {
-            "seconds": min(seconds) * share * self.plan.steps * self.plan.members,
-            "bytes": float(4 * 12 * numbers),
+            "seconds": min(seconds) * share * rounds * plan.members,
+            "bytes": kept * largest + 4.0 * parameters,
         }
 
     def train(
@@ -169,6 +181,30 @@ class Fitting:
             if not result.finished:
                 break
         return models, results
+
+
+class _Saved:
+    """Bytes of the tensors that autograd keeps while it is entered; parts of one storage count once."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda each: each)
+
+    @property
+    def bytes(self) -> int:
+        return sum(self._sizes.values())
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self._sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def __enter__(self) -> Self:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
 
 
 def split(count: int, share: float, y: Array | None, groups: Array | None, seed: int) -> tuple[Array, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -64,6 +65,21 @@ def rolling_error(forecast: Callable[[Array], Array], y: Array, horizon: int, te
     return float(np.mean([np.abs(forecast(y[:start]) - y[start : start + horizon]).mean() for start in starts]))
 
 
+def half_widths(residuals: Array, coverage: float) -> Array:
+    """How far an interval of this coverage reaches to each side, (horizon, channels), from absolute residuals.
+
+    At each step ahead it is the residual that ⌈(n + 1) · coverage⌉ of n do not exceed: the largest, where n is small.
+    It never shrinks with the steps ahead.
+
+    Args:
+        residuals: (n, horizon, channels), of forecasts that were held back.
+        coverage: share of values that should lie within.
+    """
+    count = len(residuals)
+    rank = min(count, math.ceil((count + 1) * coverage))
+    return np.maximum.accumulate(np.sort(residuals, 0)[rank - 1], 0)
+
+
 class IndRNNForecaster(Estimator):
     """Forecasts the next steps of series with an IndRNN.
 
@@ -88,7 +104,8 @@ class IndRNNForecaster(Estimator):
         random_state: a number for the same result every time.
 
     Attributes:
-        errors_: mean absolute errors on the held-back last `horizon` windows: `indrnn`, `naive`, `seasonal_naive`.
+        errors_: mean absolute errors on the held-back last windows, `horizon` of them, more of a long series:
+            `indrnn`, `naive`, `seasonal_naive`.
         period_: the period.
 
     Example:
@@ -144,8 +161,9 @@ class IndRNNForecaster(Estimator):
         if self.context is None:  # what little there is
             self.context_ = min(self.context_, max(self.period_, (shortest - self.horizon) // 2, 1))
         check_count("context", self.context_, least=self.period_)
-        held = self.horizon
-        needed = self.context_ + 2 * self.horizon - 1 + held
+        windows = shortest - self.context_ - self.horizon + 1
+        held = max(self.horizon, min(max(20, 4 * self.horizon), windows // 6))
+        needed = self.context_ + 3 * self.horizon - 1
         if max(one.shape[1] for one in series) < needed:
             raise ValueError(
                 f"y must have at least {needed} steps for a horizon of {self.horizon} and a context of "
@@ -154,9 +172,9 @@ class IndRNNForecaster(Estimator):
         seed = seed_of(self.random_state)
         self._last = [one[:, -self.context_ :] for one in series]
         self.n_features_in_ = len(series[0])
-        # Held back: the windows whose targets reach into the last `2 · horizon − 1` steps
+        # Held back: the windows whose targets reach into the last `held + horizon − 1` steps
         cut = held + self.horizon - 1
-        self._train([one[:, : one.shape[1] - cut] for one in series], seed)
+        self._train([one[:, : max(0, one.shape[1] - cut)] for one in series], seed)
         self._measure(series, cut)
         self._train(series, seed)
         if getattr(self, "verbose", 0):
@@ -244,12 +262,8 @@ class IndRNNForecaster(Estimator):
             "naive": float(np.abs(actual - plain).mean()),
             "seasonal_naive": float(np.abs(actual - season).mean()),
         }
-        residuals = np.abs(actual - found)  # (windows, horizon, channels)
-        # Of each step ahead few residuals are there: those of all steps, scaled by how the error grows with them
-        growth = np.maximum.accumulate(residuals.mean(0), 0)
-        growth = np.where(growth > 0, growth, 1e-12)
-        level = min(1.0, self.coverage * (1 + 1 / len(pasts)))
-        self.half_width_ = growth * np.quantile((residuals / growth).reshape(-1, growth.shape[1]), level, axis=0)
+        scales = np.stack([_scale(past)[1].T for past in pasts])  # (windows, 1, channels)
+        self.half_width_ = half_widths(np.abs(actual - found) / scales, self.coverage)
 
     def report(self) -> str:
         """The errors on held-back steps in a line."""
@@ -268,25 +282,33 @@ class IndRNNForecaster(Estimator):
         Returns:
             (horizon, channels); (n, horizon, channels) for many series.
         """
-        self._check_fitted()
-        if y is None:
-            pasts, many = self._last, len(self._last) > 1
-        else:
-            pasts = _series(y)
-            many = len(pasts) > 1
-            for i, one in enumerate(pasts):
-                if len(one) != self.n_features_in_:
-                    raise ValueError(f"y must have {self.n_features_in_} channels, got {len(one)} in series {i}")
-                if one.shape[1] < self.context_:
-                    raise ValueError(f"y must have at least {self.context_} steps, got {one.shape[1]} in series {i}")
-            pasts = [one[:, -self.context_ :] for one in pasts]
+        pasts, many = self._pasts(y)
         found = self._forecast(pasts)
         return found if many else found[0]
 
+    def _pasts(self, y: Any) -> tuple[list[Array], bool]:
+        """The last steps of each series, and whether there are many series."""
+        self._check_fitted()
+        if y is None:
+            return self._last, len(self._last) > 1
+        pasts = _series(y)
+        for i, one in enumerate(pasts):
+            if len(one) != self.n_features_in_:
+                raise ValueError(f"y must have {self.n_features_in_} channels, got {len(one)} in series {i}")
+            if one.shape[1] < self.context_:
+                raise ValueError(f"y must have at least {self.context_} steps, got {one.shape[1]} in series {i}")
+        return [one[:, -self.context_ :] for one in pasts], len(pasts) > 1
+
     def predict_interval(self, y: Any = None) -> tuple[Any, Any]:
-        """Lower and upper ends of the intervals, each in the shape of `predict`: from residuals on held-back steps."""
-        middle = self.predict(y)
-        return middle - self.half_width_, middle + self.half_width_
+        """Lower and upper ends of the intervals, each in the shape of `predict`.
+
+        They are as wide as residuals on held-back steps were, at each step ahead and in deviations of the `context_`
+        steps that a forecast is made from: where a series varies more, they are wider.
+        """
+        pasts, many = self._pasts(y)
+        middle, scales = self._forecast(pasts), np.stack([_scale(past)[1].T for past in pasts])
+        ends = middle - self.half_width_ * scales, middle + self.half_width_ * scales
+        return ends if many else (ends[0][0], ends[1][0])
 
     def score(self, y: Any, horizon: Any = None, sample_weight: Any = None) -> float:
         """The negative mean absolute error of the last `horizon` steps of y, forecast from those before."""
@@ -353,4 +375,4 @@ def _series(y: Any) -> list[Array]:
     return found
 
 
-__all__ = ["IndRNNForecaster", "find_period", "naive", "rolling_error", "seasonal_naive"]
+__all__ = ["IndRNNForecaster", "find_period", "half_widths", "naive", "rolling_error", "seasonal_naive"]
