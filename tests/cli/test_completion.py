@@ -109,6 +109,7 @@ def test_completion_takes_no_folder_name_apart_and_runs_none(command: str, scrip
         assert sorted(path.name for path in Path().iterdir()) == sorted(names)
 
 
+@pytest.mark.slow
 def test_fish_knows_commands_recipes_and_options(call: Call) -> None:
     said = assert_done(call("completion", "fish")).out
     assert all(line.startswith("complete -c indrnn ") for line in said.splitlines())

@@ -100,6 +100,7 @@ def test_evaluate_of_a_run_that_was_resumed_and_stopped_again(
     assert f"the best weights so far, of step {best} (the run is not finished)" in said.out
 
 
+@pytest.mark.slow
 def test_evaluate_computes_in_the_precision_of_the_run(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert call(*TRAIN, "--steps", "2", "--precision", "bf16", "--out", out).code == 0

@@ -94,6 +94,7 @@ def test_each_token_is_printed_as_it_is_drawn(
     assert said.out == ("" if seen[0].endswith("\n") else "\n")
 
 
+@pytest.mark.slow
 def test_a_pipe_that_closes(language_runs: Runs) -> None:
     command = [sys.executable, "-m", "indrnn", "generate", str(language_runs("char")), "--prompt", "the cat"]
     done = subprocess.Popen([*command, "--length", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -274,6 +274,7 @@ def test_an_error_in_the_program_itself_is_not_hidden(monkeypatch: pytest.Monkey
         main([*TRAIN, "--steps", "3", "--out", str(tmp_path / "run")])
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     """As in `indrnn train adding-100 --help | head -1`."""
     reading, writing = os.pipe()

@@ -535,6 +535,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], s
     return {path.name for path in folder.iterdir()}, f"{done.returncode}: {done.stdout}{done.stderr}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["ddp", "whole", "blocks", "units"])
 def test_two_processes(how: str, two_processes: tuple[set[str], str]) -> None:
     """DistributedDataParallel and FSDP2, of the whole, of each block and of each unit, for all three networks."""

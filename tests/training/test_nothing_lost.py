@@ -452,6 +452,7 @@ for name, output in (("head", writing), ("full", os.open("/dev/full", os.O_WRONL
 """
 
 
+@pytest.mark.slow
 def test_a_standard_output_that_ends_does_not_end_a_run(tmp_path: Path) -> None:
     """`| head -1`, a full device, and none at all."""
     program = [sys.executable, "-c", WITHOUT_OUTPUT]
