@@ -135,3 +135,10 @@ def test_bad_input_is_named() -> None:
         Front(Plain(), features=(4, 4), kernels=(3,), strides=(1, 1))
     with pytest.raises(ValueError, match="strides"):
         Front(Plain(), strides=(0,))
+
+
+def test_a_backward_hook_of_a_norm_is_called() -> None:
+    front, seen = make(FRONTS["strided"]).train(), []
+    front.norms[1].register_full_backward_hook(lambda *_: seen.append(True))
+    front(inputs().requires_grad_())[0].sum().backward()
+    assert seen == [True]

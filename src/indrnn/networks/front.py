@@ -19,6 +19,7 @@ from ..layers.padding import valid_steps, without_padding
 from ..ops import timeline
 from ..ops.watched import is_watched
 from .network import last_step
+from .unit import is_unwatched
 
 
 class FrontState(NamedTuple):
@@ -153,7 +154,6 @@ class FrontNetwork(nn.Module):
             kept.append(x[len(x) - before :])
             x = convolution(x.permute(1, 2, 0)).permute(2, 0, 1).contiguous()  # (B, C, T) and back
             left = None if left is None else (left + self.config.strides[i] - 1) // self.config.strides[i]
-            assert isinstance(norm, SequenceBatchNorm)
             x = shared_dropout(_normed(norm, x, left), self.config.dropout, self.training)
         behind = None if state is None else state.network
         features, after = self.network(x, behind, lengths=left)
@@ -162,7 +162,7 @@ class FrontNetwork(nn.Module):
         return features, FrontState(tuple(kept), after)
 
 
-def _normed(norm: SequenceBatchNorm, x: Tensor, lengths: Tensor | None) -> Tensor:
+def _normed(norm: nn.Module, x: Tensor, lengths: Tensor | None) -> Tensor:
     """relu(norm(x, lengths)), by torch's own batch norm over the valid steps where that can be: a third of the passes.
 
     Args:
@@ -170,8 +170,10 @@ def _normed(norm: SequenceBatchNorm, x: Tensor, lengths: Tensor | None) -> Tenso
         x: (T, B, C).
         lengths: (B,), or None.
     """
-    hooked = norm._forward_hooks or norm._forward_pre_hooks
-    if timeline().is_split or hooked or x.dtype != norm.weight.dtype or is_watched():
+    if timeline().is_split or is_watched() or not is_unwatched(norm, SequenceBatchNorm):
+        return F.relu(norm(x, lengths))
+    assert isinstance(norm, SequenceBatchNorm)
+    if x.dtype != norm.weight.dtype or norm.synchronised:
         return F.relu(norm(x, lengths))
     norm.check(x, lengths)
     valid = valid_steps(x, lengths)
