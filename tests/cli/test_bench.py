@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.bench import against, layer, loop, network, peers, scale, stream
+from indrnn.bench import against, layer, loop, network, peers, scale, skeleton, stream
 from indrnn.bench.against import Case
+from indrnn.bench.measure import Bench
 from indrnn.cli import main
+from indrnn.networks import Plain
 from indrnn.ops.cpu import kernel
 
 needs_kernel = pytest.mark.skipif(isinstance(kernel.library(), str), reason="the C++ kernel was not built")
@@ -41,6 +43,12 @@ def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "CASES": tuple(replace(case, steps=2) for case in loop.CASES),
             "STARTED": {"nothing": "pass", "more": "import json"},
         },
+        skeleton: {
+            "FRAMES": 3,
+            "BATCH": 2,
+            "NETWORKS": {"IndRNN, 6 × 512": Plain(skeleton.INPUTS, 4, 2)},
+            "LSTMS": {skeleton.REFERENCE: (4, 2)},
+        },
     }
     for module, values in sizes.items():
         for name, value in values.items():
@@ -64,7 +72,7 @@ def rows(kind: str, out: str = "results/bench") -> list[dict[str, Any]]:
 STARTS_PROCESSES = pytest.param("parse", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("kind", ["layer", "network", "stream", "scale", "loop", STARTS_PROCESSES])
+@pytest.mark.parametrize("kind", ["layer", "network", "stream", "scale", "loop", "skeleton", STARTS_PROCESSES])
 def test_each_leaves_numbers_tables_and_a_figure(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     assert bench(kind, "--quick", "--rounds", "2", "--out", "a/b") == 0
@@ -152,8 +160,8 @@ def test_a_loop_that_learns_something_else_is_not_compared(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "bench needs one of layer, network, stream, scale, loop, parse"),
-        (["speed"], "bench needs one of layer, network, stream, scale, loop, parse, got speed"),
+        ([], "bench needs one of layer, network, stream, scale, loop, skeleton, parse"),
+        (["speed"], "bench needs one of layer, network, stream, scale, loop, skeleton, parse, got speed"),
         (["layer", "--rounds", "1"], "rounds must be a whole number of at least 2, got 1"),
         (["layer", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
         (["layer", "--device", "abacus"], "device: abacus cannot be used"),
@@ -172,10 +180,27 @@ def test_bad_arguments_are_named(arguments: list[str], message: str, capsys: pyt
     assert [path.name for path in Path.cwd().iterdir()] == ["file"]
 
 
+def test_sequences_a_second_follow_from_the_time_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(self: Bench, candidates: dict[str, Any]) -> dict[str, list[float]]:
+        for run in candidates.values():
+            run()
+        return {name: [10.0, 10.0] if name == skeleton.REFERENCE else [2.0, 2.0] for name in candidates}
+
+    monkeypatch.setattr(Bench, "interleaved", timed)
+    assert bench("skeleton", "--quick") == 0
+    found = {(row["title"], row["name"]): row for row in rows("skeleton")}
+    assert len(found) == 4
+    for title in ("training", "testing"):
+        ours, theirs = found[title, "IndRNN, 6 × 512"], found[title, skeleton.REFERENCE]
+        assert ours["per_second"]["median"] == pytest.approx(2 / 0.002)
+        assert theirs["per_second"]["median"] == pytest.approx(2 / 0.010)
+        assert (ours["ratio"]["median"], theirs["ratio"]["median"]) == (5.0, 1.0)
+
+
 def test_help_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--help") == 0
     said = capsys.readouterr().out
-    for kind in ("layer", "network", "stream", "scale", "loop", "parse"):
+    for kind in ("layer", "network", "stream", "scale", "loop", "skeleton", "parse"):
         assert f"  {kind} " in said
 
 

@@ -25,9 +25,10 @@ KINDS = {
     "stream": "latency of one step at batch 1, beside torch's cells",
     "scale": "time and memory as T, batch, neurons, layers and threads grow",
     "loop": "what the training loop adds to a bare one, and the command line to the start of Python",
+    "skeleton": "sequences a second in training and testing at the shapes of NTU RGB+D, beside LSTM",
     "parse": "MB/s of reading skeleton files of NTU RGB+D, beside numpy.loadtxt and plain Python",
 }
-ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 41, "parse": 15}
+ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 41, "skeleton": 15, "parse": 15}
 ROUNDS_AGAINST = 31  # a few per cent are looked for
 
 
@@ -77,7 +78,7 @@ def bench(arguments: list[str]) -> int:
         torch.set_num_threads(options.threads)
     device = _usable(options.device)
     command = shlex.join(["indrnn", "bench", *arguments])
-    from ..bench import layer, loop, network, parse, scale, stream
+    from ..bench import layer, loop, network, parse, scale, skeleton, stream
     from ..bench.measure import Bench
 
     if options.against is not None:
@@ -91,6 +92,7 @@ def bench(arguments: list[str]) -> int:
         "stream": stream,
         "scale": scale,
         "loop": loop,
+        "skeleton": skeleton,
         "parse": parse,
     }
     torch.manual_seed(0)
