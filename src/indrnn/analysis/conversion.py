@@ -150,7 +150,9 @@ class LinearRNN(nn.Module):
             last = last.unsqueeze(0)
         else:
             z, last = self.neurons(input, start)
-        return self._mixed(z), self._mixed(last)
+        h = self._mixed(z)
+        # Not mixed by itself: a product of other sizes may round otherwise, and h_n is to be the last row to the bit
+        return h, h[-1:].clone() if len(h) else self._mixed(last)
 
     def _mixed(self, z: Tensor) -> Tensor:
         h = F.linear(z, self.mix)
