@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -20,7 +21,22 @@ from .calls import (
     read,
 )
 
+KEPT = sorted(path.parent for path in (Path(__file__).parents[2] / "results").glob("*/*/result.json"))
+
 # ---- evaluate
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("INDRNN_DATA" not in os.environ, reason="INDRNN_DATA names no folder with real data")
+@pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
+def test_kept_runs_give_their_figures_again(run: Path, call: Call, tmp_path: Path) -> None:
+    assert not list(run.glob("**/*.ckpt"))  # what only a run that is to go on needs
+    kept = read(run, "result.json")["test"]
+    assert_done(call("evaluate", run, "--out", tmp_path / "found.json"))
+    found = json.loads((tmp_path / "found.json").read_text())["test"]
+    assert found["accuracy"] == kept["accuracy"]
+    assert found["loss"] == pytest.approx(kept["loss"], rel=1e-4)
+
 
 
 def test_evaluate_measures_a_finished_run_again(finished: Path, call: Call) -> None:
