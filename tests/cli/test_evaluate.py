@@ -38,7 +38,6 @@ def test_kept_runs_give_their_figures_again(run: Path, call: Call, tmp_path: Pat
     assert found["loss"] == pytest.approx(kept["loss"], rel=1e-4)
 
 
-
 def test_evaluate_measures_a_finished_run_again(finished: Path, call: Call) -> None:
     before = contents(finished)
     said = assert_done(call("evaluate", finished))
