@@ -74,7 +74,7 @@ _PAGE = Page(
     order=lambda run: (run["task"], run["recipe"], json.dumps(run["options"]), run["lr"]),
     row=_row,
     curve=_curve,
-    picture={"across": "epoch", "up": "bits per character, or perplexity, on validation text"},
+    picture={"across": "epoch", "up": "validation: bits, or perplexity", "logarithmic": False},
 )
 
 
@@ -300,8 +300,8 @@ _FAST_WORDS_DENSE = replace(_FAST_DENSE, last_transition=256, dense_dropout=0.2,
 
 def _text(unit: Literal["char", "word", "byte"], model: AnyNetwork, **options: Any) -> TextRecipe:
     """One's own text: the quick settings of the Penn Treebank."""
-    loop = Training(steps=3_000, lr=2e-3, schedule=Cosine(0.05), weight_decay=1e-6, evaluate_every=100)
-    return TextRecipe(unit=unit, model=model, training=loop, **options)
+    loop = Training(steps=3_000, lr=4e-3, schedule=Cosine(0.05), weight_decay=1e-6, evaluate_every=250)
+    return TextRecipe(unit=unit, batch_size=32, model=model, training=replace(loop, freeze_norms=0.5), **options)
 
 
 _TEXT_WORDS: dict[str, Any] = {
