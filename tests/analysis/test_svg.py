@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import pytest
@@ -84,3 +85,9 @@ def test_ticks_of_numbers_that_are_near_each_other_differ() -> None:
 def test_a_matrix_of_many_classes_is_closer() -> None:
     assert 'class="matrix close"' in svg.matrix([[1] * 27] * 27, [str(i) for i in range(27)])
     assert 'class="matrix"' in svg.matrix([[1, 0], [0, 1]], ["a", "b"])
+
+
+def test_dots_that_are_no_numbers_are_left_out() -> None:
+    points = [(0.0, 0.1), (1.0, math.nan), (1.0, 0.9), (0.5, math.inf)]
+    assert svg.scatter(points, across="x", up="y") == svg.scatter([points[0], points[2]], across="x", up="y")
+    assert "nothing to draw" in svg.scatter(points[1:2], across="x", up="y")

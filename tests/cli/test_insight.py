@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_memory_of_a_run(finished: Path, call: Call, tmp_path: Path) -> None:
         assert len(layer["measured"]) == 7
     assert said.out.count("\n| ") == 3  # the line under the head, and two layers
     assert str(out / "memory.png") in said.out
-    assert_refused(call("analyse", "memory", finished, "--out", out), "memory.json, memory.png already")
+    assert_refused(call("analyse", "memory", finished, "--out", out), "memory.json, memory.md, memory.png already")
     assert_done(call("analyse", "memory", finished, "--items", "0", "--out", out, "--overwrite"))
     assert read(out, "memory.json")["layers"][0]["measured"] is None
 
@@ -80,6 +81,22 @@ def test_gradients_of_the_adding_problem(finished: Path, call: Call, tmp_path: P
     assert "100 batches of 3" in said.out
     (flow,) = read(tmp_path, "gradients.json")
     assert (len(flow["time"]), len(flow["depth"]), flow["indrnn"]) == (5, 1, True)
+    second = Path(shutil.copytree(finished, tmp_path / "second" / finished.name))  # as seeds of a recipe are called
+    assert_done(call("analyse", "gradients", finished, second, "--batches", "1", "--out", tmp_path, "--overwrite"))
+    assert [flow["name"] for flow in read(tmp_path, "gradients.json")] == [f"{tmp_path.name}/run", "second/run"]
+
+
+def test_folders_that_cannot_be_written_to(finished: Path, call: Call, tmp_path: Path) -> None:
+    """Said before any work is done; and nothing is replaced that was not to be."""
+    (tmp_path / "file").write_text("kept")
+    inside = tmp_path / "file" / "below"
+    for analysis in ("memory", "weights", "ablate", "gradients", "depth"):
+        assert_refused(call("analyse", analysis, finished, "--out", inside), "cannot write to the folder")
+    assert_refused(call("explore", finished, "--out", inside / "page.html"), "folder that can be written to")
+    assert_refused(call("report", finished, "--html", inside / "page.html"), "folder that can be written to")
+    (tmp_path / "memory.md").write_text("kept")
+    assert_refused(call("analyse", "memory", finished, "--out", tmp_path), "memory.md already")
+    assert (tmp_path / "memory.md").read_text() == "kept"
 
 
 def test_complexity(call: Call, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def draw(found: Ablated, path: Path) -> Path:
         x = places.index(row.layer) + (GROUPS.index(row.group) - 1) * 0.27
         axis.bar(x, row.value, 0.25, color=COLOURS[row.group], label=None if row.group in named else row.group)
         # Under the axis, where neither bars nor dots are
-        under = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "top"}
+        under: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "top"}
         axis.text(x, -0.015, str(row.neurons), **under, fontsize=6.5, color="0.3")
         named.add(row.group)
         if row.control is not None:

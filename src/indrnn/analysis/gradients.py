@@ -10,12 +10,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from ..baselines import BaselineRNN, TransformerBaseline
 from ..layers import IndRNN
 from ..networks import Network
 from ..training import Shard, Task, derive_seed
 from ..training.checkpoint import write_atomically
+from .neurons import modes_kept
 
 
 def input_weights(model: nn.Module) -> list[Tensor]:
@@ -69,36 +71,42 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
         "depth": for each layer's input weights but the first's, the mean over batches of the norm of the gradient of
         the batch's mean loss.
     """
-    weights = input_weights(model)[1:]
-    training = {module: module.training for module in model.modules()}
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model.train()
+    frozen = [each for each in model.parameters() if each.is_floating_point() and not each.requires_grad]
     device = next(model.parameters()).device
-    over_time, sequences = torch.zeros(0, dtype=torch.float64), torch.zeros(0)
-    over_depth = torch.zeros(len(weights), dtype=torch.float64)
     at_network = _NetworkInput(model)
     try:
-        for step in range(batches):
-            # Dropout draws the same numbers every time, and none of others
-            with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
-                torch.manual_seed(derive_seed(0, "gradients", step))
-                loss = task.loss(model, task.batch(step, Shard()).to(device))
-                x = at_network.input
-                assert x is not None
-                at_input, *at_weights = torch.autograd.grad(loss, [x, *weights])
-            norms = at_network.norms(at_input)
-            longer = (0, max(0, len(norms) - len(over_time)))
-            over_time, sequences = F.pad(over_time, longer), F.pad(sequences, longer)
-            over_time[: len(norms)] += norms
-            sequences[: len(norms)] += x.shape[0 if at_network.batch_first else 1]
-            over_depth += torch.stack([gradient.double().norm() for gradient in at_weights]).cpu() if weights else 0
+        for parameter in frozen:
+            parameter.requires_grad_()
+        with modes_kept(model), torch.inference_mode(False), torch.enable_grad():
+            model.train()
+            over_time, sequences = torch.zeros(0, dtype=torch.float64), torch.zeros(0)
+            over_depth = torch.zeros(len(input_weights(model)) - 1, dtype=torch.float64)
+            for step in range(batches):
+                # Dropout draws the same numbers every time, and none of others
+                with (
+                    torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]),
+                    parametrize.cached(),
+                ):
+                    torch.manual_seed(derive_seed(0, "gradients", step))
+                    loss = task.loss(model, task.batch(step, Shard()).to(device))
+                    x = at_network.input
+                    assert x is not None
+                    weights = input_weights(model)[1:]  # after the pass: as it used them, pruned or normed
+                    at_input, *at_weights = torch.autograd.grad(loss, [x, *weights])
+                norms = at_network.norms(at_input)
+                longer = (0, max(0, len(norms) - len(over_time)))
+                over_time, sequences = F.pad(over_time, longer), F.pad(sequences, longer)
+                over_time[: len(norms)] += norms
+                sequences[: len(norms)] += x.shape[0 if at_network.batch_first else 1]
+                over_depth += torch.stack([gradient.double().norm() for gradient in at_weights]).cpu() if weights else 0
     finally:
         at_network.handle.remove()
+        for parameter in frozen:
+            parameter.requires_grad_(False)
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(kept[name])
-        for module, was in training.items():
-            module.training = was
     return {"time": (over_time / sequences).tolist(), "depth": (over_depth / batches).tolist()}
 
 

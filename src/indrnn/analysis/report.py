@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ..layers.bound import EPSILON
 from ..networks.front import FrontNetwork
 from ..training.folder import RunFolder
-from . import svg
-from .explorer.program import Layer, program_of
+from . import neurons, svg
+from .explorer.program import program_of
 from .html import escape, fill, source
 from .memory import steps_of
 
@@ -58,6 +58,10 @@ class Reported:
     samples: list[tuple[str, str]] = field(default_factory=list)
     """Text that it wrote, and how."""
     gradients: dict[str, list[float]] | None = None
+    gradients_on: str = ""
+    """On what they were measured."""
+    no_gradients: str = "Not measured."
+    """Why they were not, where they were not."""
     missing: list[str] = field(default_factory=list)
     """What could not be shown, and why."""
 
@@ -85,10 +89,16 @@ class Reported:
         return [(step, float(value)) for step, value in values if value is not None]
 
 
-def layers_of(model: nn.Module | None) -> list[Layer]:
-    """The recurrent layers of a model; none for one whose neurons are not independent."""
+def layers_of(model: nn.Module | None) -> list[tuple[str, Tensor]]:
+    """Name and u of the recurrent layers of a model; none for one whose neurons are not independent."""
+    if model is None:
+        return []
     try:
-        return [] if model is None else program_of(model).layers
+        return [(layer.name, layer.recurrent_weight) for layer in program_of(model).layers]
+    except ValueError:  # a model that the explorer does not know may have such neurons too
+        pass
+    try:
+        return [(layer.name, layer.u) for layer in neurons.layers_of(model)]
     except ValueError:
         return []
 
@@ -197,7 +207,7 @@ def _size(run: Reported) -> list[tuple[str, str]]:
     found = []
     if layers := layers_of(run.model):
         found.append(("recurrent layers", f"{len(layers)}"))
-        found.append(("neurons", f"{sum(layer.size for layer in layers):,}"))
+        found.append(("neurons", f"{sum(u.numel() for _, u in layers):,}"))
     if run.model is not None:
         found.append(("parameters", f"{sum(each.numel() for each in run.model.parameters()):,}"))
     if run.lines:
@@ -321,12 +331,14 @@ def _answers(run: Reported) -> str:
         counts, names, on = run.confusion
         total = sum(map(sum, counts))
         right = sum(counts[i][i] for i in range(len(names)))
-        parts.append(f"<p>{escape(f'{right:,} of {total:,} are right ({right / total:.2%}), on {on}')}.</p>")
+        parts.append(f"<p>{escape(f'{right:,} of {total:,} are right ({right / max(1, total):.2%}), on {on}')}.</p>")
         parts.append(svg.matrix(counts, names))
     if run.answers:
         pairs, of = run.answers
         parts.append(svg.scatter(pairs, across="right answer", up="the network's answer"))
-        parts.append(f'<p class="small">{len(pairs):,} {escape(of)}; on the line, answers are right.</p>')
+        wrong = sum(not math.isfinite(answer) for _, answer in pairs)
+        rest = f" {wrong:,} answers are no finite numbers, and not drawn." if wrong else ""
+        parts.append(f'<p class="small">{len(pairs):,} {escape(of)}; on the line, answers are right.{rest}</p>')
     for text, how in run.samples:
         parts.append(f'<h3>What it writes ({escape(how)})</h3><pre class="sample">{escape(text)}</pre>')
     parts += [f'<p class="small">{escape(text)}</p>' for text in run.missing]
@@ -340,10 +352,9 @@ def _memory(runs: Sequence[Reported]) -> str:
     )
 
     def histograms(run: Reported) -> str:
-        layers = layers_of(run.model)
-        if not layers:
+        shown = layers_of(run.model)
+        if not shown:
             return '<p class="small">Its neurons have no recurrent weight of their own.</p>'
-        shown = [(layer.name, layer.recurrent_weight) for layer in layers]
         if len(shown) > _SHOWN:
             shown = [(f"all {len(shown)} layers", torch.cat([u for _, u in shown]))]
         most = max(max(memory_counts(u)) for _, u in shown)
@@ -354,16 +365,24 @@ def _memory(runs: Sequence[Reported]) -> str:
 
 
 def _gradients(runs: Sequence[Reported]) -> str:
-    flows = [(run.name, run.gradients) for run in runs if run.gradients]
-    if not flows:
-        return '<p class="small">Not measured: it takes training batches, and is done with --full.</p>'
     parts = []
     for what, first, across in (("time", 1, "time step"), ("depth", 2, "layer")):
-        series = [(name, list(enumerate(flow[what], first))) for name, flow in flows if flow[what]]
+        series = [
+            (run.name, list(enumerate(run.gradients[what], first)))
+            for run in runs
+            if run.gradients and run.gradients[what]
+        ]
         if series:
-            drawn = svg.curves(series, across=across, up="mean gradient norm")
+            positive = all(value > 0 for _, points in series for _, value in points)
+            drawn = svg.curves(series, across=across, up="mean gradient norm", logarithmic=positive)
             parts.append(f"<div><h3>over {what}</h3>{drawn}</div>")
-    return f'<div class="columns">{"".join(parts)}</div>'
+    said = "Norms of the gradient of the loss: at each step of the input, and at the input weights of each layer."
+    shown = f'<p class="small">{said}</p><div class="columns">{"".join(parts)}</div>' if parts else ""
+    several = len(runs) > 1
+    for run in runs:
+        told = f"Measured on {run.gradients_on}." if run.gradients else run.no_gradients
+        shown += f'<p class="small">{escape(f"{run.name}: {told}" if several else told)}</p>'
+    return shown
 
 
 def _machine(run: Reported) -> str:

@@ -15,6 +15,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's, which people with any colour vision can tell apart."""
 _DASHES = ("", "8 4", "2 3", "10 3 2 3", "5 5", "1 4")
 
+_NOTHING = '<p class="small">There is nothing to draw.</p>'
 _FEW = 12  # points of a curve that are dots too
 
 Points = Sequence[tuple[float, float]]
@@ -126,7 +127,7 @@ def curves(
     if logarithmic:
         values = [value for value in values if value > 0]
     if not values:
-        return '<p class="small">There is nothing to draw.</p>'
+        return _NOTHING
     span = [x for _, points in named for x, _ in points] or [0.0]
     low, high = min(values), max(values)
     margin = 1.0 if logarithmic else 0.04 * (high - low)
@@ -195,7 +196,10 @@ def histogram(counts: Sequence[int], names: Sequence[str], *, title: str, most: 
 
 
 def scatter(points: Points, *, across: str, up: str) -> str:
-    """Dots beside the line on which both numbers are the same."""
+    """Dots beside the line on which both numbers are the same; those that are not finite are left out."""
+    points = [point for point in points if all(map(math.isfinite, point))]
+    if not points:
+        return _NOTHING
     every = [value for point in points for value in point]
     low, high = min(every), max(every)
     chart = _Chart(

@@ -17,7 +17,7 @@ from ..training.options import check_count
 from ..training.processes import Processes, choose_device
 from .insight import KINDS
 from .main import UsageError, say
-from .opened import check_free, open_run
+from .opened import check_free, distinct, open_run
 from .parse import Parser
 from .runs import best_of, recipe_of
 
@@ -114,9 +114,11 @@ def analyse(arguments: list[str]) -> int:
     if options.batches is not None:
         check_count("batches", options.batches)
     check_free(options.out, "gradients", options.overwrite)
+    every = [open_run(run) for run in options.runs]
+    names = distinct([run.resolve() for run in options.runs])
+    RunFolder(options.out).prepare()
     flows = []
-    for run in options.runs:
-        opened = open_run(run)
+    for run, name, opened in zip(options.runs, names, every, strict=True):
         model, _ = opened.best
         task: Any = opened.task(options.data_dir)
         model = model.to(choose_device(options.device, Processes()))
@@ -125,7 +127,7 @@ def analyse(arguments: list[str]) -> int:
         say(f"{run}: {batches} batches of {size}")
         flow = gradients.gradient_flow(model, task, batches)
         about = {
-            "name": run.name,
+            "name": name,
             "indrnn": next(recurrent_weights(model), None) is not None,
             "batches": batches,
             "batch_size": size,

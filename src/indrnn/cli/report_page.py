@@ -19,7 +19,7 @@ from ..tasks.pixels import SIDE, TRAINING_IMAGES
 from ..tokeniser import NAMES
 from ..training.folder import defaults, flat, plain
 from .main import UsageError, say
-from .opened import Fitted, Opened, open_run
+from .opened import Fitted, Opened, distinct, open_run
 
 if TYPE_CHECKING:
     from ..analysis.report import Reported
@@ -37,12 +37,13 @@ def write(runs: tuple[Path, ...], out: Path, *, full: bool, data_dir: Path | Non
     if not runs:
         raise UsageError("runs must be the folders of runs, got none")
     check_page(out, overwrite=overwrite)
-    reported = [_read(run, full, data_dir) for run in runs]
+    names = distinct([run.resolve() for run in runs])
+    reported = [_read(run, name, full, data_dir) for run, name in zip(runs, names, strict=True)]
     path = write_page(out, page_of(reported), overwrite=overwrite)
     say(f"{path}: {path.stat().st_size / 1e6:.2f} MB, to be opened in a browser")
 
 
-def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
+def _read(run: Path, name: str, full: bool, data_dir: Path | None) -> Reported:
     from ..analysis.report import read_run
     from .report_answers import look_into
 
@@ -54,7 +55,7 @@ def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
     except (OSError, ValueError) as error:  # of a run that has no weights yet
         model = None
         missing = [str(error)]
-    reported = read_run(run, name=run.resolve().name, model=model, missing=missing, **_described(opened))
+    reported = read_run(run, name=name, model=model, missing=missing, **_described(opened))
     if isinstance(opened, Fitted):
         reported.result = {**reported.result, "test": _scores(run)}
     if model is not None:

@@ -251,24 +251,31 @@ const Neuron = {
     }
   },
 
+  /** What a feature is called: by the data, where it is one of theirs. */
+  feature({ piece, i }) {
+    if (piece.layer != null) return `${piece.name}, neuron ${i + 1}`;
+    if (piece.name === "input" && source.feature) return source.feature(i);
+    return piece.size > 1 ? `${piece.name} ${i + 1}` : piece.name;
+  },
+
   /** The largest input weights. */
   reads(each) {
     const { weight, sources } = network.layers[each.layer];
     const host = byId("weights");
+    const places = sources.flatMap((piece) => Array.from({ length: piece.size }, (_, i) => ({ piece, i })));
     if (!weight) {
-      host.replaceChildren(element("p", { class: "small" }, `It has no input weights: it reads feature ${each.neuron + 1} of the ${sources[0].name}.`));
+      host.replaceChildren(element("p", { class: "small" }, `It has no input weights: it reads ${this.feature(places[each.neuron % places.length])}.`));
       return;
     }
     const columns = weight.shape[1];
     const own = Array.from(network.get(weight).subarray(each.neuron * columns, (each.neuron + 1) * columns));
-    const places = sources.flatMap((piece) => Array.from({ length: piece.size }, (_, i) => ({ piece, i })));
     const order = own.map((_, i) => i).sort((a, b) => Math.abs(own[b]) - Math.abs(own[a])).slice(0, 8);
     const most = Math.abs(own[order[0]]) || 1;
     const rows = order.map((column) => {
       const { piece, i } = places[column];
       const from = piece.layer == null ? null : neuronAt(piece.layer, i);
       return {
-        name: from ? `${piece.name}, neuron ${i + 1}` : piece.size > 1 ? `${piece.name} ${i + 1}` : piece.name,
+        name: this.feature(places[column]),
         share: own[column] / most,
         text: (own[column] > 0 ? "+" : "") + number(own[column]),
         click: from ? () => select(from) : null,
@@ -323,8 +330,9 @@ const Neuron = {
     const best = before.probabilities.indexOf(Math.max(...before.probabilities));
     const now = after.probabilities.indexOf(Math.max(...after.probabilities));
     const [first, second] = [percent(before.probabilities[best]), percent(after.probabilities[best])];
-    const turned = now === best ? "" : ` The answer turns into “${data.classes[now]}”, ${percent(after.probabilities[now])}.`;
-    return element("p", {}, `“${data.classes[best]}”: ${first} with it, `, element("strong", {}, second), ` without it.${turned}`);
+    const [was, is] = [best, now].map((i) => element("bdi", {}, `“${data.classes[i]}”`));
+    const turned = now === best ? [] : [" The answer turns into ", is, `, ${percent(after.probabilities[now])}.`];
+    return element("p", {}, was, `: ${first} with it, `, element("strong", {}, second), " without it.", ...turned);
   },
 
   /** Over all samples, one after the other, so that the page stays alive. */
@@ -348,7 +356,7 @@ const Neuron = {
         return;
       }
       text.textContent = data.classes
-        ? `Over ${count} samples: ${changed} answers change; probabilities by at most ${percent(difference / count)} on average.`
+        ? `Over ${count} samples: ${changed} answers change; the probability that changes most does so by ${percent(difference / count)} on average.`
         : `Over ${count} samples the answer changes by ${number(difference / count)} on average.`;
     };
     next(0);

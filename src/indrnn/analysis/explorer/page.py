@@ -111,7 +111,7 @@ def activity_of(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
     first = 0 if getattr(getattr(model, "network", None), "batch_first", False) else 1
     rows = []
     for sequence in sequences:
-        states = recurrent_states(model, sequence.to(like.device).unsqueeze(first))
+        states = recurrent_states(model, sequence.to(like).unsqueeze(first))
         rows.append(torch.cat([state.float().abs().mean(0).squeeze(0) for state in states]))
     return torch.stack(rows).cpu()
 
