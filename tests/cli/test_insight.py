@@ -33,6 +33,11 @@ def test_memory_of_a_run(finished: Path, call: Call, tmp_path: Path) -> None:
         assert len(layer["measured"]) == 7
     assert said.out.count("\n| ") == 3  # the line under the head, and two layers
     assert str(out / "memory.png") in said.out
+    # ε^(1/steps), by hand: 0.2 and 0.2^(1/3)
+    assert (
+        "of 5 steps, influence 0.2: short memory is below 1 steps (|u| < 0.2), long from 3 on (|u| >= 0.5848)"
+        in said.out
+    )
     assert_refused(call("analyse", "memory", finished, "--out", out), "memory.json, memory.md, memory.png already")
     assert_done(call("analyse", "memory", finished, "--items", "0", "--out", out, "--overwrite"))
     assert read(out, "memory.json")["layers"][0]["measured"] is None
@@ -70,8 +75,11 @@ def test_ablate_of_a_run(finished: Path, call: Call, tmp_path: Path) -> None:
 def test_ablate_and_memory_of_digits(few_digits: Path, call: Call, tmp_path: Path) -> None:
     run = tmp_path / "digits"
     assert_done(call(*DIGITS, "--data-dir", few_digits, "--steps", "2", "--out", run))
-    for kind in ("ablate", "memory"):
-        assert_done(call("analyse", kind, run, "--data-dir", few_digits, "--out", tmp_path))
+    more = {"gradients": ["--batches", "1"], "depth": ["--batches", "1", "--seeds", "1"]}
+    for kind in ("ablate", "memory", "gradients", "depth"):
+        assert_done(call("analyse", kind, run, "--data-dir", few_digits, "--out", tmp_path, *more.get(kind, [])))
+    assert len(read(tmp_path, "gradients.json")[0]["time"]) == 49
+    assert [row["layer"] for row in read(tmp_path, "depth.json")["rows"]] == [2]
     assert read(tmp_path, "ablate.json")["metric"] == "accuracy"
     assert (read(tmp_path, "memory.json")["length"], read(tmp_path, "memory.json")["sequences"]) == (49, 10)
 
@@ -81,6 +89,8 @@ def test_gradients_of_the_adding_problem(finished: Path, call: Call, tmp_path: P
     assert "100 batches of 3" in said.out
     (flow,) = read(tmp_path, "gradients.json")
     assert (len(flow["time"]), len(flow["depth"]), flow["indrnn"]) == (5, 1, True)
+    assert_done(call("analyse", "depth", finished, "--seeds", "2", "--batches", "2", "--out", tmp_path))
+    assert read(tmp_path, "depth.json")["rows"][0]["after"] > 0
     second = Path(shutil.copytree(finished, tmp_path / "second" / finished.name))  # as seeds of a recipe are called
     assert_done(call("analyse", "gradients", finished, second, "--batches", "1", "--out", tmp_path, "--overwrite"))
     assert [flow["name"] for flow in read(tmp_path, "gradients.json")] == [f"{tmp_path.name}/run", "second/run"]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..training import generator
-from ..training.curve import draw_curve, draw_run, new_figure, new_grid, save_figure
+from ..training.curve import draw_curve, draw_run, named, new_figure, new_grid, save_figure
 from ..training.folder import RunFolder
 
 
@@ -50,17 +50,17 @@ def draw_panels(
 ) -> None:
     """Draw curves, by panel and name, side by side; `across` and `up` say what the axes are."""
     names = sorted({name for curves in panels.values() for name in curves})
-    legend = 0.08 * max(map(len, [*names, reference[1] if reference else ""]))  # inches, beside the panels
+    legend = 0.08 * max(map(len, [*map(named, names), reference[1] if reference else ""]))  # inches, beside the panels
     figure, axes = new_figure(len(panels), width=3.6 + max(0.0, legend - 1.5) / len(panels))
     for each, (title, curves) in zip(axes, panels.items(), strict=True):
         for name, points in sorted(curves.items()):
             values = smooth([value for _, value in points], smoothed)
-            each.plot([x for x, _ in points], values, label=name, color=f"C{names.index(name)}", linewidth=1.2)
+            each.plot([x for x, _ in points], values, label=named(name), color=f"C{names.index(name)}", linewidth=1.2)
         if reference is not None:
             each.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
         if logarithmic:
             each.set_yscale("log")
-        each.set_title(title)
+        each.set_title(named(title))
         each.set_xlabel(across)
     axes[0].set_ylabel(up)
     handles: dict[str, Any] = {}
@@ -70,4 +70,4 @@ def draw_panels(
     save_figure(figure, path)
 
 
-__all__ = ["draw_adding", "draw_panels", "draw_run", "new_figure", "new_grid", "save_figure", "smooth"]
+__all__ = ["draw_adding", "draw_panels", "draw_run", "named", "new_figure", "new_grid", "save_figure", "smooth"]

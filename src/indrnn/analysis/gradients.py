@@ -123,7 +123,8 @@ def write(flows: Sequence[dict[str, Any]], out: Path) -> Path:
 
 def draw(flows: Sequence[dict[str, Any]], path: Path) -> Path:
     """Over time and over depth, on a logarithmic axis: what an LSTM loses over a sequence is orders of magnitude."""
-    from .curves import new_figure, save_figure
+    from .curves import named, new_figure, save_figure
+    from .svg import COLOURS
 
     panels = [what for what in ("time", "depth") if any(flow[what] for flow in flows)]
     figure, axes = new_figure(len(panels), width=4.6)
@@ -133,11 +134,12 @@ def draw(flows: Sequence[dict[str, Any]], path: Path) -> Path:
             axis.plot(
                 range(first, first + len(values)),
                 values,
-                label=flow["name"],
-                color=f"C{place}",
+                label=named(flow["name"]),
+                color=COLOURS[place % len(COLOURS)],
+                linestyle=("-", "--", ":", "-.")[place % 4],
                 marker="" if what == "time" else "o",
                 markersize=3,
-                linewidth=1.2,
+                linewidth=1.4,
             )
         axis.set_xlabel("time step" if what == "time" else "layer")
         axis.set_title(f"over {what}")

@@ -274,6 +274,17 @@ def write(found: Memory, about: dict[str, Any], out: Path) -> str:
     return text
 
 
+def in_words(found: Memory) -> str:
+    """Which recurrent weights give short and long memory, by the paper's relation."""
+    (short, below), (long, least) = (
+        (bound * found.length, weight_of(bound * found.length, found.epsilon)) for bound in found.bounds
+    )
+    return (
+        f"sequences of {found.length:,} steps, influence {found.epsilon:g}: short memory is below {short:.4g} steps "
+        f"(|u| < {below:.5g}), long from {long:.4g} on (|u| >= {least:.5g})"
+    )
+
+
 def draw(found: Memory, path: Path) -> Path:
     """The memory of each neuron by layer, the groups, and where it was measured, measured against expected memory."""
     from .curves import new_figure, save_figure

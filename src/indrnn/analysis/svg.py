@@ -70,7 +70,7 @@ class _Chart:
         label: str,
     ) -> None:
         self.size, self.logarithmic, self.label = size, logarithmic, label
-        self.left, self.right, self.top, self.bottom = 64, 14, 12, 44
+        self.left, self.right, self.top, self.bottom = 84, 14, 12, 52  # room for the text of a phone
         self.across = across if across[1] > across[0] else (across[0] - 1, across[0] + 1)
         low, high = up if up[1] > up[0] else _about(up[0])
         self.up = (math.log10(low), math.log10(high)) if logarithmic else (low, high)
@@ -86,7 +86,7 @@ class _Chart:
             if whole and value != int(value):
                 continue
             x = self.x(value)  # at the right edge a name would be cut off in its middle
-            self.text(x, height - self.bottom + 18, show(value), "end" if x > width - self.right - 12 else "middle")
+            self.text(x, height - self.bottom + 24, show(value), "end" if x > width - self.right - 12 else "middle")
         self.text((self.left + width - self.right) / 2, height - 6, labels[0], "middle")
         middle = (self.top + height - self.bottom) / 2
         self.parts.append(
@@ -178,7 +178,7 @@ def _legend(names: Sequence[str], reference: str | None) -> str:
 
 def histogram(counts: Sequence[int], names: Sequence[str], *, title: str, most: int | None = None) -> str:
     """Bars with a name under each and its count over it, on a scale up to `most`."""
-    width, height, top, bottom = 300, 150, 30, 26
+    width, height, top, bottom = 300, 156, 36, 26
     top_count = max([most or 0, *counts, 1])
     step = (width - 8) / len(counts)
     parts = [f'<text class="title" x="4" y="14">{escape(title)}</text>']

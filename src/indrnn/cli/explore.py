@@ -169,7 +169,7 @@ def _noise(model: torch.nn.Module) -> Any:
 def _about(opened: Opened, model: torch.nn.Module, which: str) -> tuple[str, list[tuple[str, str, str]]]:
     """A line about a run, and its facts."""
     from ..analysis.explorer.program import program_of
-    from ..analysis.report import UNKNOWN, duration, headline, value_of
+    from ..analysis.report import UNKNOWN, duration, headline, value_of, words
 
     layers = program_of(model).layers
     recorded, folder = opened.recorded, opened.folder
@@ -180,7 +180,7 @@ def _about(opened: Opened, model: torch.nn.Module, which: str) -> tuple[str, lis
     test = folder.read_json(measured).get("test") if measured.exists() else None
     if reached := headline(test or {}):
         paper = f"paper: {row.value}" if row and row.value not in UNKNOWN else ""
-        facts.append((f"test {reached[0].removeprefix('test_')}", value_of(*reached), paper))
+        facts.append((f"test {words(reached[0].removeprefix('test_'))}", value_of(*reached), paper))
     neurons = sum(layer.size for layer in layers)
     facts.append(("recurrent layers", f"{len(layers)}", ""))
     facts.append(("neurons", f"{neurons:,}", ""))

@@ -330,7 +330,7 @@ const Neuron = {
     const best = before.probabilities.indexOf(Math.max(...before.probabilities));
     const now = after.probabilities.indexOf(Math.max(...after.probabilities));
     const [first, second] = [percent(before.probabilities[best]), percent(after.probabilities[best])];
-    const [was, is] = [best, now].map((i) => element("bdi", {}, `“${data.classes[i]}”`));
+    const [was, is] = [best, now].map((i) => element("span", {}, "“", element("bdi", {}, data.classes[i]), "”"));
     const turned = now === best ? [] : [" The answer turns into ", is, `, ${percent(after.probabilities[now])}.`];
     return element("p", {}, was, `: ${first} with it, `, element("strong", {}, second), " without it.", ...turned);
   },

@@ -222,7 +222,7 @@ class _Writer:
 
     def _residual(self, network: ResidualIndRNN) -> list[Node]:
         nodes = [self.linear(network.first)]
-        stream = [{"name": "stream", "size": network.first.out_features}]
+        stream = [{"name": "residual stream", "size": network.first.out_features}]
         for number, block in enumerate(network.blocks):
             self._sources = stream
             body = [
