@@ -35,7 +35,7 @@ def test_memory_of_a_run(finished: Path, call: Call, tmp_path: Path) -> None:
     assert str(out / "memory.png") in said.out
     # ε^(1/steps), by hand: 0.2 and 0.2^(1/3)
     assert (
-        "of 5 steps, influence 0.2: short memory is below 1 steps (|u| < 0.2), long from 3 on (|u| >= 0.5848)"
+        "of 5 steps, an influence of 0.2: short memory is below 1 steps (|u| < 0.2), long from 3 on (|u| >= 0.5848)"
         in said.out
     )
     assert_refused(call("analyse", "memory", finished, "--out", out), "memory.json, memory.md, memory.png already")

@@ -280,8 +280,8 @@ def in_words(found: Memory) -> str:
         (bound * found.length, weight_of(bound * found.length, found.epsilon)) for bound in found.bounds
     )
     return (
-        f"sequences of {found.length:,} steps, influence {found.epsilon:g}: short memory is below {short:.4g} steps "
-        f"(|u| < {below:.5g}), long from {long:.4g} on (|u| >= {least:.5g})"
+        f"sequences of {found.length:,} steps, an influence of {found.epsilon:g}: short memory is below "
+        f"{short:.4g} steps (|u| < {below:.5g}), long from {long:.4g} on (|u| >= {least:.5g})"
     )
 
 

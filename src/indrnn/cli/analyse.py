@@ -116,15 +116,15 @@ def analyse(arguments: list[str]) -> int:
     check_free(options.out, "gradients", options.overwrite)
     every = [open_run(run) for run in options.runs]
     names = distinct([run.resolve() for run in options.runs])
-    RunFolder(options.out).prepare()
     flows = []
     for run, name, opened in zip(options.runs, names, every, strict=True):
         model, _ = opened.best
         task: Any = opened.task(options.data_dir)
+        RunFolder(options.out).prepare()  # before any work is done, and not where the data are missing
         model = model.to(choose_device(options.device, Processes()))
         batches = options.batches or getattr(task, "steps_per_epoch", 100)
         size = task.batch(0, Shard()).total
-        say(f"{run}: {batches} batches of {size}")
+        say(f"{run}: {batches} batch{'' if batches == 1 else 'es'} of {size}")
         flow = gradients.gradient_flow(model, task, batches)
         about = {
             "name": name,

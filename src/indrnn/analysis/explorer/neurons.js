@@ -26,7 +26,7 @@ const Dots = {
     });
     canvas.addEventListener("mousemove", (event) => {
       const near = this.near(event);
-      canvas.title = near ? `${called(near)}: u = ${number(near.u, 4)}, memory ${steps(near.memory)}` : "";
+      canvas.title = near ? `${called(near)}: u = ${number(near.u, 6)}, memory ${steps(near.memory)}` : "";
       canvas.style.cursor = near ? "pointer" : "default";
     });
     canvas.addEventListener("keydown", (event) => {
@@ -116,6 +116,11 @@ const Dots = {
       layer: (each) => sequential(each.layer / Math.max(1, network.layers.length - 1)),
       u: (each) => diverging(0.5 + Math.max(-1, Math.min(1, each.u)) / 2),
     }[this.colour];
+    byId("colours").textContent = {
+      activity: "Colour: activity within the layer, from dark (none) to yellow (the most).",
+      layer: "Colour: from dark (the first layer) to yellow (the last).",
+      u: "Colour: u, from blue (-1) over white (0) to orange (1).",
+    }[this.colour];
     context.strokeStyle = themed("--muted");
     context.lineWidth = 0.5;
     for (const place of this.places) {
@@ -178,7 +183,7 @@ const Table = {
           "tr",
           { "data-index": each.index },
           element("td", {}, button(called(each), () => select(each), { class: "link" })),
-          element("td", {}, number(each.u, 4)),
+          element("td", {}, number(each.u, 6)),
           element("td", {}, steps(each.memory).replace(" steps", "")),
           element("td", {}, number(each.activity)),
         ),
