@@ -207,7 +207,7 @@ def test_drawing_needs_no_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert_picture(draw_run(a_run(tmp_path, LINES), "validation_mse"))
 
 
-@pytest.mark.parametrize("name", ["$\\frac$", "_hidden", "🦊 שלום", "x" * 300, "a $5 b $6"], ids=ascii)
+@pytest.mark.parametrize("name", ["$\\frac$", "_🦊 שלום $5 $6", "x" * 300], ids=["formula", "hidden", "long"])
 def test_names_of_users_are_no_formulas_and_in_the_legend(name: str, tmp_path: Path, drawn: list[Any]) -> None:
     draw_panels(tmp_path / "picture.png", {name: {name: [(1, 2.0), (2, 1.0)]}}, across="step", up="error")
     (text,) = drawn[-1].legends[0].get_texts()

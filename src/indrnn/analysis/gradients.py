@@ -123,11 +123,11 @@ def write(flows: Sequence[dict[str, Any]], out: Path) -> Path:
 
 def draw(flows: Sequence[dict[str, Any]], path: Path) -> Path:
     """Over time and over depth, on a logarithmic axis: what an LSTM loses over a sequence is orders of magnitude."""
-    from .curves import named, new_figure, save_figure
+    from .curves import figure_with_legend, named, save_figure
     from .svg import COLOURS
 
     panels = [what for what in ("time", "depth") if any(flow[what] for flow in flows)]
-    figure, axes = new_figure(len(panels), width=4.6)
+    figure, axes = figure_with_legend(len(panels), 3.7, [flow["name"] for flow in flows])
     for axis, what in zip(axes, panels, strict=True):
         for place, flow in enumerate(flows):
             values, first = flow[what], 1 if what == "time" else 2

@@ -119,7 +119,7 @@ const Dots = {
     byId("colours").textContent = {
       activity: "Colour: activity within the layer, from dark (none) to yellow (the most).",
       layer: "Colour: from dark (the first layer) to yellow (the last).",
-      u: "Colour: u, from blue (-1) over white (0) to orange (1).",
+      u: "Colour: u, from orange (-1) over white (0) to blue (1).",
     }[this.colour];
     context.strokeStyle = themed("--muted");
     context.lineWidth = 0.5;
@@ -244,9 +244,9 @@ const Neuron = {
     const host = byId("drive");
     if (source.map) {
       const { side, values } = source.map(drive);
-      const canvas = element("canvas", { class: "map", role: "img", "aria-label": "What enters the neuron at each pixel: orange excites, blue inhibits" });
+      const canvas = element("canvas", { class: "map", role: "img", "aria-label": "What enters the neuron at each pixel: blue excites, orange inhibits" });
       paint(canvas, side, side, (x, y) => diverging(0.5 + values[y * side + x] / most / 2));
-      host.replaceChildren(canvas, element("p", { class: "small" }, `At each pixel: orange excites it, blue inhibits it (± ${number(most)}).`));
+      host.replaceChildren(canvas, element("p", { class: "small" }, `At each pixel: blue excites it, orange inhibits it (± ${number(most)}).`));
     } else if (source.text) {
       host.closest(".pair").classList.add("stacked");
       host.replaceChildren(source.text(drive, "At each token, before the recurrence"));
