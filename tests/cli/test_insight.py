@@ -14,6 +14,7 @@ import indrnn
 from indrnn.cli.insight import KINDS
 from indrnn.recipes import ROWS
 
+from ..analysis.pages import assert_one_file
 from .calls import DIGITS, TRAIN, Call, assert_done, assert_refused, contents, read
 
 pytest.importorskip("matplotlib")
@@ -164,3 +165,17 @@ def test_the_kept_run_of_skeletons_without_data(call: Call, tmp_path: Path, monk
 def test_a_kept_run_on_digits(call: Call, tmp_path: Path) -> None:
     assert_done(call("analyse", "memory", KEPT / "mnist-6-fast", "--items", "64", "--out", tmp_path))
     assert all(layer["difference"] < 1e-5 for layer in read(tmp_path, "memory.json")["layers"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("INDRNN_DATA" not in os.environ, reason="INDRNN_DATA does not name a folder with UTD-MHAD")
+def test_pages_of_the_kept_run_of_skeletons_name_the_actions(call: Call, tmp_path: Path) -> None:
+    run = KEPT.parent / "skeleton" / "utd-6-aug"
+    assert_done(call("explore", run, "--out", tmp_path / "page.html"))
+    data = json.loads(assert_one_file((tmp_path / "page.html").read_text()).scripts["data"])
+    assert (len(data["classes"]), data["classes"][2], data["classes"][22]) == (27, "3 wave", "23 walk")
+    assert data["input"]["samples"][0]["right"] in data["classes"]
+    assert_done(call("report", run, "--html", tmp_path / "report.html"))
+    texts = assert_one_file((tmp_path / "report.html").read_text()).texts
+    assert "11 draw a triangle" in texts
+    assert any("404 of 430 are right" in text for text in texts)  # as results/skeleton says: 93.95 %

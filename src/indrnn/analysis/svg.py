@@ -216,10 +216,18 @@ _MANY = 15  # classes from which on a matrix is drawn closer
 
 
 def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """A confusion matrix as a table: rows are right classes, columns answers, shaded by the share of a row."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    """A confusion matrix as a table: rows are right classes, columns answers, shaded by the share of a row.
+
+    Columns of many classes are numbered, from 1.
+    """
+    many = len(names) > _MANY
+    over = [str(number) for number in range(1, len(names) + 1)] if many else names  # where names have no room
+    head = "".join(
+        f'<th scope="col" title="{escape(name)}">{escape(short)}</th>' for name, short in zip(names, over, strict=True)
+    )
     rows = []
     for right, (name, row) in enumerate(zip(names, counts, strict=True)):
+        beside = f"{over[right]} {name}" if many and over[right] not in name.split() else name
         total = sum(row) or 1
         cells = "".join(
             f'<td class="{"diagonal" if right == column else "wrong"}" style="--share:{count / total:.3f}">'
@@ -227,11 +235,11 @@ def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
             for column, count in enumerate(row)
         )
         rows.append(
-            f'<tr><th scope="row">{escape(name)}</th>{cells}<td class="share">{row[right] / total:.1%}</td></tr>'
+            f'<tr><th scope="row">{escape(beside)}</th>{cells}<td class="share">{row[right] / total:.1%}</td></tr>'
         )
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix">'
-        f'<table class="matrix{" close" if len(names) > _MANY else ""}"><thead><tr>'
+        f'<table class="matrix{" close" if many else ""}"><thead><tr>'
         f'<th scope="col">right ↓ answered →</th>{head}<th scope="col">right</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )

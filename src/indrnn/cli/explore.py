@@ -91,7 +91,7 @@ def _samples_of(opened: Opened, model: torch.nn.Module, data_dir: Path | None) -
         raise UsageError(f"explore: runs of {type(recipe).__name__} are not supported")
     try:
         head: Any = model
-        return explorer.skeletons(recipe.task(), head.config.outputs)
+        return explorer.skeletons(recipe.task(), recipe.actions(head.config.outputs))
     except FileNotFoundError as error:
         raise UsageError(f"the samples of this page need the run's data: {error}") from None
 

@@ -114,9 +114,9 @@ def _skeletons(reported: Reported, model: nn.Module, recipe: SkeletonRecipe) -> 
         reported.missing.append("No recordings were kept back, so that there are no answers to show.")
         return
     counts = confusion(task, model, split)
-    names = [str(action) for action in range(1, len(counts) + 1)]
+    names = recipe.actions(len(counts))
     draws = task.samples.draws if split == "test" else task.samples.validation_draws
-    on = f"{task.size(split):,} recordings for {split}, by the mean of {draws} samples of each; classes are actions"
+    on = f"{task.size(split):,} recordings for {split}, by the mean of {draws} samples of each"
     reported.confusion = counts.tolist(), names, on
 
 
