@@ -91,7 +91,7 @@ class _Set:
 _NTU = _Set("ntu", 25, 2, 60)
 _UTD_ACTIONS = (
     "swipe left", "swipe right", "wave", "clap", "throw", "cross arms", "basketball shot", "draw a cross",
-    "draw a circle clockwise", "draw a circle counter-clockwise", "draw a triangle", "bowl", "box", "baseball swing",
+    "clockwise circle", "anticlockwise circle", "draw a triangle", "bowl", "box", "baseball swing",
     "tennis forehand", "arm curl", "tennis serve", "push", "knock", "catch", "pick up and throw", "jog", "walk",
     "sit to stand", "stand to sit", "lunge", "squat",
 )  # fmt: skip
