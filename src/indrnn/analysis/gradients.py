@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ..baselines import BaselineRNN, TransformerBaseline
+from ..baselines import BaselineRNN, QRNNBaseline, TransformerBaseline
 from ..layers import IndRNN
 from ..networks import Network
 from ..training import Shard, Task, derive_seed
@@ -22,7 +22,8 @@ from .neurons import modes_kept
 
 def input_weights(model: nn.Module) -> list[Tensor]:
     """The weights that each layer reads the layer below with, from the first layer on."""
-    rnn = next((module.rnn for module in model.modules() if isinstance(module, BaselineRNN)), None)
+    kinds = (IndRNN, nn.RNNBase)  # the latter in a baseline too
+    rnn = next((module for module in model.modules() if isinstance(module, kinds)), None)
     if rnn is not None:
         return [getattr(rnn, f"weight_ih_l{layer}") for layer in range(rnn.num_layers)]
     network = getattr(model, "network", model)
@@ -37,7 +38,7 @@ class _NetworkInput:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        kinds = (Network, BaselineRNN, TransformerBaseline, IndRNN, nn.RNNBase)
+        kinds = (Network, BaselineRNN, QRNNBaseline, TransformerBaseline, IndRNN, nn.RNNBase)
         network = next((module for module in model.modules() if isinstance(module, kinds)), None)
         if network is None:
             raise ValueError(f"model must hold a network or baseline of this package, got {type(model).__name__}")
@@ -81,7 +82,7 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
         with modes_kept(model), torch.inference_mode(False), torch.enable_grad():
             model.train()
             over_time, sequences = torch.zeros(0, dtype=torch.float64), torch.zeros(0)
-            over_depth = torch.zeros(len(input_weights(model)) - 1, dtype=torch.float64)
+            over_depth = torch.zeros(len(input_weights(model)[1:]), dtype=torch.float64)
             for step in range(batches):
                 # Dropout draws the same numbers every time, and none of others
                 with (

@@ -48,11 +48,9 @@ def look_into(reported: Reported, opened: Opened, full: bool, data_dir: Path | N
     except (OSError, ValueError) as error:  # data that are not here, or are others now
         reported.missing.append(f"Answers are not shown: {error}")
     try:
-        task: Any = opened.task(data_dir if hasattr(recipe, "data_dir") else None)
-    except (OSError, ValueError) as error:
+        _flow(reported, opened.task(data_dir if hasattr(recipe, "data_dir") else None), full)
+    except (OSError, ValueError, RuntimeError) as error:  # also of a network whose gradients cannot be taken
         reported.no_gradients = f"Not measured: {error}"
-        return
-    _flow(reported, task, full)
 
 
 def _answers(reported: Reported, opened: Opened, data_dir: Path | None, full: bool) -> None:
