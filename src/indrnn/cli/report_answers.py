@@ -72,10 +72,10 @@ def _flow(reported: Reported, task: Any, full: bool) -> None:
     from ..analysis.gradients import gradient_flow
 
     assert reported.model is not None
-    most = getattr(task, "steps_per_epoch", _BATCHES)
-    batches = min(_BATCHES if full else 1, most)
+    most = min(_BATCHES, getattr(task, "steps_per_epoch", _BATCHES))
+    batches = most if full else 1
     reported.gradients = gradient_flow(reported.model, task, batches)
-    rest = "" if full else f"; {min(_BATCHES, most)} with --full"
+    rest = f"; {most} with --full" if batches < most else ""
     reported.gradients_on = f"{batches} training batch{'' if batches == 1 else 'es'}{rest}"
 
 
