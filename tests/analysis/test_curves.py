@@ -14,8 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from indrnn.analysis import gradients
 from indrnn.analysis.curves import draw_adding, draw_panels, draw_run, smooth
 from indrnn.models import Baseline, Head, Plain
+from indrnn.series.scores import ClassScores
 from indrnn.training.folder import RunFolder
 
 image = pytest.importorskip("matplotlib.image")
@@ -203,3 +205,14 @@ def test_drawing_needs_no_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Nor pyplot, which would look for one and keep every figure."""
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     assert_picture(draw_run(a_run(tmp_path, LINES), "validation_mse"))
+
+
+@pytest.mark.parametrize("name", ["$\\frac$", "_🦊 שלום $5 $6", "x" * 300], ids=["formula", "hidden", "long"])
+def test_names_of_users_are_no_formulas_and_in_the_legend(name: str, tmp_path: Path, drawn: list[Any]) -> None:
+    draw_panels(tmp_path / "picture.png", {name: {name: [(1, 2.0), (2, 1.0)]}}, across="step", up="error")
+    (text,) = drawn[-1].legends[0].get_texts()
+    shown = text.get_text().replace("\\$", "$").strip()
+    assert shown == (name if len(name) <= 60 else f"{name[:59]}…")
+    gradients.draw([{"name": name, "time": [1.0, 2.0], "depth": []}], tmp_path / "gradients.png")
+    ClassScores((name, "b"), np.eye(2, dtype=np.int64)).write(tmp_path, {})
+    assert (tmp_path / "confusion.png").exists()

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from indrnn import IndRNN
 from indrnn.analysis import gradients
+from indrnn.baselines import BaselineRNN, QRNNBaseline
 from indrnn.models import AnyNetwork, Baseline, Dense, Head, Plain, Residual
 from indrnn.networks import PlainIndRNN, SequenceClassifier
 from indrnn.tasks.adding import Adding
@@ -64,6 +66,22 @@ def test_the_flow_is_the_mean_of_gradients_taken_one_by_one() -> None:
         over_depth += torch.stack([g.norm() for g in torch.autograd.grad(loss, weights)]) / 3
     torch.testing.assert_close(torch.tensor(flow["time"]), over_time)
     torch.testing.assert_close(torch.tensor(flow["depth"]), over_depth)
+
+
+@pytest.mark.parametrize("kind", ["IndRNN", "QRNN", "GRU"])
+def test_layers_and_baselines_of_other_kinds(kind: str) -> None:
+    network: nn.Module = {"IndRNN": IndRNN(1, 5, 3), "QRNN": QRNNBaseline(1, 5, 3), "GRU": BaselineRNN("gru", 1, 5, 3)}[
+        kind
+    ]
+    net, data = SequenceClassifier(network, 10), task()
+    found = gradients.gradient_flow(net, data, batches=1)
+    batch = data.batch(0, Shard())
+    x = batch.inputs.clone().requires_grad_()
+    weights = gradients.input_weights(net)
+    assert len(weights) == 3
+    at_x, *at_weights = torch.autograd.grad(F.cross_entropy(net(x)[0], batch.target), [x, *weights[1:]])
+    torch.testing.assert_close(torch.tensor(found["depth"]), torch.stack([each.norm() for each in at_weights]))
+    torch.testing.assert_close(torch.tensor(found["time"]), at_x.norm(dim=-1).sum(1))
 
 
 def test_batch_first_and_embedded_tokens() -> None:

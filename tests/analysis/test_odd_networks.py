@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune
 
+from indrnn import IndRNN
 from indrnn.analysis import depth
 from indrnn.analysis.ablate import ablate
+from indrnn.analysis.distillation import distil
 from indrnn.analysis.explorer import page_of, recorded
 from indrnn.analysis.gradients import gradient_flow
 from indrnn.analysis.memory import memory
@@ -88,9 +91,62 @@ def test_gradients_of_dropout_are_the_same_every_time() -> None:
 def test_a_part_that_is_in_evaluation_mode_stays_so() -> None:
     model: Any = Head(Plain(2, 8, 2), 3).build().train()
     model.network.blocks[0].eval()
-    gradient_flow(model, task_of(7, False), 1)
-    assert model.training
-    assert not model.network.blocks[0].training
+    for look in (
+        lambda: gradient_flow(model, task_of(7, False), 1),
+        lambda: memory(model, run=lambda: model(torch.randn(7, 3, 2))),
+        lambda: page_of(model, recorded([torch.randn(7, 2)]), "run"),
+        lambda: distil(model.network, torch.randn(7, 9, 2), steps=1),
+    ):
+        look()
+        assert model.training
+        assert not model.network.blocks[0].training
+        assert model.network.blocks[1].training
+
+
+def test_gradients_where_none_are_recorded() -> None:
+    """The caller's mode does not matter, nor which parameters are frozen: the weights are not changed."""
+    model, task = Head(Plain(2, 5, 2), 3).build(), task_of(7, False)
+    found = gradient_flow(model, task, 1)
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            assert gradient_flow(model, task, 1) == found
+    model.network.requires_grad_(False)
+    assert gradient_flow(model, task, 1) == found
+    assert not any(each.requires_grad for each in model.network.parameters())
+
+
+def test_gradients_of_input_weights_that_are_computed() -> None:
+    """They are those of the weights as the pass used them; what computes them stays as it is."""
+    model: Any = Head(Plain(2, 5, 3), 3).build()
+    task = task_of(7, False)
+    expected = gradient_flow(model, task, 1)
+    prune.custom_from_mask(model.network.blocks[1].unit.weight, "weight", torch.ones(5, 5))
+    parametrizations.weight_norm(model.network.blocks[2].unit.weight, "weight")
+    found = gradient_flow(model, task, 1)
+    for what in ("time", "depth"):
+        assert found[what] == pytest.approx(expected[what], rel=1e-4)
+    parametrizations.spectral_norm(model.network.blocks[0].unit.weight, "weight")
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    gradient_flow(model, task, 1)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_every_precision(dtype: torch.dtype) -> None:
+    model = Head(Plain(2, 4, 2), 3).build().to(dtype)
+    x = torch.randn(7, 3, 2).to(dtype)
+    found = memory(model, run=lambda: model(x))
+    for layer in found.layers:
+        assert layer.difference is not None
+        assert layer.difference < 8 * torch.finfo(dtype).eps
+    page_of(model, recorded(list(x.unbind(1))), "run")
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (7, 0, 2)], ids=["no step", "no sequence"])
+def test_nothing_to_measure(shape: tuple[int, ...]) -> None:
+    layer = IndRNN(2, 5, 2)
+    found = memory(layer, 7, run=lambda: layer(torch.randn(shape)))
+    assert (found.sequences, found.layers[0].measured) == (0, None)
 
 
 def test_depth_before_and_after_training() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import indrnn
 from indrnn.analysis.report import Reported, confusion, headline, memory_counts, page_of
 from indrnn.layers.bound import EPSILON
 from indrnn.models import Head, Plain
@@ -107,3 +108,29 @@ def test_a_model_without_independent_neurons() -> None:
     run = reported(model=torch.nn.Linear(2, 3))
     page: Page = assert_one_file(page_of([run]))
     assert any("no recurrent weight of their own" in text for text in page.texts)
+
+
+def test_a_network_that_the_explorer_does_not_know() -> None:
+    """Its neurons have recurrent weights all the same."""
+    run = reported(model=torch.nn.Sequential(indrnn.IndRNN(2, 6, 2)))
+    page = assert_one_file(page_of([run]))
+    assert {"0.weight_hh_l0", "0.weight_hh_l1"} <= set(page.texts)
+    assert any("A network of 2 recurrent layers" in text for text in page.texts)
+
+
+def test_answers_that_are_no_numbers() -> None:
+    page = assert_one_file(page_of([reported(answers=([(0.0, math.nan), (1.0, 0.9)], "sequences"))]))
+    assert any("1 answers are no finite numbers" in text for text in page.texts)
+
+
+def test_gradients_and_why_there_are_none() -> None:
+    flow = {"time": [1e-4, 1.0], "depth": []}
+    runs = [
+        reported("one", gradients=flow, gradients_on="1 training batch"),
+        reported("two", no_gradients="Not measured: no data."),
+    ]
+    texts = assert_one_file(page_of(runs)).texts
+    assert "one: Measured on 1 training batch." in texts
+    assert "two: Not measured: no data." in texts
+    assert "over time" in texts
+    assert "over depth" not in texts

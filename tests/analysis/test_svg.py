@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import pytest
@@ -82,5 +83,15 @@ def test_ticks_of_numbers_that_are_near_each_other_differ() -> None:
 
 
 def test_a_matrix_of_many_classes_is_closer() -> None:
-    assert 'class="matrix close"' in svg.matrix([[1] * 27] * 27, [str(i) for i in range(27)])
+    drawn = svg.matrix([[1] * 27] * 27, [*map(chr, range(97, 123)), "action 27"])
+    assert 'class="matrix close"' in drawn
+    texts = [text for text in Page(drawn).texts if text.strip()]
+    assert texts[1:28] == [str(number) for number in range(1, 28)]  # names have no room over columns
+    assert {"1 a", "26 z", "action 27"} <= {*texts}
     assert 'class="matrix"' in svg.matrix([[1, 0], [0, 1]], ["a", "b"])
+
+
+def test_dots_that_are_no_numbers_are_left_out() -> None:
+    points = [(0.0, 0.1), (1.0, math.nan), (1.0, 0.9), (0.5, math.inf)]
+    assert svg.scatter(points, across="x", up="y") == svg.scatter([points[0], points[2]], across="x", up="y")
+    assert "nothing to draw" in svg.scatter(points[1:2], across="x", up="y")

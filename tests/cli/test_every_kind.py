@@ -21,11 +21,13 @@ from indrnn.training.evaluation import measure
 from indrnn.training.processes import Processes
 
 from ..analysis.pages import assert_one_file
+from ..browser import NEEDED, PHONE, assert_fits, browser, opened
 from .calls import TRAIN, Call, assert_done, assert_refused, contents, read
 from .test_skeleton import TRAIN as SKELETONS
 from .test_skeleton import arrays
 
 pytest.importorskip("matplotlib")
+__all__ = ["browser"]  # a fixture
 SCRIPT = "<script>alert(1)</script>"
 FIT = ["--steps", "12", "--hidden-size", "5", "--layers", "2", "--threads", "1", "--batch-size", "8"]
 
@@ -88,6 +90,29 @@ def test_every_analysis(kind: str, kinds: dict[str, Path], call: Call, tmp_path:
     rows = read(tmp_path, "depth.json")["rows"]
     assert [row["layer"] for row in rows] == list(range(2, 2 + len(flow["depth"])))
     assert all(row["before"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+@NEEDED
+def test_pages_of_every_kind_in_a_browser(browser: Any, kinds: dict[str, Path], call: Call, tmp_path: Path) -> None:
+    for kind, run in kinds.items():
+        assert_done(call("explore", run, "--out", tmp_path / f"{kind}.html"))
+        page, wrong = opened(browser, tmp_path / f"{kind}.html", width=PHONE, dark=True)
+        for name in ("#step", "#dots", "#rows button", "#order select", "#filters select", "#axes select"):
+            page.locator(name).first.focus()
+            page.keyboard.press("ArrowDown")
+        page.locator("#lost strong").wait_for()
+        assert_fits(page)
+        assert wrong == []
+        page.context.close()
+    for number, runs in enumerate(([kinds["classes"]], [*kinds.values()])):
+        report = tmp_path / f"report-{number}.html"
+        assert_done(call("report", *runs, "--html", report))
+        page, wrong = opened(browser, report, width=PHONE, ready="true")
+        assert_fits(page)
+        assert page.locator("script").count() == 0
+        assert wrong == []
+        page.context.close()
 
 
 def test_pages_of_skeletons(kinds: dict[str, Path], call: Call, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import indrnn
 from indrnn.cli.insight import KINDS
 from indrnn.recipes import ROWS
 
+from ..analysis.pages import assert_one_file
 from .calls import DIGITS, TRAIN, Call, assert_done, assert_refused, contents, read
 
 pytest.importorskip("matplotlib")
@@ -32,7 +34,12 @@ def test_memory_of_a_run(finished: Path, call: Call, tmp_path: Path) -> None:
         assert len(layer["measured"]) == 7
     assert said.out.count("\n| ") == 3  # the line under the head, and two layers
     assert str(out / "memory.png") in said.out
-    assert_refused(call("analyse", "memory", finished, "--out", out), "memory.json, memory.png already")
+    # ε^(1/steps), by hand: 0.2 and 0.2^(1/3)
+    assert (
+        "of 5 steps, an influence of 0.2: short memory is below 1 steps (|u| < 0.2), long from 3 on (|u| >= 0.5848)"
+        in said.out
+    )
+    assert_refused(call("analyse", "memory", finished, "--out", out), "memory.json, memory.md, memory.png already")
     assert_done(call("analyse", "memory", finished, "--items", "0", "--out", out, "--overwrite"))
     assert read(out, "memory.json")["layers"][0]["measured"] is None
 
@@ -69,8 +76,11 @@ def test_ablate_of_a_run(finished: Path, call: Call, tmp_path: Path) -> None:
 def test_ablate_and_memory_of_digits(few_digits: Path, call: Call, tmp_path: Path) -> None:
     run = tmp_path / "digits"
     assert_done(call(*DIGITS, "--data-dir", few_digits, "--steps", "2", "--out", run))
-    for kind in ("ablate", "memory"):
-        assert_done(call("analyse", kind, run, "--data-dir", few_digits, "--out", tmp_path))
+    more = {"gradients": ["--batches", "1"], "depth": ["--batches", "1", "--seeds", "1"]}
+    for kind in ("ablate", "memory", "gradients", "depth"):
+        assert_done(call("analyse", kind, run, "--data-dir", few_digits, "--out", tmp_path, *more.get(kind, [])))
+    assert len(read(tmp_path, "gradients.json")[0]["time"]) == 49
+    assert [row["layer"] for row in read(tmp_path, "depth.json")["rows"]] == [2]
     assert read(tmp_path, "ablate.json")["metric"] == "accuracy"
     assert (read(tmp_path, "memory.json")["length"], read(tmp_path, "memory.json")["sequences"]) == (49, 10)
 
@@ -80,6 +90,24 @@ def test_gradients_of_the_adding_problem(finished: Path, call: Call, tmp_path: P
     assert "100 batches of 3" in said.out
     (flow,) = read(tmp_path, "gradients.json")
     assert (len(flow["time"]), len(flow["depth"]), flow["indrnn"]) == (5, 1, True)
+    assert_done(call("analyse", "depth", finished, "--seeds", "2", "--batches", "2", "--out", tmp_path))
+    assert read(tmp_path, "depth.json")["rows"][0]["after"] > 0
+    second = Path(shutil.copytree(finished, tmp_path / "second" / finished.name))  # as seeds of a recipe are called
+    assert_done(call("analyse", "gradients", finished, second, "--batches", "1", "--out", tmp_path, "--overwrite"))
+    assert [flow["name"] for flow in read(tmp_path, "gradients.json")] == [f"{tmp_path.name}/run", "second/run"]
+
+
+def test_folders_that_cannot_be_written_to(finished: Path, call: Call, tmp_path: Path) -> None:
+    """Said before any work is done; and nothing is replaced that was not to be."""
+    (tmp_path / "file").write_text("kept")
+    inside = tmp_path / "file" / "below"
+    for analysis in ("memory", "weights", "ablate", "gradients", "depth"):
+        assert_refused(call("analyse", analysis, finished, "--out", inside), "cannot write to the folder")
+    assert_refused(call("explore", finished, "--out", inside / "page.html"), "folder that can be written to")
+    assert_refused(call("report", finished, "--html", inside / "page.html"), "folder that can be written to")
+    (tmp_path / "memory.md").write_text("kept")
+    assert_refused(call("analyse", "memory", finished, "--out", tmp_path), "memory.md already")
+    assert (tmp_path / "memory.md").read_text() == "kept"
 
 
 def test_complexity(call: Call, tmp_path: Path) -> None:
@@ -137,3 +165,17 @@ def test_the_kept_run_of_skeletons_without_data(call: Call, tmp_path: Path, monk
 def test_a_kept_run_on_digits(call: Call, tmp_path: Path) -> None:
     assert_done(call("analyse", "memory", KEPT / "mnist-6-fast", "--items", "64", "--out", tmp_path))
     assert all(layer["difference"] < 1e-5 for layer in read(tmp_path, "memory.json")["layers"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("INDRNN_DATA" not in os.environ, reason="INDRNN_DATA does not name a folder with UTD-MHAD")
+def test_pages_of_the_kept_run_of_skeletons_name_the_actions(call: Call, tmp_path: Path) -> None:
+    run = KEPT.parent / "skeleton" / "utd-6-aug"
+    assert_done(call("explore", run, "--out", tmp_path / "page.html"))
+    data = json.loads(assert_one_file((tmp_path / "page.html").read_text()).scripts["data"])
+    assert (len(data["classes"]), data["classes"][2], data["classes"][22]) == (27, "3 wave", "23 walk")
+    assert data["input"]["samples"][0]["right"] in data["classes"]
+    assert_done(call("report", run, "--html", tmp_path / "report.html"))
+    texts = assert_one_file((tmp_path / "report.html").read_text()).texts
+    assert "11 draw a triangle" in texts
+    assert any("404 of 430 are right" in text for text in texts)  # as results/skeleton says: 93.95 %

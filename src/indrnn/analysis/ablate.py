@@ -198,7 +198,9 @@ def draw(found: Ablated, path: Path) -> Path:
     for row in found.rows:
         x = places.index(row.layer) + (GROUPS.index(row.group) - 1) * 0.27
         axis.bar(x, row.value, 0.25, color=COLOURS[row.group], label=None if row.group in named else row.group)
-        axis.text(x, row.value, str(row.neurons), ha="center", va="bottom", fontsize=6, color="0.3")
+        # Under the axis, where neither bars nor dots are
+        under: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "top"}
+        axis.text(x, -0.015, str(row.neurons), **under, fontsize=6.5, color="0.3")
         named.add(row.group)
         if row.control is not None:
             label = None if "control" in named else "as many at random"
@@ -208,10 +210,15 @@ def draw(found: Ablated, path: Path) -> Path:
     if not found.higher_is_better and found.whole > 0:
         axis.set_yscale("log")
     axis.set_xticks(range(len(places)), ["all" if place is None else str(place) for place in places])
-    axis.set_xlabel("layer in which neurons are silenced (over bars: how many)")
+    axis.tick_params(axis="x", length=0, pad=13)
+    axis.set_xlabel("layer in which neurons are silenced (small: how many)")
     axis.set_ylabel(found.metric.replace("_", " "))
     low, high = (bound * found.length for bound in found.bounds)
-    axis.set_title(f"memory silenced; short: < {low:.0f} steps, long: ≥ {high:.0f}", fontsize=10)
+    axis.set_title(
+        f"{found.metric.replace('_', ' ')} without neurons of short memory (< {low:.3g} steps), middle, or "
+        f"long (≥ {high:.3g})",
+        fontsize=10,
+    )
     figure.legend(loc="outside right center", frameon=False)
     save_figure(figure, path)
     return path

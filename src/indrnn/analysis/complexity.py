@@ -36,21 +36,51 @@ def curves(measured: Path) -> Curves:
 
 def write(found: Curves, about: dict[str, Any], out: Path) -> str:
     """Write complexity.json and complexity.png into a folder, and return a table of how many times as quick as LSTM."""
-    from .curves import draw_panels
     from .runs import table
 
     content = json.dumps({**about, "curves": found}, indent=1, ensure_ascii=False)
     write_atomically(out / "complexity.json", (content + "\n").encode())
-    shown = {name: points for name, points in found.items() if len(points) > 1}
-    draw_panels(
-        out / "complexity.png",
-        {"a training step": {name: [(T, ms) for T, ms, _ in points] for name, points in shown.items()}},
-        across="steps of a sequence",
-        up="milliseconds",
-    )
+    draw(found, out / "complexity.png")
     lengths = sorted({T for points in found.values() for T, *_ in points})
     rows = []
     for name, points in found.items():
         ratios = {T: ratio for T, _, ratio in points}
         rows.append([name, *(f"{ratios[T]:.2f}" if T in ratios else "" for T in lengths)])
     return table(", ".join(["layer", *(f"T = {T}" for T in lengths)]), ([*row] for row in rows))
+
+
+def draw(found: Curves, path: Path) -> Path:
+    """Milliseconds over the length, and how many times as quick as an LSTM: ours in thick lines, the LSTM in black."""
+    from matplotlib.ticker import LogLocator
+
+    from .curves import new_figure, save_figure
+    from .svg import COLOURS
+
+    figure, axes = new_figure(2, width=5.4)
+    shown = {name: points for name, points in found.items() if len(points) > 1}
+    others = 0
+    for name, points in shown.items():
+        ours = name.startswith("IndRNN")
+        style: dict[str, Any] = {"color": "black", "marker": "o"}
+        if name != LSTM:
+            style = {"color": COLOURS[others % len(COLOURS)], "marker": "osD^v<>pX"[others % 9]}
+            others += 1
+        style |= {"linewidth": 2.2 if ours else 1.2, "linestyle": "-" if ours or name == LSTM else "--"}
+        for axis, which in zip(axes, (1, 2), strict=True):
+            lengths, values = [point[0] for point in points], [point[which] for point in points]
+            axis.plot(lengths, values, label=name, markersize=4, **style)
+    ticks = sorted({T for points in shown.values() for T, *_ in points})
+    for axis, up in zip(axes, ("milliseconds", f"times as quick as {LSTM}"), strict=True):
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xticks(ticks, [f"{T:,}" for T in ticks])
+        axis.minorticks_off()
+        axis.set_xlabel("steps of a sequence")
+        axis.set_ylabel(up)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:,g}")
+    axes[0].set_title("a training step")
+    axes[1].set_title("against the LSTM")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    save_figure(figure, path)
+    return path

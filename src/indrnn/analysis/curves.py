@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from ..training import generator
-from ..training.curve import draw_curve, draw_run, new_figure, new_grid, save_figure
+from ..training.curve import draw_curve, draw_run, named, new_figure, new_grid, save_figure
 from ..training.folder import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def smooth(values: list[float], over: int) -> list[float]:
@@ -38,6 +43,12 @@ def draw_adding(run: RunFolder, model: nn.Module, length: int, seed: int = 0) ->
     return run.picture
 
 
+def figure_with_legend(panels: int, width: float, names: Sequence[str]) -> tuple[Figure, list[Axes]]:
+    """Make a figure with panels of this width in inches side by side, and room for a legend beside them."""
+    legend = 0.5 + 0.09 * max(len(named(name)) for name in names)
+    return new_figure(panels, width=width + legend / panels)
+
+
 def draw_panels(
     path: Path,
     panels: dict[str, dict[str, list[tuple[float, float]]]],
@@ -50,17 +61,16 @@ def draw_panels(
 ) -> None:
     """Draw curves, by panel and name, side by side; `across` and `up` say what the axes are."""
     names = sorted({name for curves in panels.values() for name in curves})
-    legend = 0.08 * max(map(len, [*names, reference[1] if reference else ""]))  # inches, beside the panels
-    figure, axes = new_figure(len(panels), width=3.6 + max(0.0, legend - 1.5) / len(panels))
+    figure, axes = figure_with_legend(len(panels), 3.2, [*names, reference[1] if reference else ""])
     for each, (title, curves) in zip(axes, panels.items(), strict=True):
         for name, points in sorted(curves.items()):
             values = smooth([value for _, value in points], smoothed)
-            each.plot([x for x, _ in points], values, label=name, color=f"C{names.index(name)}", linewidth=1.2)
+            each.plot([x for x, _ in points], values, label=named(name), color=f"C{names.index(name)}", linewidth=1.2)
         if reference is not None:
             each.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
         if logarithmic:
             each.set_yscale("log")
-        each.set_title(title)
+        each.set_title(named(title))
         each.set_xlabel(across)
     axes[0].set_ylabel(up)
     handles: dict[str, Any] = {}
@@ -70,4 +80,14 @@ def draw_panels(
     save_figure(figure, path)
 
 
-__all__ = ["draw_adding", "draw_panels", "draw_run", "new_figure", "new_grid", "save_figure", "smooth"]
+__all__ = [
+    "draw_adding",
+    "draw_panels",
+    "draw_run",
+    "figure_with_legend",
+    "named",
+    "new_figure",
+    "new_grid",
+    "save_figure",
+    "smooth",
+]

@@ -20,6 +20,7 @@ from ..networks import Dense, Plain, Residual, StepRegressor
 from ..training.checkpoint import write_atomically
 from ..training.options import check_count, check_seed
 from ..training.task import generator
+from .neurons import modes_kept
 
 Item = Tensor | tuple[Tensor, Tensor]
 """Inputs, or inputs and the task's targets, of which the batch is the first dimension."""
@@ -86,9 +87,8 @@ def distil(
         raise TypeError(f"rnn must be a module, got {type(rnn).__name__}")
     batch_first = bool(getattr(rnn, "batch_first", False))
     batches = _Batches(data, steps, batch_size, 0 if batch_first else 1, seed)
-    was = rnn.training
-    rnn.eval()
-    try:
+    with modes_kept(rnn):
+        rnn.eval()
         first, _ = batches.train(0)
         wanted = _outputs(rnn, first)
         time = 1 if batch_first else 0
@@ -104,8 +104,6 @@ def distil(
             model = model.to(first.device, first.dtype)
             _train(model, rnn, batches, steps, lr)
         return _measure(model, rnn, batches, readout, time)
-    finally:
-        rnn.train(was)
 
 
 class _Batches:
@@ -245,11 +243,12 @@ def write(found: Distilled, rows: list[dict[str, Any]], about: dict[str, Any], o
     content = {**about, **numbers, "rows": rows}
     write_atomically(out / "distil.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
     figure, (axes,) = new_figure(1)
-    axes.plot(range(1, len(found.per_step) + 1), found.per_step, color="#0072b2", label="at each step")
-    axes.axhline(found.error, color="0.5", linestyle="--", linewidth=1, label="over all steps")
-    axes.set_yscale("log")
-    axes.set_xlabel("step")
-    axes.set_ylabel("difference of outputs / size of the RNN's")
+    percent = [100 * value for value in found.per_step]
+    axes.plot(range(1, len(percent) + 1), percent, color="#0072b2", label="at each step")
+    axes.axhline(100 * found.error, color="0.5", linestyle="--", linewidth=1, label="over all steps")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("step of the sequence")
+    axes.set_ylabel("difference of the outputs (% of the RNN's)")
     axes.legend(frameon=False)
     save_figure(figure, out / "distil.png")
     cells = [

@@ -10,17 +10,20 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from ..baselines import BaselineRNN, TransformerBaseline
+from ..baselines import BaselineRNN, QRNNBaseline, TransformerBaseline
 from ..layers import IndRNN
 from ..networks import Network
 from ..training import Shard, Task, derive_seed
 from ..training.checkpoint import write_atomically
+from .neurons import modes_kept
 
 
 def input_weights(model: nn.Module) -> list[Tensor]:
     """The weights that each layer reads the layer below with, from the first layer on."""
-    rnn = next((module.rnn for module in model.modules() if isinstance(module, BaselineRNN)), None)
+    kinds = (IndRNN, nn.RNNBase)  # the latter in a baseline too
+    rnn = next((module for module in model.modules() if isinstance(module, kinds)), None)
     if rnn is not None:
         return [getattr(rnn, f"weight_ih_l{layer}") for layer in range(rnn.num_layers)]
     network = getattr(model, "network", model)
@@ -35,7 +38,7 @@ class _NetworkInput:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        kinds = (Network, BaselineRNN, TransformerBaseline, IndRNN, nn.RNNBase)
+        kinds = (Network, BaselineRNN, QRNNBaseline, TransformerBaseline, IndRNN, nn.RNNBase)
         network = next((module for module in model.modules() if isinstance(module, kinds)), None)
         if network is None:
             raise ValueError(f"model must hold a network or baseline of this package, got {type(model).__name__}")
@@ -69,36 +72,42 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
         "depth": for each layer's input weights but the first's, the mean over batches of the norm of the gradient of
         the batch's mean loss.
     """
-    weights = input_weights(model)[1:]
-    training = {module: module.training for module in model.modules()}
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model.train()
+    frozen = [each for each in model.parameters() if each.is_floating_point() and not each.requires_grad]
     device = next(model.parameters()).device
-    over_time, sequences = torch.zeros(0, dtype=torch.float64), torch.zeros(0)
-    over_depth = torch.zeros(len(weights), dtype=torch.float64)
     at_network = _NetworkInput(model)
     try:
-        for step in range(batches):
-            # Dropout draws the same numbers every time, and none of others
-            with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
-                torch.manual_seed(derive_seed(0, "gradients", step))
-                loss = task.loss(model, task.batch(step, Shard()).to(device))
-                x = at_network.input
-                assert x is not None
-                at_input, *at_weights = torch.autograd.grad(loss, [x, *weights])
-            norms = at_network.norms(at_input)
-            longer = (0, max(0, len(norms) - len(over_time)))
-            over_time, sequences = F.pad(over_time, longer), F.pad(sequences, longer)
-            over_time[: len(norms)] += norms
-            sequences[: len(norms)] += x.shape[0 if at_network.batch_first else 1]
-            over_depth += torch.stack([gradient.double().norm() for gradient in at_weights]).cpu() if weights else 0
+        for parameter in frozen:
+            parameter.requires_grad_()
+        with modes_kept(model), torch.inference_mode(False), torch.enable_grad():
+            model.train()
+            over_time, sequences = torch.zeros(0, dtype=torch.float64), torch.zeros(0)
+            over_depth = torch.zeros(len(input_weights(model)[1:]), dtype=torch.float64)
+            for step in range(batches):
+                # Dropout draws the same numbers every time, and none of others
+                with (
+                    torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]),
+                    parametrize.cached(),
+                ):
+                    torch.manual_seed(derive_seed(0, "gradients", step))
+                    loss = task.loss(model, task.batch(step, Shard()).to(device))
+                    x = at_network.input
+                    assert x is not None
+                    weights = input_weights(model)[1:]  # after the pass: as it used them, pruned or normed
+                    at_input, *at_weights = torch.autograd.grad(loss, [x, *weights])
+                norms = at_network.norms(at_input)
+                longer = (0, max(0, len(norms) - len(over_time)))
+                over_time, sequences = F.pad(over_time, longer), F.pad(sequences, longer)
+                over_time[: len(norms)] += norms
+                sequences[: len(norms)] += x.shape[0 if at_network.batch_first else 1]
+                over_depth += torch.stack([gradient.double().norm() for gradient in at_weights]).cpu() if weights else 0
     finally:
         at_network.handle.remove()
+        for parameter in frozen:
+            parameter.requires_grad_(False)
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(kept[name])
-        for module, was in training.items():
-            module.training = was
     return {"time": (over_time / sequences).tolist(), "depth": (over_depth / batches).tolist()}
 
 
@@ -115,21 +124,23 @@ def write(flows: Sequence[dict[str, Any]], out: Path) -> Path:
 
 def draw(flows: Sequence[dict[str, Any]], path: Path) -> Path:
     """Over time and over depth, on a logarithmic axis: what an LSTM loses over a sequence is orders of magnitude."""
-    from .curves import new_figure, save_figure
+    from .curves import figure_with_legend, named, save_figure
+    from .svg import COLOURS
 
     panels = [what for what in ("time", "depth") if any(flow[what] for flow in flows)]
-    figure, axes = new_figure(len(panels), width=4.6)
+    figure, axes = figure_with_legend(len(panels), 3.7, [flow["name"] for flow in flows])
     for axis, what in zip(axes, panels, strict=True):
         for place, flow in enumerate(flows):
             values, first = flow[what], 1 if what == "time" else 2
             axis.plot(
                 range(first, first + len(values)),
                 values,
-                label=flow["name"],
-                color=f"C{place}",
+                label=named(flow["name"]),
+                color=COLOURS[place % len(COLOURS)],
+                linestyle=("-", "--", ":", "-.")[place % 4],
                 marker="" if what == "time" else "o",
                 markersize=3,
-                linewidth=1.2,
+                linewidth=1.4,
             )
         axis.set_xlabel("time step" if what == "time" else "layer")
         axis.set_title(f"over {what}")

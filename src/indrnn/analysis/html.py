@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -45,5 +46,8 @@ def check_page(path: Path, *, overwrite: bool = False) -> None:
     """Raise where a page cannot be written, before any work is done."""
     if path.is_dir():
         raise ValueError(f"the page must be a file, and {path} is a folder")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise ValueError(f"the page must be in a folder that can be written to, and {above} is none")
     if path.exists() and not overwrite:
         raise ValueError(f"{path} is there already; replace it with overwrite (--overwrite)")

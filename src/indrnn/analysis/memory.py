@@ -166,6 +166,8 @@ class _Measured:
 
     def add(self, neurons: slice, call: Forward, h: Tensor) -> None:
         """One recurrence: x and h (T, B, ..., N)."""
+        if not h.numel():  # no step, or no sequence
+            return
         T, N = h.shape[0], h.shape[-1]
         gradient = _gradient(call, h)
         wide = h.reshape(T, -1, N).double()
@@ -272,6 +274,17 @@ def write(found: Memory, about: dict[str, Any], out: Path) -> str:
     return text
 
 
+def in_words(found: Memory) -> str:
+    """Which recurrent weights give short and long memory, by the paper's relation."""
+    (short, below), (long, least) = (
+        (bound * found.length, weight_of(bound * found.length, found.epsilon)) for bound in found.bounds
+    )
+    return (
+        f"sequences of {found.length:,} steps, an influence of {found.epsilon:g}: short memory is below "
+        f"{short:.4g} steps (|u| < {below:.5g}), long from {long:.4g} on (|u| >= {least:.5g})"
+    )
+
+
 def draw(found: Memory, path: Path) -> Path:
     """The memory of each neuron by layer, the groups, and where it was measured, measured against expected memory."""
     from .curves import new_figure, save_figure
@@ -289,10 +302,11 @@ def draw(found: Memory, path: Path) -> Path:
         colours = [COLOURS[group] for group in layer.groups]
         axes[0].scatter([place + each for each in beside], shown(layer).tolist(), s=5, color=colours, linewidths=0)
     axes[0].axhline(found.length, color="0.5", linestyle="--", linewidth=1)
-    axes[0].text(0.55, found.length, "a sequence", color="0.4", fontsize=8, va="bottom")
+    beside_axes: dict[str, Any] = {"transform": axes[0].get_yaxis_transform(), "va": "center"}
+    axes[0].text(1.01, found.length, "length of\na sequence", **beside_axes, color="0.4", fontsize=7)
     axes[0].set_yscale("log")
     axes[0].set_ylabel(f"steps until the influence is below {found.epsilon:g}")
-    axes[0].set_title("memory of each neuron (top: no end)", fontsize=10)
+    axes[0].set_title("memory of each neuron (top row: no end)", fontsize=10)
     below = [0.0] * len(found.layers)
     for group in GROUPS:
         shares = [100 * layer.count(group) / len(layer.u) for layer in found.layers]
@@ -300,7 +314,7 @@ def draw(found: Memory, path: Path) -> Path:
         below = [a + b for a, b in zip(below, shares, strict=True)]
     axes[1].set_ylabel("neurons (%)")
     low, high = (bound * found.length for bound in found.bounds)
-    axes[1].set_title(f"short: < {low:.0f} steps, long: ≥ {high:.0f}", fontsize=10)
+    axes[1].set_title(f"short: < {low:.3g} steps, long: ≥ {high:.3g}", fontsize=10)
     figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right center", frameon=False)
     for each in axes[:2]:
         each.set_xlabel("layer")
@@ -313,8 +327,8 @@ def draw(found: Memory, path: Path) -> Path:
         axes[2].plot([0.3, found.length], [0.3, found.length], color="0.5", linestyle="--", linewidth=1)
         axes[2].set_xscale("log")
         axes[2].set_yscale("log")
-        axes[2].set_xlabel("steps by the weight alone")
+        axes[2].set_xlabel("steps by the weight alone (right edge: no end)")
         axes[2].set_ylabel("steps measured on sequences")
-        axes[2].set_title("dashed: active at every step", fontsize=10)
+        axes[2].set_title("dashed: active at every step; bottom row: none", fontsize=10)
     save_figure(figure, path)
     return path

@@ -67,6 +67,17 @@ def _weights(module: nn.Module) -> list[str]:
     return [match[0] for match in sorted(matches, key=lambda match: (int(match[1] or 0), match[2] is not None))]
 
 
+@contextlib.contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Put every part of a model back into its own mode, training or evaluation, however this ends."""
+    training = {module: module.training for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, was in training.items():
+            module.training = was
+
+
 class Seen(Protocol):
     """What `watched` calls."""
 
@@ -90,20 +101,17 @@ def watched(model: nn.Module, layers: list[Layer], seen: Seen) -> Iterator[None]
         handles.append(module.register_forward_pre_hook(mode.enter(own)))
         handles.append(module.register_forward_hook(mode.leave))
     pieces = {module: module.recompute for module in by_module if isinstance(module, IndRNN)}
-    training = {module: module.training for module in model.modules()}
-    model.eval()
     try:
         for module in pieces:
             module.recompute = None  # a sequence is one call
-        with torch.no_grad(), mode:
+        with modes_kept(model), torch.no_grad(), mode:
+            model.eval()
             yield
     finally:
         for module, recompute in pieces.items():
             module.recompute = recompute
         for handle in handles:
             handle.remove()
-        for module, was in training.items():
-            module.training = was
 
 
 class _Watch(TorchDispatchMode):

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ..layers.bound import EPSILON
 from ..networks.front import FrontNetwork
 from ..training.folder import RunFolder
-from . import svg
-from .explorer.program import Layer, program_of
+from . import neurons, svg
+from .explorer.program import program_of
 from .html import escape, fill, source
 from .memory import steps_of
 
@@ -51,6 +51,8 @@ class Reported:
     """What the metric was called before."""
     reference: tuple[float, str] | None = None
     """A line to compare the metric with."""
+    compared: str = ""
+    """What others reach, for a reader who does not know what is much."""
     confusion: tuple[list[list[int]], list[str], str] | None = None
     """Counts by right class and answer, names of the classes, and on what."""
     answers: tuple[list[tuple[float, float]], str] | None = None
@@ -58,6 +60,10 @@ class Reported:
     samples: list[tuple[str, str]] = field(default_factory=list)
     """Text that it wrote, and how."""
     gradients: dict[str, list[float]] | None = None
+    gradients_on: str = ""
+    """On what they were measured."""
+    no_gradients: str = "Not measured."
+    """Why they were not, where they were not."""
     missing: list[str] = field(default_factory=list)
     """What could not be shown, and why."""
 
@@ -71,12 +77,12 @@ class Reported:
         """What it reached: the number of the test if it is finished, else the best evaluation."""
         reached = headline(self.result.get("test") or {}) if self.finished else None
         if reached is not None:
-            return f"test {reached[0].removeprefix('test_')}", reached[1]
+            return f"test {words(reached[0].removeprefix('test_'))}", reached[1]
         known = [value for _, value in self.curve]
         if not known:
             return None
         best = (max if self.metric.endswith("accuracy") else min)(known)
-        return f"best evaluation, {self.metric.replace('_', ' ')}", best
+        return f"best evaluation, {words(self.metric)}", best
 
     @property
     def curve(self) -> list[tuple[float, float]]:
@@ -85,10 +91,16 @@ class Reported:
         return [(step, float(value)) for step, value in values if value is not None]
 
 
-def layers_of(model: nn.Module | None) -> list[Layer]:
-    """The recurrent layers of a model; none for one whose neurons are not independent."""
+def layers_of(model: nn.Module | None) -> list[tuple[str, Tensor]]:
+    """Name and u of the recurrent layers of a model; none for one whose neurons are not independent."""
+    if model is None:
+        return []
     try:
-        return [] if model is None else program_of(model).layers
+        return [(layer.name, layer.recurrent_weight) for layer in program_of(model).layers]
+    except ValueError:  # a model that the explorer does not know may have such neurons too
+        pass
+    try:
+        return [(layer.name, layer.u) for layer in neurons.layers_of(model)]
     except ValueError:
         return []
 
@@ -112,6 +124,12 @@ def headline(measured: dict[str, Any]) -> tuple[str, float] | None:
     name = next((name for name in known if name.endswith(("accuracy", "mse", "bpc", "perplexity"))), None)
     name = name or next(iter(known), None)
     return None if name is None else (name, known[name])
+
+
+def words(metric: str) -> str:
+    """A metric's name as people say it."""
+    said = {"mse": "mean squared error", "bpc": "bits per character", "r2": "R²"}
+    return " ".join(said.get(word, word) for word in metric.split("_"))
 
 
 def value_of(name: str, value: float) -> str:
@@ -177,7 +195,8 @@ def _sentence(run: Reported) -> str:
         f"after {steps:,} steps" if run.finished else f"so far, after {steps:,} of {planned:,} steps" if planned else ""
     )
     paper = f" (in the paper: {run.paper[0]}, {run.paper[1]})" if run.paper else ""
-    return f"{what}, and reached a {name} of {value_of(name, value)} {state}{paper}."
+    compared = f" For comparison: {run.compared}." if run.compared else ""
+    return f"{what}, and reached a {name} of {value_of(name, value)} {state}{paper}.{compared}"
 
 
 def _model_name(run: Reported) -> str:
@@ -197,7 +216,7 @@ def _size(run: Reported) -> list[tuple[str, str]]:
     found = []
     if layers := layers_of(run.model):
         found.append(("recurrent layers", f"{len(layers)}"))
-        found.append(("neurons", f"{sum(layer.size for layer in layers):,}"))
+        found.append(("neurons", f"{sum(u.numel() for _, u in layers):,}"))
     if run.model is not None:
         found.append(("parameters", f"{sum(each.numel() for each in run.model.parameters()):,}"))
     if run.lines:
@@ -219,7 +238,7 @@ def duration(seconds: float | None) -> str:
 
 
 def _table(runs: Sequence[Reported]) -> str:
-    head = ("run", "task", "model", "parameters", "steps", "time", "result", "paper")
+    head = ("run", "result", "paper", "task", "model", "parameters", "steps", "time")  # on a phone the first are seen
     rows = []
     for run in runs:
         size = dict(_size(run))
@@ -230,13 +249,13 @@ def _table(runs: Sequence[Reported]) -> str:
         model = _model_name(run).removeprefix("A ").removeprefix("network of ")
         cells = (
             run.name,
+            result,
+            paper,
             run.task,
             model,
             size.get("parameters", ""),
             steps,
             size.get("training time", ""),
-            result,
-            paper,
         )
         rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
     titles = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
@@ -260,10 +279,11 @@ def _asked(run: Reported) -> str:
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td><td>{escape(usual)}</td></tr>'
         for name, value, usual in run.changed
     )
+    usual = "recipe" if run.recipe else "default"
     return (
         f"{listed}{seed}<p>Options that differ from {escape(of)}:</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Options"><table class="text"><thead><tr>'
-        f'<th scope="col">option</th><th scope="col">here</th><th scope="col">there</th></tr></thead>'
+        f'<th scope="col">option</th><th scope="col">here</th><th scope="col">{usual}</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
 
@@ -276,19 +296,20 @@ def _training(runs: Sequence[Reported]) -> str:
         factor = 100 if accuracy else 1
         series = [(run.name, [(step, factor * value) for step, value in run.curve]) for run in own]
         reference = next((run.reference for run in own if run.reference), None)
-        up = metric.replace("_", " ") + (" (%)" if accuracy else "")
-        drawn = svg.curves(series, across="training step", up=up, logarithmic=not accuracy, reference=reference)
-        parts.append(f"<div><h3>{escape(up)} in evaluations</h3>{drawn}</div>")
-    series = [
-        (
-            run.name,
-            [(line["step"], float(line["train_loss"])) for line in run.lines if line.get("train_loss") is not None],
-        )
-        for run in runs
-    ]
-    if any(points for _, points in series):
-        drawn = svg.curves(series, across="training step", up="training loss", logarithmic=True)
-        parts.append(f"<div><h3>training loss</h3>{drawn}</div>")
+        unit = " (%)" if accuracy else ""
+        beside = words(metric.removeprefix("validation_")) + unit  # an axis has less room than the title
+        drawn = svg.curves(series, across="training step", up=beside, logarithmic=not accuracy, reference=reference)
+        parts.append(f"<div><h3>{escape(words(metric) + unit)} in evaluations</h3>{drawn}</div>")
+        losses = [
+            (
+                run.name,
+                [(each["step"], float(each["train_loss"])) for each in run.lines if each.get("train_loss") is not None],
+            )
+            for run in own
+        ]
+        if any(points for _, points in losses):
+            drawn = svg.curves(losses, across="training step", up="training loss", logarithmic=True)
+            parts.append(f"<div><h3>training loss</h3>{drawn}</div>")
     return f'<div class="columns">{"".join(parts)}</div>'
 
 
@@ -297,12 +318,12 @@ def _results(runs: Sequence[Reported]) -> str:
         rows = []
         if run.result.get("best"):
             step = run.result.get("best_step")
-            rows += [(f"validation, step {step:,}", name, value) for name, value in run.result["best"].items()]
+            rows += [(f"evaluation, step {step:,}", name, value) for name, value in run.result["best"].items()]
         rows += [("test", name, value) for name, value in (run.result.get("test") or {}).items()]
         if not rows and run.outcome:
             rows = [("so far", run.outcome[0], run.outcome[1])]
         cells = "".join(
-            f'<tr><th scope="row">{escape(on)}</th><td>{escape(name.replace("_", " "))}</td>'
+            f'<tr><th scope="row">{escape(on)}</th><td>{escape(words(name))}</td>'
             f"<td>{escape(value_of(name, value) if isinstance(value, float) else value)}</td></tr>"
             for on, name, value in rows
         )
@@ -321,12 +342,14 @@ def _answers(run: Reported) -> str:
         counts, names, on = run.confusion
         total = sum(map(sum, counts))
         right = sum(counts[i][i] for i in range(len(names)))
-        parts.append(f"<p>{escape(f'{right:,} of {total:,} are right ({right / total:.2%}), on {on}')}.</p>")
+        parts.append(f"<p>{escape(f'{right:,} of {total:,} are right ({right / max(1, total):.2%}), on {on}')}.</p>")
         parts.append(svg.matrix(counts, names))
     if run.answers:
         pairs, of = run.answers
         parts.append(svg.scatter(pairs, across="right answer", up="the network's answer"))
-        parts.append(f'<p class="small">{len(pairs):,} {escape(of)}; on the line, answers are right.</p>')
+        wrong = sum(not math.isfinite(answer) for _, answer in pairs)
+        rest = f" {wrong:,} answers are no finite numbers, and not drawn." if wrong else ""
+        parts.append(f'<p class="small">{len(pairs):,} {escape(of)}; on the line, answers are right.{rest}</p>')
     for text, how in run.samples:
         parts.append(f'<h3>What it writes ({escape(how)})</h3><pre class="sample">{escape(text)}</pre>')
     parts += [f'<p class="small">{escape(text)}</p>' for text in run.missing]
@@ -340,10 +363,9 @@ def _memory(runs: Sequence[Reported]) -> str:
     )
 
     def histograms(run: Reported) -> str:
-        layers = layers_of(run.model)
-        if not layers:
+        shown = layers_of(run.model)
+        if not shown:
             return '<p class="small">Its neurons have no recurrent weight of their own.</p>'
-        shown = [(layer.name, layer.recurrent_weight) for layer in layers]
         if len(shown) > _SHOWN:
             shown = [(f"all {len(shown)} layers", torch.cat([u for _, u in shown]))]
         most = max(max(memory_counts(u)) for _, u in shown)
@@ -354,16 +376,26 @@ def _memory(runs: Sequence[Reported]) -> str:
 
 
 def _gradients(runs: Sequence[Reported]) -> str:
-    flows = [(run.name, run.gradients) for run in runs if run.gradients]
-    if not flows:
-        return '<p class="small">Not measured: it takes training batches, and is done with --full.</p>'
     parts = []
-    for what, first, across in (("time", 1, "time step"), ("depth", 2, "layer")):
-        series = [(name, list(enumerate(flow[what], first))) for name, flow in flows if flow[what]]
-        if series:
-            drawn = svg.curves(series, across=across, up="mean gradient norm")
-            parts.append(f"<div><h3>over {what}</h3>{drawn}</div>")
-    return f'<div class="columns">{"".join(parts)}</div>'
+    for task in dict.fromkeys(run.task for run in runs):  # sequences of one task are as long as each other
+        own = [run for run in runs if run.task == task]
+        for what, first, across in (("time", 1, "time step"), ("depth", 2, "layer")):
+            series = [
+                (run.name, list(enumerate(run.gradients[what], first)))
+                for run in own
+                if run.gradients and run.gradients[what]
+            ]
+            if series:
+                positive = all(value > 0 for _, points in series for _, value in points)
+                drawn = svg.curves(series, across=across, up="mean gradient norm", logarithmic=positive)
+                parts.append(f"<div><h3>over {what}</h3>{drawn}</div>")
+    said = "Norms of the gradient of the loss: at each step of the input, and at the input weights of each layer."
+    shown = f'<p class="small">{said}</p><div class="columns">{"".join(parts)}</div>' if parts else ""
+    several = len(runs) > 1
+    for run in runs:
+        told = f"Measured on {run.gradients_on}." if run.gradients else run.no_gradients
+        shown += f'<p class="small">{escape(f"{run.name}: {told}" if several else told)}</p>'
+    return shown
 
 
 def _machine(run: Reported) -> str:

@@ -15,6 +15,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's, which people with any colour vision can tell apart."""
 _DASHES = ("", "8 4", "2 3", "10 3 2 3", "5 5", "1 4")
 
+_NOTHING = '<p class="small">There is nothing to draw.</p>'
 _FEW = 12  # points of a curve that are dots too
 
 Points = Sequence[tuple[float, float]]
@@ -69,7 +70,7 @@ class _Chart:
         label: str,
     ) -> None:
         self.size, self.logarithmic, self.label = size, logarithmic, label
-        self.left, self.right, self.top, self.bottom = 64, 14, 12, 44
+        self.left, self.right, self.top, self.bottom = 84, 14, 12, 52  # room for the text of a phone
         self.across = across if across[1] > across[0] else (across[0] - 1, across[0] + 1)
         low, high = up if up[1] > up[0] else _about(up[0])
         self.up = (math.log10(low), math.log10(high)) if logarithmic else (low, high)
@@ -85,7 +86,7 @@ class _Chart:
             if whole and value != int(value):
                 continue
             x = self.x(value)  # at the right edge a name would be cut off in its middle
-            self.text(x, height - self.bottom + 18, show(value), "end" if x > width - self.right - 12 else "middle")
+            self.text(x, height - self.bottom + 24, show(value), "end" if x > width - self.right - 12 else "middle")
         self.text((self.left + width - self.right) / 2, height - 6, labels[0], "middle")
         middle = (self.top + height - self.bottom) / 2
         self.parts.append(
@@ -126,7 +127,7 @@ def curves(
     if logarithmic:
         values = [value for value in values if value > 0]
     if not values:
-        return '<p class="small">There is nothing to draw.</p>'
+        return _NOTHING
     span = [x for _, points in named for x, _ in points] or [0.0]
     low, high = min(values), max(values)
     margin = 1.0 if logarithmic else 0.04 * (high - low)
@@ -177,7 +178,7 @@ def _legend(names: Sequence[str], reference: str | None) -> str:
 
 def histogram(counts: Sequence[int], names: Sequence[str], *, title: str, most: int | None = None) -> str:
     """Bars with a name under each and its count over it, on a scale up to `most`."""
-    width, height, top, bottom = 300, 150, 30, 26
+    width, height, top, bottom = 300, 156, 36, 26
     top_count = max([most or 0, *counts, 1])
     step = (width - 8) / len(counts)
     parts = [f'<text class="title" x="4" y="14">{escape(title)}</text>']
@@ -195,7 +196,10 @@ def histogram(counts: Sequence[int], names: Sequence[str], *, title: str, most: 
 
 
 def scatter(points: Points, *, across: str, up: str) -> str:
-    """Dots beside the line on which both numbers are the same."""
+    """Dots beside the line on which both numbers are the same; those that are not finite are left out."""
+    points = [point for point in points if all(map(math.isfinite, point))]
+    if not points:
+        return _NOTHING
     every = [value for point in points for value in point]
     low, high = min(every), max(every)
     chart = _Chart(
@@ -212,10 +216,18 @@ _MANY = 15  # classes from which on a matrix is drawn closer
 
 
 def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """A confusion matrix as a table: rows are right classes, columns answers, shaded by the share of a row."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    """A confusion matrix as a table: rows are right classes, columns answers, shaded by the share of a row.
+
+    Columns of many classes are numbered, from 1.
+    """
+    many = len(names) > _MANY
+    over = [str(number) for number in range(1, len(names) + 1)] if many else names  # where names have no room
+    head = "".join(
+        f'<th scope="col" title="{escape(name)}">{escape(short)}</th>' for name, short in zip(names, over, strict=True)
+    )
     rows = []
     for right, (name, row) in enumerate(zip(names, counts, strict=True)):
+        beside = f"{over[right]} {name}" if many and over[right] not in name.split() else name
         total = sum(row) or 1
         cells = "".join(
             f'<td class="{"diagonal" if right == column else "wrong"}" style="--share:{count / total:.3f}">'
@@ -223,11 +235,11 @@ def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
             for column, count in enumerate(row)
         )
         rows.append(
-            f'<tr><th scope="row">{escape(name)}</th>{cells}<td class="share">{row[right] / total:.1%}</td></tr>'
+            f'<tr><th scope="row">{escape(beside)}</th>{cells}<td class="share">{row[right] / total:.1%}</td></tr>'
         )
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix">'
-        f'<table class="matrix{" close" if len(names) > _MANY else ""}"><thead><tr>'
+        f'<table class="matrix{" close" if many else ""}"><thead><tr>'
         f'<th scope="col">right ↓ answered →</th>{head}<th scope="col">right</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )

@@ -133,7 +133,7 @@ def draw(found: Weights, path: Path) -> Path:
         if layer.counts_before is not None:
             axis.stairs(layer.counts_before, found.edges, color="#d55e00", linewidth=1.2, label="before")
         axis.set_title(f"layer {number}", fontsize=9)
-        axis.set_xlabel("u")
+        axis.set_xlabel("recurrent weight u")
     axes[0].set_ylabel("neurons")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     save_figure(figure, path)

@@ -17,7 +17,7 @@ from ..training.options import check_count
 from ..training.processes import Processes, choose_device
 from .insight import KINDS
 from .main import UsageError, say
-from .opened import check_free, open_run
+from .opened import check_free, distinct, open_run
 from .parse import Parser
 from .runs import best_of, recipe_of
 
@@ -114,18 +114,20 @@ def analyse(arguments: list[str]) -> int:
     if options.batches is not None:
         check_count("batches", options.batches)
     check_free(options.out, "gradients", options.overwrite)
+    every = [open_run(run) for run in options.runs]
+    names = distinct([run.resolve() for run in options.runs])
     flows = []
-    for run in options.runs:
-        opened = open_run(run)
+    for run, name, opened in zip(options.runs, names, every, strict=True):
         model, _ = opened.best
         task: Any = opened.task(options.data_dir)
+        RunFolder(options.out).prepare()  # before any work is done, and not where the data are missing
         model = model.to(choose_device(options.device, Processes()))
         batches = options.batches or getattr(task, "steps_per_epoch", 100)
         size = task.batch(0, Shard()).total
-        say(f"{run}: {batches} batches of {size}")
+        say(f"{run}: {batches} batch{'' if batches == 1 else 'es'} of {size}")
         flow = gradients.gradient_flow(model, task, batches)
         about = {
-            "name": run.name,
+            "name": name,
             "indrnn": next(recurrent_weights(model), None) is not None,
             "batches": batches,
             "batch_size": size,

@@ -91,7 +91,7 @@ def _samples_of(opened: Opened, model: torch.nn.Module, data_dir: Path | None) -
         raise UsageError(f"explore: runs of {type(recipe).__name__} are not supported")
     try:
         head: Any = model
-        return explorer.skeletons(recipe.task(), head.config.outputs)
+        return explorer.skeletons(recipe.task(), recipe.actions(head.config.outputs))
     except FileNotFoundError as error:
         raise UsageError(f"the samples of this page need the run's data: {error}") from None
 
@@ -169,7 +169,7 @@ def _noise(model: torch.nn.Module) -> Any:
 def _about(opened: Opened, model: torch.nn.Module, which: str) -> tuple[str, list[tuple[str, str, str]]]:
     """A line about a run, and its facts."""
     from ..analysis.explorer.program import program_of
-    from ..analysis.report import UNKNOWN, duration, headline, value_of
+    from ..analysis.report import UNKNOWN, duration, headline, value_of, words
 
     layers = program_of(model).layers
     recorded, folder = opened.recorded, opened.folder
@@ -180,7 +180,7 @@ def _about(opened: Opened, model: torch.nn.Module, which: str) -> tuple[str, lis
     test = folder.read_json(measured).get("test") if measured.exists() else None
     if reached := headline(test or {}):
         paper = f"paper: {row.value}" if row and row.value not in UNKNOWN else ""
-        facts.append((f"test {reached[0].removeprefix('test_')}", value_of(*reached), paper))
+        facts.append((f"test {words(reached[0].removeprefix('test_'))}", value_of(*reached), paper))
     neurons = sum(layer.size for layer in layers)
     facts.append(("recurrent layers", f"{len(layers)}", ""))
     facts.append(("neurons", f"{neurons:,}", ""))

@@ -152,6 +152,7 @@ def _memory(arguments: list[str]) -> int:
     output.prepare()
     found = memory.memory(output.model, epsilon=options.epsilon, bounds=options.bounds, run=measures)
     say(memory.write(found, output.about, output.out))
+    say(memory.in_words(found))
     return output.say_drawn("memory")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,6 +152,15 @@ def open_run(run: Path, *, saved: bool = False) -> Opened:
 
 def check_free(out: Path, name: str, overwrite: bool) -> None:
     """Raise where the files of an analysis are there already and are not to be replaced."""
-    there = [path.name for path in (out / f"{name}.json", out / f"{name}.png") if path.exists()]
+    there = [each for each in (f"{name}.json", f"{name}.md", f"{name}.png") if (out / each).exists()]
     if there and not overwrite:
         raise UsageError(f"out: {out} holds {', '.join(there)} already; replace them with --overwrite")
+
+
+def distinct(runs: Sequence[Path]) -> list[str]:
+    """Names of runs that tell them apart: that of the folder, with as many of the folders above it as it takes."""
+    for depth in range(1, max((len(run.parts) for run in runs), default=1) + 1):
+        names = ["/".join(run.parts[-depth:]) for run in runs]
+        if len(set(names)) == len(set(runs)):
+            break
+    return names

@@ -32,39 +32,51 @@ _WRITTEN = {"char": 400, "byte": 400, "word": 80}
 
 
 def look_into(reported: Reported, opened: Opened, full: bool, data_dir: Path | None) -> None:
-    """Add what a model answers, and with `full` how gradients flow in it, where the data are at hand."""
+    """Add what a model answers and how gradients flow in it, where the data are at hand; what is not, is said."""
+    recipe = opened.recipe
+    given = data_dir if data_dir is not None else getattr(recipe, "data_dir", None)
+    if recipe is None and not isinstance(opened, Fitted):
+        reported.missing.append("Answers are not shown: the data of this run are known to its own program alone.")
+        reported.no_gradients = "Not measured: the data of this run are known to its own program alone."
+        return
+    if isinstance(recipe, PixelsRecipe) and not is_here(MNIST, given):  # which would be downloaded
+        reported.missing.append("The confusion matrix needs MNIST, which is not here (--data-dir, INDRNN_DATA).")
+        reported.no_gradients = "Not measured: it needs MNIST, which is not here (--data-dir, INDRNN_DATA)."
+        return
+    try:
+        _answers(reported, opened, given, full)
+    except (OSError, ValueError) as error:  # data that are not here, or are others now
+        reported.missing.append(f"Answers are not shown: {error}")
+    try:
+        _flow(reported, opened.task(data_dir if hasattr(recipe, "data_dir") else None), full)
+    except (OSError, ValueError, RuntimeError) as error:  # also of a network whose gradients cannot be taken
+        reported.no_gradients = f"Not measured: {error}"
+
+
+def _answers(reported: Reported, opened: Opened, data_dir: Path | None, full: bool) -> None:
     model, recipe = reported.model, opened.recipe
     assert model is not None
-    given = data_dir if data_dir is not None else getattr(recipe, "data_dir", None)
-    try:
-        if isinstance(recipe, AddingRecipe):
-            _adding(reported, model, recipe)
-        elif isinstance(recipe, PixelsRecipe):
-            if not is_here(MNIST, given):
-                raise FileNotFoundError(
-                    "The confusion matrix needs MNIST, which is not here (--data-dir, INDRNN_DATA)."
-                )
-            _pixels(reported, model, replace(recipe, data_dir=given).task(), full)
-        elif isinstance(recipe, SkeletonRecipe):
-            _skeletons(reported, model, replace(recipe, data_dir=given))
-        elif isinstance(model, LanguageModel):
-            _written(reported, model)
-        elif isinstance(opened, Fitted):
-            _fitted(reported, opened)
-        else:
-            reported.missing.append("Answers are not shown: the data of this run are known to its own program alone.")
-            return
-        if full:
-            _flow(reported, model, opened, data_dir)
-    except OSError as error:  # nothing is downloaded for a report
-        reported.missing.append(str(error))
+    if isinstance(recipe, AddingRecipe):
+        _adding(reported, model, recipe)
+    elif isinstance(recipe, PixelsRecipe):
+        _pixels(reported, model, replace(recipe, data_dir=data_dir).task(), full)
+    elif isinstance(recipe, SkeletonRecipe):
+        _skeletons(reported, model, replace(recipe, data_dir=data_dir))
+    elif isinstance(model, LanguageModel):
+        _written(reported, model)
+    elif isinstance(opened, Fitted):
+        _fitted(reported, opened)
 
 
-def _flow(reported: Reported, model: nn.Module, opened: Opened, data_dir: Path | None) -> None:
+def _flow(reported: Reported, task: Any, full: bool) -> None:
     from ..analysis.gradients import gradient_flow
 
-    task: Any = opened.task(data_dir if hasattr(opened.recipe, "data_dir") else None)
-    reported.gradients = gradient_flow(model, task, min(_BATCHES, getattr(task, "steps_per_epoch", _BATCHES)))
+    assert reported.model is not None
+    most = min(_BATCHES, getattr(task, "steps_per_epoch", _BATCHES))
+    batches = most if full else 1
+    reported.gradients = gradient_flow(reported.model, task, batches)
+    rest = f"; {most} with --full" if batches < most else ""
+    reported.gradients_on = f"{batches} training batch{'' if batches == 1 else 'es'}{rest}"
 
 
 def _adding(reported: Reported, model: nn.Module, recipe: AddingRecipe) -> None:
@@ -100,9 +112,9 @@ def _skeletons(reported: Reported, model: nn.Module, recipe: SkeletonRecipe) -> 
         reported.missing.append("No recordings were kept back, so that there are no answers to show.")
         return
     counts = confusion(task, model, split)
-    names = [str(action) for action in range(1, len(counts) + 1)]
+    names = recipe.actions(len(counts))
     draws = task.samples.draws if split == "test" else task.samples.validation_draws
-    on = f"{task.size(split):,} recordings for {split}, by the mean of {draws} samples of each; classes are actions"
+    on = f"{task.size(split):,} recordings for {split}, by the mean of {draws} samples of each"
     reported.confusion = counts.tolist(), names, on
 
 

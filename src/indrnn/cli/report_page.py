@@ -19,7 +19,7 @@ from ..tasks.pixels import SIDE, TRAINING_IMAGES
 from ..tokeniser import NAMES
 from ..training.folder import defaults, flat, plain
 from .main import UsageError, say
-from .opened import Fitted, Opened, open_run
+from .opened import Fitted, Opened, distinct, open_run
 
 if TYPE_CHECKING:
     from ..analysis.report import Reported
@@ -37,12 +37,13 @@ def write(runs: tuple[Path, ...], out: Path, *, full: bool, data_dir: Path | Non
     if not runs:
         raise UsageError("runs must be the folders of runs, got none")
     check_page(out, overwrite=overwrite)
-    reported = [_read(run, full, data_dir) for run in runs]
+    names = distinct([run.resolve() for run in runs])
+    reported = [_read(run, name, full, data_dir) for run, name in zip(runs, names, strict=True)]
     path = write_page(out, page_of(reported), overwrite=overwrite)
     say(f"{path}: {path.stat().st_size / 1e6:.2f} MB, to be opened in a browser")
 
 
-def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
+def _read(run: Path, name: str, full: bool, data_dir: Path | None) -> Reported:
     from ..analysis.report import read_run
     from .report_answers import look_into
 
@@ -54,9 +55,10 @@ def _read(run: Path, full: bool, data_dir: Path | None) -> Reported:
     except (OSError, ValueError) as error:  # of a run that has no weights yet
         model = None
         missing = [str(error)]
-    reported = read_run(run, name=run.resolve().name, model=model, missing=missing, **_described(opened))
+    reported = read_run(run, name=name, model=model, missing=missing, **_described(opened))
     if isinstance(opened, Fitted):
-        reported.result = {**reported.result, "test": _scores(run)}
+        scores, reported.compared = _scores(run)
+        reported.result = {**reported.result, "test": scores}
     if model is not None:
         look_into(reported, opened, full, data_dir)
     return reported
@@ -107,23 +109,30 @@ def _asked(asked: dict[str, Any]) -> list[tuple[str, str, str]]:
 
     usual = {field.name: field.default for field in fields(FitOptions)}
     names = [name for name in asked if name not in ("data", "test", "reading") and asked[name] != usual.get(name)]
-    return [(name, str(asked[name]), "by the data" if usual[name] is None else str(usual[name])) for name in names]
+    return [
+        (name, _shown(asked[name]), "by the data" if usual[name] is None else _shown(usual[name])) for name in names
+    ]
 
 
-def _scores(run: Path) -> dict[str, Any]:
-    """What `fit` has measured on the series kept for test, and the naive answers beside it; nothing without a test."""
+def _scores(run: Path) -> tuple[dict[str, Any], str]:
+    """What `fit` has measured on the series kept for test, and what naive answers give; nothing without a test."""
+    from ..analysis.report import value_of, words
+
     path = run / "scores.json"
     if not path.exists():
-        return {}
+        return {}, ""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["test"]
     naive = found.pop("naive", {})
     low, high = found.pop("accuracy_interval", (None, None))
     if low is not None and high is not None:
         found["accuracy, 95 % interval"] = f"{low:.1%} to {high:.1%}"
+    told = []
     for name, numbers in naive.items():
         first = next(iter(numbers))
-        found[f"{first}, answering naively ({name})"] = f"{numbers[first]:.4g}"
-    return found
+        value = value_of(first, numbers[first])
+        found[f"{words(first)}, answering naively ({name})"] = value
+        told.append(f"answering naively ({name}) gives {value}")
+    return found, ", ".join(told)
 
 
 def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]:
@@ -132,10 +141,21 @@ def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]
     there = flat(plain(usual) if usual is not None else defaults(recipe))
     names = [name for name in here if name.split(".")[-1] not in _QUIET]
     return [
-        (name.removeprefix("training."), str(here[name]), str(there.get(name, "")))
+        (name.removeprefix("training."), _shown(here[name]), _shown(there.get(name, "")))
         for name in names
         if here[name] != there.get(name)
     ]
+
+
+def _shown(value: object) -> str:
+    """An option's value as people read it."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_shown, value)) or "none"
+    return str(value)
 
 
 def _of_recipe(recipe: Recipe, recorded: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +175,7 @@ def _of_recipe(recipe: Recipe, recorded: dict[str, Any]) -> dict[str, Any]:
             f"sequences in every batch of {recipe.batch_size}, and {recipe.test_sequences:,} others in each evaluation "
             "and in the test.",
             "reference": (BASELINE, "always answering 1"),
+            "compared": f"always answering 1 gives {BASELINE:.3g}",
         }
     about = recorded.get("task") or {}
     if isinstance(recipe, SkeletonRecipe) and "train" in about:

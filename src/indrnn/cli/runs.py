@@ -205,7 +205,7 @@ class ReportOptions:
     html: Path | None = None
     """Instead of gathering: write one page about the runs, of any tasks, side by side, into this file."""
     full: bool = False
-    """With --html: answers on all test data, and how gradients flow; takes minutes."""
+    """With --html: answers on all test data, and gradients over ten batches and not one; takes minutes."""
     data_dir: Path | None = None
     """With --html: the folder of the data; INDRNN_DATA or a cache if none is given. Nothing is downloaded."""
 

@@ -84,11 +84,19 @@ class _Set:
     joints: int
     bodies: int
     classes: int
+    actions: tuple[str, ...] = ()
+    """What the classes are called, where that is known; their numbers, from 1, are in the data."""
 
 
 _NTU = _Set("ntu", 25, 2, 60)
+_UTD_ACTIONS = (
+    "swipe left", "swipe right", "wave", "clap", "throw", "cross arms", "basketball shot", "draw a cross",
+    "clockwise circle", "anticlockwise circle", "draw a triangle", "bowl", "box", "baseball swing",
+    "tennis forehand", "arm curl", "tennis serve", "push", "knock", "catch", "pick up and throw", "jog", "walk",
+    "sit to stand", "stand to sit", "lunge", "squat",
+)  # fmt: skip
 _SETS = {
-    "utd": _Set("skeleton/utd_mhad.npz", 20, 1, 27),
+    "utd": _Set("skeleton/utd_mhad.npz", 20, 1, 27, _UTD_ACTIONS),
     "ntu60-cs": _NTU,
     "ntu60-cv": _NTU,
     "ntu120-cs": replace(_NTU, classes=120),
@@ -160,6 +168,13 @@ class SkeletonRecipe:
     def title(self) -> str:
         """What the set is called."""
         return _TITLES[self.protocol]
+
+    def actions(self, count: int) -> list[str]:
+        """What so many classes are called, in order."""
+        known = _SETS[self.protocol].actions if self.protocol in _SETS else ()
+        if len(known) == count:
+            return [f"{number} {name}" for number, name in enumerate(known, 1)]
+        return [f"action {number}" for number in range(1, count + 1)]
 
     @property
     def _ntu(self) -> bool:

@@ -100,7 +100,7 @@ class ClassScores:
         content = {**about, "classes": self.classes, "counts": self.counts.tolist()}
         write_atomically(out / "confusion.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
         try:
-            from ..training.curve import new_figure, save_figure
+            from ..training.curve import named, new_figure, save_figure
 
             figure, (axes,) = new_figure(1, width=5.2)
         except ImportError:
@@ -108,7 +108,8 @@ class ClassScores:
         figure.set_figheight(4.6)
         picture = axes.imshow(self.counts / self.counts.sum(1, keepdims=True).clip(1), cmap="Blues", vmin=0, vmax=1)
         for set_ticks in (axes.set_xticks, axes.set_yticks):
-            set_ticks(range(len(self.classes)), list(self.classes), fontsize=8 if len(self.classes) <= SHOWN else 5)
+            names = [named(name, 24) for name in self.classes]
+            set_ticks(range(len(names)), names, fontsize=8 if len(names) <= SHOWN else 5)
         axes.tick_params(axis="x", rotation=90)
         axes.set_xlabel("answer")
         axes.set_ylabel("right")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +32,22 @@ def new_grid(panels: int, across: int, size: tuple[float, float] = (2.6, 2.2)) -
     return figure, axes
 
 
+def named(name: str, most: int = 60) -> str:
+    """A name that a user gave, for a picture: as it is, or its beginning.
+
+    matplotlib takes what is between two dollars for a formula, and leaves what begins with _ out of a legend.
+    """
+    short = name if len(name) <= most else f"{name[: most - 1]}…"
+    return (" " if short.startswith("_") else "") + short.replace("$", r"\$")
+
+
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure; the file is whole or not there."""
+    """Write a figure; the file is whole or not there. A character that the font has not is drawn as a box."""
     temporary = path.with_name(f".{path.stem}.tmp.png")
     try:
-        figure.savefig(temporary, dpi=120)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            figure.savefig(temporary, dpi=120)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +17,13 @@ from indrnn.networks import LanguageModel, PlainIndRNN
 from indrnn.networks.front import Front
 from indrnn.tokeniser import Tokeniser
 
+from ...browser import NEEDED, PHONE, assert_fits, browser, opened, until
+
+__all__ = ["browser"]  # a fixture
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "results" / "pixels" / "mnist-6-fast"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: pages are not opened in a browser"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser can be driven")
-    with driver.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield made
-        made.close()
-
-
-def opened(browser: Any, path: Path, *, width: int = 1280, dark: bool = False) -> tuple[Any, list[str]]:
-    """A page, and a list of what goes wrong in it, which grows."""
-    context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme="dark" if dark else "light")
-    page = context.new_page()
-    wrong: list[str] = []
-    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: wrong.append(request.url) if not request.url.startswith("file:") else None)
-    page.goto(path.as_uri())
-    until(page, "document.documentElement.dataset.runs > 0")
-    return page, wrong
-
-
-def until(page: Any, condition: str) -> None:
-    """Wait for a condition, asked from outside: the page's own policy forbids to evaluate text in it."""
-    for _ in range(600):
-        if page.evaluate(condition):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never came true: {condition}")
+pytestmark = [pytest.mark.slow, NEEDED]
 
 
 def probabilities(page: Any) -> torch.Tensor:
@@ -90,7 +56,7 @@ def draw(page: Any, points: list[tuple[int, int]]) -> None:
     until(page, f"document.documentElement.dataset.runs > {before}")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, PHONE])
 def test_a_drawn_digit_is_classified_as_in_torch(
     browser: Any, digits: tuple[Path, torch.nn.Module], width: int
 ) -> None:
@@ -103,7 +69,7 @@ def test_a_drawn_digit_is_classified_as_in_torch(
         expected = model((image / 128 - 1).view(784, 1, 1))[0].double().softmax(1).squeeze(0)
     torch.testing.assert_close(probabilities(page), expected, rtol=0, atol=1e-4)
     assert page.locator("#answer").text_content() == str(int(expected.argmax())) == "7"
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_fits(page)
     assert wrong == []
 
 
@@ -134,7 +100,7 @@ def test_all_is_done_by_keyboard(browser: Any, digits: tuple[Path, torch.nn.Modu
 
 @pytest.mark.parametrize(
     ("name", "width", "dark"),
-    [("explorer", 1280, False), ("explorer-dark", 1280, True), ("explorer-phone", 390, False)],
+    [("explorer", 1280, False), ("explorer-dark", 1280, True), ("explorer-phone", PHONE, False)],
 )
 def test_pictures(
     browser: Any, digits: tuple[Path, torch.nn.Module], tmp_path: Path, name: str, width: int, dark: bool
@@ -187,18 +153,19 @@ def test_marks_are_moved(browser: Any, tmp_path: Path) -> None:
 def test_labels_of_strangers_run_nothing(browser: Any, tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)></script><script>alert(1)</script>"
     model = Head(Plain(3, 4, 1), 2).build().eval()
-    samples = recorded(
-        [torch.randn(9, 3), torch.randn(6, 3)], labels=[evil, "b"], classes=[evil, evil + "2"], note=evil
-    )
+    sequences, names = [torch.randn(9, 3), torch.randn(6, 3)], [evil, evil + "2"]
+    samples = recorded(sequences, [evil, "b"], names, evil, right=names, channels=["\u202ereversed", evil, "🦊"])
     page, wrong = opened(browser, explore(model, samples, tmp_path / "evil.html", title=evil, facts=[(evil, evil)]))
     page.get_by_label("Sequence", exact=True).select_option("1")
     assert page.evaluate("view.run.T") == 6
     assert page.locator("#title").text_content() == evil
+    assert sorted(page.locator("#weights li span:first-child").all_text_contents())[-2:] == ["\u202ereversed", "🦊"]
+    assert page.locator("#summary bdi").text_content() == evil + "2"
     assert page.locator("img").count() == 0
     assert wrong == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, PHONE])
 def test_skeletons_move_as_they_are_read(browser: Any, tmp_path: Path, width: int) -> None:
     evil = "<script>alert(1)</script>"
     front = Front(Plain(None, 5, 2), 7, (4,), (3,), (2,)).sized(7, 9)
@@ -221,5 +188,21 @@ def test_skeletons_move_as_they_are_read(browser: Any, tmp_path: Path, width: in
     with torch.no_grad():
         expected = model(sequences[1].unsqueeze(1))[0][0].double().softmax(0)
     torch.testing.assert_close(probabilities(page), expected, rtol=0, atol=1e-4)
-    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    assert_fits(page)
+    assert wrong == []
+
+
+@pytest.mark.skipif("INDRNN_DATA" not in os.environ, reason="INDRNN_DATA does not name a folder with MNIST")
+def test_the_first_screen_of_a_report(browser: Any, tmp_path: Path) -> None:
+    """What was done and how well it went; kept where INDRNN_PICTURES says, as in docs."""
+    with pytest.raises(SystemExit):
+        main(["report", str(KEPT), "--html", str(tmp_path / "report.html")])
+    page, wrong = opened(browser, tmp_path / "report.html", ready="true")
+    for said in ("trained on sequential MNIST", "test accuracy of 98.70 %", "in the paper: 99.0 %"):
+        box = page.get_by_text(said).first.bounding_box()
+        assert box["y"] + box["height"] < 860
+    sections = page.locator("h2").all_text_contents()
+    assert sections[:2] == ["What was asked", "Data"]
+    assert {"Answers", "Memory of the neurons", "Gradient flow", "Time and machine"} <= {*sections}
+    page.screenshot(path=Path(os.environ.get("INDRNN_PICTURES", tmp_path)) / "report.png")
     assert wrong == []

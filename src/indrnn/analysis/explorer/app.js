@@ -134,9 +134,10 @@ const Answer = {
     byId("answer").textContent = several ? held.join(", ") || "none" : data.classes[best];
     byId("answer").classList.toggle("long", byId("answer").textContent.length > 12);
     const sure = several ? "" : `${percent(probabilities[best])} sure `;
-    const right = view.right == null ? "" : `; right is ${view.right}`;
-    byId("summary").textContent =
-      data.kind === "text" ? `comes next with ${percent(probabilities[best])}.` : `${sure}after ${view.t + 1} of ${view.run.T} steps${right}${final}.`;
+    // Names of any direction of writing leave the sentence around them as it is
+    const right = view.right == null ? [] : ["; right is ", element("bdi", {}, view.right)];
+    const parts = [`${sure}after ${view.t + 1} of ${view.run.T} steps`, ...right, `${final}.`];
+    byId("summary").replaceChildren(...(data.kind === "text" ? [`comes next with ${percent(probabilities[best])}.`] : parts));
     const rows = shown.map((i) => ({
       name: data.classes[i],
       share: probabilities[i],

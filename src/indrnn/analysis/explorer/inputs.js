@@ -78,6 +78,7 @@ const Inputs = {
       ink();
     });
     pad.addEventListener("pointerup", drawn);
+    pad.addEventListener("pointercancel", drawn); // a phone that takes the finger for its own
     pad.addEventListener("focus", ink);
     pad.addEventListener("blur", ink);
     pad.addEventListener("keydown", (event) => {
@@ -245,6 +246,7 @@ const Inputs = {
         plot.replaceChildren(lines([{ values, kind: "faint" }], { T, at: t, label: "The numbers, and the two marks", marks }));
         tell.forEach((each) => each());
       },
+      feature: (i) => ["number", "mark"][i],
       sequence: (index) => sequence(data.samples[index].values, data.samples[index].marks),
       sample(index) {
         [values, marks] = [[...data.samples[index].values], [...data.samples[index].marks]];
@@ -306,6 +308,7 @@ const Inputs = {
     typed();
     const shown = (token) => data.names[known.get(token) ?? known.get("<unk>")] + (data.unit === "word" ? " " : "");
     return {
+      feature: (i) => `embedding ${i + 1}`,
       read(t) {
         reading.replaceChildren(...tokens.map((token, i) => element("span", { class: i === t ? "at" : i > t ? "muted" : "" }, shown(token))));
       },
@@ -400,6 +403,6 @@ const Inputs = {
       if (data.body) figure.replaceChildren(bodies(t));
     }
     show(0);
-    return { sample: show, sequence: (index) => sequences[index], read };
+    return { sample: show, sequence: (index) => sequences[index], read, feature: channel };
   },
 };

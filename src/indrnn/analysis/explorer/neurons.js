@@ -26,7 +26,7 @@ const Dots = {
     });
     canvas.addEventListener("mousemove", (event) => {
       const near = this.near(event);
-      canvas.title = near ? `${called(near)}: u = ${number(near.u, 4)}, memory ${steps(near.memory)}` : "";
+      canvas.title = near ? `${called(near)}: u = ${number(near.u, 6)}, memory ${steps(near.memory)}` : "";
       canvas.style.cursor = near ? "pointer" : "default";
     });
     canvas.addEventListener("keydown", (event) => {
@@ -116,6 +116,11 @@ const Dots = {
       layer: (each) => sequential(each.layer / Math.max(1, network.layers.length - 1)),
       u: (each) => diverging(0.5 + Math.max(-1, Math.min(1, each.u)) / 2),
     }[this.colour];
+    byId("colours").textContent = {
+      activity: "Colour: activity within the layer, from dark (none) to yellow (the most).",
+      layer: "Colour: from dark (the first layer) to yellow (the last).",
+      u: "Colour: u, from orange (-1) over white (0) to blue (1).",
+    }[this.colour];
     context.strokeStyle = themed("--muted");
     context.lineWidth = 0.5;
     for (const place of this.places) {
@@ -178,7 +183,7 @@ const Table = {
           "tr",
           { "data-index": each.index },
           element("td", {}, button(called(each), () => select(each), { class: "link" })),
-          element("td", {}, number(each.u, 4)),
+          element("td", {}, number(each.u, 6)),
           element("td", {}, steps(each.memory).replace(" steps", "")),
           element("td", {}, number(each.activity)),
         ),
@@ -239,9 +244,9 @@ const Neuron = {
     const host = byId("drive");
     if (source.map) {
       const { side, values } = source.map(drive);
-      const canvas = element("canvas", { class: "map", role: "img", "aria-label": "What enters the neuron at each pixel: orange excites, blue inhibits" });
+      const canvas = element("canvas", { class: "map", role: "img", "aria-label": "What enters the neuron at each pixel: blue excites, orange inhibits" });
       paint(canvas, side, side, (x, y) => diverging(0.5 + values[y * side + x] / most / 2));
-      host.replaceChildren(canvas, element("p", { class: "small" }, `At each pixel: orange excites it, blue inhibits it (± ${number(most)}).`));
+      host.replaceChildren(canvas, element("p", { class: "small" }, `At each pixel: blue excites it, orange inhibits it (± ${number(most)}).`));
     } else if (source.text) {
       host.closest(".pair").classList.add("stacked");
       host.replaceChildren(source.text(drive, "At each token, before the recurrence"));
@@ -251,24 +256,31 @@ const Neuron = {
     }
   },
 
+  /** What a feature is called: by the data, where it is one of theirs. */
+  feature({ piece, i }) {
+    if (piece.layer != null) return `${piece.name}, neuron ${i + 1}`;
+    if (piece.name === "input" && source.feature) return source.feature(i);
+    return piece.size > 1 ? `${piece.name} ${i + 1}` : piece.name;
+  },
+
   /** The largest input weights. */
   reads(each) {
     const { weight, sources } = network.layers[each.layer];
     const host = byId("weights");
+    const places = sources.flatMap((piece) => Array.from({ length: piece.size }, (_, i) => ({ piece, i })));
     if (!weight) {
-      host.replaceChildren(element("p", { class: "small" }, `It has no input weights: it reads feature ${each.neuron + 1} of the ${sources[0].name}.`));
+      host.replaceChildren(element("p", { class: "small" }, `It has no input weights: it reads ${this.feature(places[each.neuron % places.length])}.`));
       return;
     }
     const columns = weight.shape[1];
     const own = Array.from(network.get(weight).subarray(each.neuron * columns, (each.neuron + 1) * columns));
-    const places = sources.flatMap((piece) => Array.from({ length: piece.size }, (_, i) => ({ piece, i })));
     const order = own.map((_, i) => i).sort((a, b) => Math.abs(own[b]) - Math.abs(own[a])).slice(0, 8);
     const most = Math.abs(own[order[0]]) || 1;
     const rows = order.map((column) => {
       const { piece, i } = places[column];
       const from = piece.layer == null ? null : neuronAt(piece.layer, i);
       return {
-        name: from ? `${piece.name}, neuron ${i + 1}` : piece.size > 1 ? `${piece.name} ${i + 1}` : piece.name,
+        name: this.feature(places[column]),
         share: own[column] / most,
         text: (own[column] > 0 ? "+" : "") + number(own[column]),
         click: from ? () => select(from) : null,
@@ -323,8 +335,9 @@ const Neuron = {
     const best = before.probabilities.indexOf(Math.max(...before.probabilities));
     const now = after.probabilities.indexOf(Math.max(...after.probabilities));
     const [first, second] = [percent(before.probabilities[best]), percent(after.probabilities[best])];
-    const turned = now === best ? "" : ` The answer turns into “${data.classes[now]}”, ${percent(after.probabilities[now])}.`;
-    return element("p", {}, `“${data.classes[best]}”: ${first} with it, `, element("strong", {}, second), ` without it.${turned}`);
+    const [was, is] = [best, now].map((i) => element("span", {}, "“", element("bdi", {}, data.classes[i]), "”"));
+    const turned = now === best ? [] : [" The answer turns into ", is, `, ${percent(after.probabilities[now])}.`];
+    return element("p", {}, was, `: ${first} with it, `, element("strong", {}, second), " without it.", ...turned);
   },
 
   /** Over all samples, one after the other, so that the page stays alive. */
@@ -348,7 +361,7 @@ const Neuron = {
         return;
       }
       text.textContent = data.classes
-        ? `Over ${count} samples: ${changed} answers change; probabilities by at most ${percent(difference / count)} on average.`
+        ? `Over ${count} samples: ${changed} answers change; the probability that changes most does so by ${percent(difference / count)} on average.`
         : `Over ${count} samples the answer changes by ${number(difference / count)} on average.`;
     };
     next(0);

@@ -101,7 +101,7 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
             f"A neuron's influence shrinks by |u| with every step. Its memory is the number of steps until less than "
             f"{EPSILON:.0%} is left: ln {EPSILON:g} / ln |u|. Activity is the mean of |h| over the sequence above."
         ),
-        made=escape(f"{count:,} parameters, {len(content) / 1e6:.1f} MB of numbers."),
+        made=escape(f"{count:,} parameters, {_size(len(content))} of numbers."),
     )
 
 
@@ -111,9 +111,13 @@ def activity_of(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
     first = 0 if getattr(getattr(model, "network", None), "batch_first", False) else 1
     rows = []
     for sequence in sequences:
-        states = recurrent_states(model, sequence.to(like.device).unsqueeze(first))
+        states = recurrent_states(model, sequence.to(like).unsqueeze(first))
         rows.append(torch.cat([state.float().abs().mean(0).squeeze(0) for state in states]))
     return torch.stack(rows).cpu()
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
 def _finite(value: float) -> float | None:

@@ -32,7 +32,7 @@ function button(text, click, attributes = {}) {
 // ---- colours that people with any colour vision can tell apart
 
 const SEQUENTIAL = ["440154", "472c7a", "3b518b", "2c718e", "21908d", "27ad81", "5cc863", "aadc32", "fde725"]; // viridis
-const DIVERGING = ["053061", "2166ac", "6aacd0", "d1e5f0", "f7f7f7", "fdd9b5", "f1a340", "b35806", "7f3b08"]; // blue, orange
+const DIVERGING = ["7f3b08", "b35806", "f1a340", "fdd9b5", "f7f7f7", "d1e5f0", "6aacd0", "2166ac", "053061"]; // orange below 0, blue above, as bars
 
 function ramp(stops) {
   const parsed = stops.map((stop) => [0, 2, 4].map((i) => parseInt(stop.slice(i, i + 2), 16)));

@@ -24,6 +24,7 @@ from ...networks.plain import PlainIndRNN
 from ...networks.residual import ResidualIndRNN
 from ...networks.unit import RecurrentUnit
 from ...ops import recurrence
+from ..neurons import modes_kept
 
 Node = dict[str, Any]
 Reference = dict[str, Any]
@@ -134,12 +135,10 @@ def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
             hooks.append(unit.norm.register_forward_pre_hook(keep))
         else:
             hooks.append(unit.register_forward_hook(keep))
-    training = model.training
     try:
-        with torch.no_grad():
+        with modes_kept(model), torch.no_grad():
             model.eval()(inputs)
     finally:
-        model.train(training)
         for hook in hooks:
             hook.remove()
     return [found[number].clone() for number in range(len(found))]
@@ -223,7 +222,7 @@ class _Writer:
 
     def _residual(self, network: ResidualIndRNN) -> list[Node]:
         nodes = [self.linear(network.first)]
-        stream = [{"name": "stream", "size": network.first.out_features}]
+        stream = [{"name": "residual stream", "size": network.first.out_features}]
         for number, block in enumerate(network.blocks):
             self._sources = stream
             body = [

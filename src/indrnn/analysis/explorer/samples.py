@@ -121,26 +121,25 @@ class Body:
     bodies: int = 1
 
 
-def skeletons(task: SkeletonTask, classes: int) -> Samples:
+def skeletons(task: SkeletonTask, actions: Sequence[str]) -> Samples:
     """Recordings of a skeleton task that it is not trained on, where it has such: of one action after the other.
 
     Args:
         task: the recordings.
-        classes: how many actions the model tells apart.
+        actions: what those are called that the model tells apart.
     """
     split = next(name for name in ("validation", "test", "train") if task.size(name))
     _, labels = task.data[split]
     of_action = [(labels == label).nonzero().flatten().tolist() for label in labels.unique().tolist()]
     items = [own[round_] for round_ in range(_SHOWN) for own in of_action if round_ < len(own)][:_SHOWN]
     batch = task.take(split, torch.tensor(items))
-    right = [f"action {label + 1}" for label in batch.target.tolist()]
+    right = [actions[label] for label in batch.target.tolist()]
     body = None
     if task.samples.features[0] == "coordinates" and task.joints.bones:
         body = Body(task.joints.count, task.joints.bones, task.recordings.frames.shape[1])
     names = [f"recording {number + 1}: {action}" for number, action in enumerate(right)]
     note = f"Samples of {task.samples.frames} frames of recordings for {split}."
     channels = names_of(task.samples.features, task.joints, task.recordings.frames.shape[1])
-    actions = [f"action {number + 1}" for number in range(classes)]
     return recorded(list(batch.inputs.unbind(1)), names, actions, note, right=right, channels=channels, body=body)
 
 
