@@ -72,15 +72,16 @@ def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> np.n
     return counts
 
 
-def write_confusion(counts: np.ndarray[Any, np.dtype[np.int64]], about: dict[str, Any], out: Path) -> None:
-    """Write confusion.json and confusion.png into a folder."""
-    figure, (axes,) = new_figure(1, width=5.2)
-    figure.set_figheight(4.6)
+def write_confusion(
+    counts: np.ndarray[Any, np.dtype[np.int64]], names: list[str], about: dict[str, Any], out: Path
+) -> None:
+    """Write confusion.json and confusion.png into a folder; rows are called by the names, columns by their numbers."""
+    figure, (axes,) = new_figure(1, width=6.2)
+    figure.set_figheight(4.8)
     share = counts / counts.sum(1, keepdims=True).clip(1)
     picture = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    names = range(1, len(counts) + 1)
-    for set_ticks in (axes.set_xticks, axes.set_yticks):
-        set_ticks(range(len(counts)), [str(name) for name in names], fontsize=6)
+    axes.set_xticks(range(len(counts)), [str(number) for number in range(1, len(counts) + 1)], fontsize=6)
+    axes.set_yticks(range(len(counts)), names, fontsize=6)
     axes.set_xlabel("answer")
     axes.set_ylabel("action")
     figure.colorbar(picture, label="share of the action's recordings")

@@ -186,7 +186,7 @@ def _analyse_skeletons(arguments: list[str]) -> int:
         drawn.append("samples.png")
     counts = skeletons.confusion(task, model)
     about = {"run": options.run.name, "recipe": recorded["recipe"], "command": shlex.join(recorded["command"])}
-    skeletons.write_confusion(counts, about, options.out)
+    skeletons.write_confusion(counts, recipe.actions(len(counts)), about, options.out)
     say(f"{counts.trace()} of {counts.sum()} recordings right; drawn in {options.out}: {', '.join(drawn)}")
     return 0
 
