@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from ..baselines import Baseline
 from ..networks.config import Plain
 from ..networks.front import Front
@@ -18,6 +20,8 @@ SMALL = 300
 """Series below which none is held back for validation: each counts for more in training than in choosing weights."""
 FRAMES = 256
 """Steps that the recurrent layers see of a long signal, about: convolutions in front are strided to that."""
+RAW = 8
+"""Strides from which a signal counts as raw, such as sound: half the frames are enough, and it is always augmented."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +114,17 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
         shape: of the training data.
         effort: quick (a third of the steps), default, or best (an ensemble of five seeds).
         core: the recurrent layers: indrnn, or lstm or gru for comparison.
-        **given: what is not left to the defaults: hidden_size, layers, bidirectional, pool, front (bool), dropout,
-            steps, lr, batch_size, augment (bool), validation, patience, members; None is the default.
+        **given: what is not left to the defaults: hidden_size, layers, bidirectional, pool, front (bool, or their
+            stride), dropout, steps, lr, batch_size, augment (bool), validation, patience, members; None is the default.
     """
     check_effort(effort)
     given = {name: value for name, value in given.items() if value is not None}
     batch_size = given.get("batch_size") or _batch_size(shape)
     steps = given.get("steps") or _steps(shape, batch_size, effort)
     validation = given.get("validation", 0.0 if shape.series < SMALL else 0.1)
-    augment = given.get("augment", shape.series < 1000 and not shape.per_step)
+    raw = _strides(shape) >= RAW
+    augment = given.get("augment", (shape.series < 1000 or raw) and not shape.per_step)
+    strength = Augmentation(noise=0.05, scale=0.3, crop=0.1) if raw else Augmentation(noise=0.05, scale=0.1)
     evaluate_every = max(1, min(steps, math.ceil(steps / 20))) if validation else steps
     return Plan(
         network=_network(shape, core, given),
@@ -126,7 +132,7 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
         steps=steps,
         lr=given.get("lr", 1e-3),
         batch_size=batch_size,
-        augmentation=Augmentation(noise=0.05, scale=0.1) if augment else Augmentation(),
+        augmentation=strength if augment else Augmentation(),
         validation=validation,
         evaluate_every=evaluate_every,
         patience=given.get("patience", 8) if validation else None,
@@ -148,15 +154,26 @@ def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
 
 def _strides(shape: Shape) -> int:
     """Steps that become one in front of the recurrent layers."""
-    return 1 if shape.per_step or shape.causal else 2 ** max(0, round(math.log2(shape.mean_length / FRAMES)))
+    if shape.per_step or shape.causal:
+        return 1
+    stride = 2 ** max(0, round(math.log2(shape.mean_length / FRAMES)))
+    return 2 * stride if stride >= RAW else stride
+
+
+def _given_stride(stride: int, shape: Shape) -> int:
+    if stride < 1 or stride & (stride - 1):
+        raise ValueError(f"front must be True, False, or the stride of the convolutions, a power of two, got {stride}")
+    if stride > 1 and (shape.per_step or shape.causal):
+        raise ValueError(f"front must not have a stride where there is an answer at every step, got {stride}")
+    return stride
 
 
 def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:
     width, layers, dropout = given.get("hidden_size", 64), given.get("layers", 2), given.get("dropout", 0.1)
     both = given.get("bidirectional", not shape.causal)
-    stride = _strides(shape)
     # In series that are shorter than the first kernel there is nothing for it to find
     front = given.get("front", shape.mean_length >= 17)
+    stride = _strides(shape) if isinstance(front, (bool, np.bool_)) else _given_stride(front, shape)
     after = math.ceil(shape.longest / stride) if front else shape.longest
     long = after * width > 4_000_000  # activations of one layer and series: beyond that only recomputing them fits
     if core == "indrnn":
