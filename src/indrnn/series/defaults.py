@@ -21,7 +21,7 @@ SMALL = 300
 FRAMES = 256
 """Steps that the recurrent layers see of a long signal, about: convolutions in front are strided to that."""
 RAW = 8
-"""Strides from which a signal counts as raw, such as sound: half the frames are enough, and it is always augmented."""
+"""Strides to that, from which a signal counts as raw, such as sound."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Plan:
     batch_size: int
     weight_decay: float = 0.01
     label_smoothing: float = 0.0
+    freeze_norms: float | None = None
+    """Share of the steps from which on batch norms keep their statistics; see `indrnn.Training`."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     validation: float = 0.0
     """Share of the series that is held back to choose the weights by; 0 for the last weights."""
@@ -122,17 +124,18 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
     batch_size = given.get("batch_size") or _batch_size(shape)
     steps = given.get("steps") or _steps(shape, batch_size, effort)
     validation = given.get("validation", 0.0 if shape.series < SMALL else 0.1)
-    raw = _strides(shape) >= RAW
+    raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
     augment = given.get("augment", (shape.series < 1000 or raw) and not shape.per_step)
-    strength = Augmentation(noise=0.05, scale=0.3, crop=0.1) if raw else Augmentation(noise=0.05, scale=0.1)
     evaluate_every = max(1, min(steps, math.ceil(steps / 20))) if validation else steps
     return Plan(
         network=_network(shape, core, given),
         pool=given.get("pool", "mean"),
         steps=steps,
-        lr=given.get("lr", 1e-3),
+        lr=given.get("lr", 4e-3 if raw else 1e-3),
         batch_size=batch_size,
-        augmentation=strength if augment else Augmentation(),
+        augmentation=Augmentation(noise=0.05, scale=0.1, crop=0.05 if raw else 0.0) if augment else Augmentation(),
+        # Batches are of one length each, and their statistics differ by it: what is evaluated must be trained too
+        freeze_norms=0.5 if raw else None,
         validation=validation,
         evaluate_every=evaluate_every,
         patience=given.get("patience", 8) if validation else None,
@@ -140,10 +143,20 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
     )
 
 
+def is_raw(mean_length: float, per_step: bool) -> bool:
+    """Whether series are so long that they must be raw signals, of which the recurrent layers see some steps alone."""
+    return not per_step and _stride_to_frames(mean_length) >= RAW
+
+
+def _stride_to_frames(mean_length: float) -> int:
+    return int(2 ** max(0, round(math.log2(mean_length / FRAMES))))
+
+
 def _batch_size(shape: Shape) -> int:
-    """32, fewer of few or very long series."""
+    """32, 16 of raw signals, fewer of few or very long series."""
     most = max(1, 2_000_000 // max(1, shape.longest))
-    return max(1, min(32, most, max(16, math.ceil(shape.series / 4)), shape.series))
+    usual = 16 if is_raw(shape.mean_length, shape.per_step or shape.causal) else 32
+    return max(1, min(usual, most, max(16, math.ceil(shape.series / 4)), shape.series))
 
 
 def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
@@ -156,8 +169,8 @@ def _strides(shape: Shape) -> int:
     """Steps that become one in front of the recurrent layers."""
     if shape.per_step or shape.causal:
         return 1
-    stride = 2 ** max(0, round(math.log2(shape.mean_length / FRAMES)))
-    return 2 * stride if stride >= RAW else stride
+    stride = _stride_to_frames(shape.mean_length)
+    return 2 * stride if stride >= RAW else stride  # of raw signals half the frames are enough
 
 
 def _given_stride(stride: int, shape: Shape) -> int:
