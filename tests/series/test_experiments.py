@@ -27,8 +27,8 @@ def test_spoken_digits_are_divided_by_the_number_of_the_clip(tmp_path: Path) -> 
     """Clips 0 to 4 are never there; 5 to 9 are the fold that is measured."""
     path, index = tmp_path / "fsdd.npz", np.tile(np.arange(12), 2)
     audio = np.repeat(index, 3).astype(np.int16)  # each clip holds its number
-    names = {"lengths": np.full(24, 3), "digit": np.repeat([0, 1], 12), "speaker": np.repeat(["a", "b"], 12)}
-    np.savez(path, audio=audio, index=index, **names)
+    digit, speaker = np.repeat([0, 1], 12), np.repeat(["a", "b"], 12)
+    np.savez(path, audio=audio, index=index, lengths=np.full(24, 3), digit=digit, speaker=speaker)
     X, y, fold, count = training_split(SPOKEN, 4, path)
     numbers = np.array([one[0, 0] for one in X])
     assert sorted(set(numbers.tolist())) == list(range(5, 12))
