@@ -57,3 +57,30 @@ def test_a_given_front(front: Any) -> None:
             planned(3499, front=wrong)
     with pytest.raises(ValueError, match="at every step, got 4"):
         plan(Shape(20, 1, 90.0, 90, per_step=True), front=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole"),
+        ({"batch_size": 2.5}, "batch_size must be a whole"),
+        ({"members": 0}, "members must be a whole"),
+        ({"patience": 0}, "patience must be a whole"),
+        ({"validation": 1.5}, "validation must be a number in"),
+        ({"validation": -0.1}, "validation must be a number in"),
+        ({"augment": "yes"}, "augment must be True or False, got 'yes'"),
+        ({"bidirectional": 3}, "bidirectional must be True or False, got 3"),
+        ({"front": "yes"}, "front must be True, False, or"),
+        ({"core": "rnn"}, "core must be one of indrnn, lstm, gru, got 'rnn'"),
+    ],
+    ids=str,
+)
+def test_what_is_given_is_checked(given: dict[str, Any], message: str) -> None:
+    """None of it may be taken for the default in silence."""
+    with pytest.raises(ValueError, match=message):
+        planned(50, **given)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    assert planned(50, steps=np.int64(7)).steps == 7

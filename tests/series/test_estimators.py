@@ -217,6 +217,9 @@ def test_memory_of_a_batch_is_what_autograd_keeps() -> None:
         (np.zeros((1, 5)), [0], "1 sample"),
         (np.zeros((4, 5)), [0.5, 1, 1, 0], "Unknown label type"),
         (np.zeros((4, 5)), [0, 1, 1, np.nan], "NaN"),
+        (np.zeros((4, 5)), ["a", None, "b", "a"], "entry 1 is None"),
+        (np.zeros((4, 5)), np.array(["a", 1, "b", 2], dtype=object), "of one kind, .* got int, str together"),
+        (np.zeros((4, 5)), ["a"] * 4, "one class, 'a'"),
     ],
 )
 def test_bad_input_is_named(X: Any, y: Any, message: str) -> None:

@@ -12,6 +12,7 @@ from ..baselines import Baseline
 from ..networks.config import Plain
 from ..networks.front import Front
 from ..networks.heads import Pool
+from ..training.options import check_count, check_fraction
 
 Effort = Literal["quick", "default", "best"]
 Core = Literal["indrnn", "lstm", "gru"]
@@ -120,9 +121,12 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
             stride), dropout, steps, lr, batch_size, augment (bool), validation, patience, members; None is the default.
     """
     check_effort(effort)
+    if core not in get_args(Core):
+        raise ValueError(f"core must be one of {', '.join(get_args(Core))}, got {core!r}")
     given = {name: value for name, value in given.items() if value is not None}
-    batch_size = given.get("batch_size") or _batch_size(shape)
-    steps = given.get("steps") or _steps(shape, batch_size, effort)
+    _check(given)
+    batch_size = given.get("batch_size", _batch_size(shape))
+    steps = given.get("steps", _steps(shape, batch_size, effort))
     validation = given.get("validation", 0.0 if shape.series < SMALL else 0.1)
     raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
     augment = given.get("augment", (shape.series < 1000 or raw) and not shape.per_step)
@@ -141,6 +145,17 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
         patience=given.get("patience", 8) if validation else None,
         members=given.get("members", 5 if effort == "best" else 1),
     )
+
+
+def _check(given: dict[str, Any]) -> None:
+    for name in ("hidden_size", "layers", "steps", "batch_size", "patience", "members"):
+        if name in given:
+            check_count(name, given[name].item() if isinstance(given[name], np.integer) else given[name])
+    if "validation" in given:
+        check_fraction("validation", given["validation"])
+    for name in ("augment", "bidirectional"):
+        if not isinstance(given.get(name, True), (bool, np.bool_)):
+            raise ValueError(f"{name} must be True or False, got {given[name]!r}")
 
 
 def is_raw(mean_length: float, per_step: bool) -> bool:
@@ -173,12 +188,14 @@ def _strides(shape: Shape) -> int:
     return 2 * stride if stride >= RAW else stride  # of raw signals half the frames are enough
 
 
-def _given_stride(stride: int, shape: Shape) -> int:
-    if stride < 1 or stride & (stride - 1):
-        raise ValueError(f"front must be True, False, or the stride of the convolutions, a power of two, got {stride}")
+def _given_stride(stride: Any, shape: Shape) -> int:
+    if not isinstance(stride, (int, np.integer)) or stride < 1 or stride & (stride - 1):
+        raise ValueError(
+            f"front must be True, False, or the stride of the convolutions, a power of two, got {stride!r}"
+        )
     if stride > 1 and (shape.per_step or shape.causal):
         raise ValueError(f"front must not have a stride where there is an answer at every step, got {stride}")
-    return stride
+    return int(stride)
 
 
 def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:

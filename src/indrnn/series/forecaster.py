@@ -199,7 +199,7 @@ class IndRNNForecaster(Estimator):
         series = _series(y)
         self.period_ = find_period(series) if self.period is None else self.period
         check_count("period", self.period_)
-        self.context_ = self.context or max(2 * self.horizon, 3 * self.period_, 8)
+        self.context_ = max(2 * self.horizon, 3 * self.period_, 8) if self.context is None else self.context
         shortest, longest = (each(one.shape[1] for one in series) for each in (min, max))
         if self.context is None:  # what little there is
             self.context_ = min(self.context_, max(self.period_, (shortest - self.horizon) // 2, 1))
@@ -241,14 +241,14 @@ class IndRNNForecaster(Estimator):
             self.core,
             hidden_size=self.hidden_size,
             layers=self.layers,
-            steps=self.steps or (200 if self.effort == "quick" else 400),
+            steps=(200 if self.effort == "quick" else 400) if self.steps is None else self.steps,
             lr=self.lr,
             front=False,
             pool="last",
             augment=windows < 1000,
             validation=0.0,
             dropout=0.1,
-            members=self.members or {"quick": 1, "default": 3, "best": 10}[self.effort],
+            members={"quick": 1, "default": 3, "best": 10}[self.effort] if self.members is None else self.members,
         )
 
     def _base(self, past: Array) -> Array:
