@@ -75,6 +75,7 @@ def test_a_forecast_from_a_table(call: Call, tmp_path: Path) -> None:
     assert_refused(call("evaluate", out), "trained on all of its data")
     assert_done(call("fit", "--resume", out, "--threads", "1"))
     assert "run" in assert_done(call("report", out, "--out", tmp_path / "report")).out
+    assert_done(call("explore", out, "--out", tmp_path / "page.html"))  # windows of the series
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["all steps", "held back"])
