@@ -78,6 +78,7 @@ def test_a_forecast_from_a_table(call: Call, tmp_path: Path) -> None:
     assert_done(call("explore", out, "--out", tmp_path / "page.html"))  # windows of the series
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 1], ids=["all steps", "held back"])
 def test_a_stopped_forecast_goes_on(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     path = write_sales(tmp_path / "sales.csv")
