@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from indrnn.baselines import Baseline
 from indrnn.networks.config import Plain
 from indrnn.networks.front import Front, FrontNetwork
+from indrnn.networks.heads import Pool, SequenceClassifier
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 
@@ -68,6 +69,17 @@ def test_each_sequence_as_by_itself(options: dict[str, Any], last: bool) -> None
         assert len(features) == front.config.steps(length)
         expected = front.network(features.unsqueeze(1))[0][:, 0]
         assert_close(found[b] if last else found[: len(expected), b], expected[-1] if last else expected)
+
+
+@fronts
+@pytest.mark.parametrize("pool", ["last", "mean"])
+def test_an_answer_is_that_of_the_sequence_by_itself(options: dict[str, Any], pool: Pool) -> None:
+    """The mean is over the steps that the strides leave, and not over as many as the input has."""
+    front, x = make(options), inputs()
+    head = SequenceClassifier(front, 3, pool).eval()
+    found, _ = head(x, lengths=LENGTHS)
+    for b, length in enumerate(LENGTHS.tolist()):
+        assert_close(found[b], head(x[:length, b : b + 1])[0][0])
 
 
 @fronts

@@ -85,12 +85,24 @@ def test_a_stream_says_what_predict_says_of_the_series_so_far(problem: Problem, 
         stream.push([1.0])
 
 
-def test_a_stream_over_strides(problem: Problem) -> None:
-    X = np.random.default_rng(1).normal(size=(8, 1, 1100))
+def test_a_long_series_is_answered_alike_alone_and_among_others() -> None:
+    """Behind strides, in a batch of other lengths: network and loop see it so in training, and a user alone."""
+    draw = np.random.default_rng(1)
+    X = [draw.normal(size=(1, length)) for length in (400, 700, 512, 1001)]
+    model = IndRNNClassifier(**QUICK | {"steps": 2}).fit(X, [0, 1] * 2)
+    assert np.prod(model.plan_.network.strides) > 1
+    together = model.predict_proba(X)
+    for i, one in enumerate(X):
+        np.testing.assert_allclose(model.predict_proba([one])[0], together[i], atol=1e-5)
+
+
+@pytest.mark.parametrize(("length", "stride"), [(1100, 4), (2000, 16)], ids=["strided", "raw"])
+def test_a_stream_over_strides(length: int, stride: int) -> None:
+    X = np.random.default_rng(1).normal(size=(8, 1, length))
     model = IndRNNClassifier(**QUICK | {"steps": 2}, bidirectional=False).fit(X, [0, 1] * 4)
-    assert np.prod(model.plan_.network.strides) == 4
+    assert np.prod(model.plan_.network.strides) == stride
     stream = model.stream()
-    for start, stop in ((0, 3), (3, 501), (501, 502), (502, 1100)):
+    for start, stop in ((0, 3), (3, 501), (501, 502), (502, length)):
         answer = stream.push(X[0, :, start:stop])
         np.testing.assert_allclose(answer, model.predict_proba([X[0, :, :stop]])[0], atol=1e-5)
 
@@ -205,6 +217,9 @@ def test_memory_of_a_batch_is_what_autograd_keeps() -> None:
         (np.zeros((1, 5)), [0], "1 sample"),
         (np.zeros((4, 5)), [0.5, 1, 1, 0], "Unknown label type"),
         (np.zeros((4, 5)), [0, 1, 1, np.nan], "NaN"),
+        (np.zeros((4, 5)), ["a", None, "b", "a"], "entry 1 is None"),
+        (np.zeros((4, 5)), np.array(["a", 1, "b", 2], dtype=object), "of one kind, .* got int, str together"),
+        (np.zeros((4, 5)), ["a"] * 4, "one class, 'a'"),
     ],
 )
 def test_bad_input_is_named(X: Any, y: Any, message: str) -> None:

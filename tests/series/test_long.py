@@ -25,6 +25,8 @@ def by_hand(model: IndRNNClassifier, x: Any) -> Any:
     state = {name: value.double().numpy() for name, value in model.models_[0].state_dict().items()}
     mean, scale = model.preparation_.mean[0], model.preparation_.scale[0]
     rows = ((x.astype(np.float64) - mean) / scale).T
+    level = np.sqrt(np.square(rows).mean())
+    rows = np.concatenate([rows / level, np.full_like(rows, np.log(level))], 1)
     for layer in range(model.plan_.network.layers):
         part = {name.partition(f"blocks.{layer}.unit.")[2]: value for name, value in state.items()}
         rows = rows @ part["weight.weight"].T + part["bias"]

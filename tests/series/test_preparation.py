@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,6 +34,27 @@ def test_missing_values_get_a_mask_and_constant_channels_stay_finite() -> None:
     found = Preparation.fitted(series)
     assert (found.masked, found.input_size) == ((0,), 3)
     assert found(series[0]).tolist() == [[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0]]
+
+
+def test_raw_signals_are_brought_to_one_level() -> None:
+    """A signal ten times as loud is read alike but for its level; silence stays silence, and times are left alone."""
+    draw = np.random.default_rng(0)
+    one = np.stack([draw.normal(size=50), np.arange(50.0)])
+    loud = one * [[10.0], [1.0]]
+    one[0, 3] = loud[0, 3] = np.nan
+    prepare = Preparation.fitted([one, loud], time_channel=1, levelled=True)
+    prepare = replace(prepare, mean=(0.0, prepare.mean[1]))
+    assert prepare.levels == (0,)
+    assert prepare.names(["sound", "t"]) == ["sound", "t", "sound is there", "level of sound"]
+    assert Preparation.from_plain(prepare.to_plain()) == prepare
+    quiet, louder, silent = (prepare(each).double().numpy() for each in (one, loud, loud * [[0.0], [1.0]]))
+    assert quiet.shape == (50, prepare.input_size) == (50, 4)
+    np.testing.assert_allclose(quiet[:, :3], louder[:, :3], atol=1e-5)
+    np.testing.assert_allclose(louder[:, 3] - quiet[:, 3], np.log(10), atol=1e-5)
+    there = quiet[:, 2] == 1
+    assert np.square(quiet[there, 0]).mean() == pytest.approx(1, abs=1e-4)
+    assert not silent[:, 0].any()
+    assert np.isfinite(silent).all()
 
 
 def test_times_become_differences() -> None:

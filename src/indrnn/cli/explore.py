@@ -108,7 +108,7 @@ def _of_series(opened: Fitted, data_dir: Path | None) -> Any:
     except OSError as error:
         raise UsageError(f"the samples of this page need the run's data: {error}") from None
     target, preparation = fitting.target, fitting.preparation
-    data = fit.train if fit.test is None else fit.test
+    data = fitting.data if fit.test is None else fit.test  # of a forecast: windows of its series
     some = data.take(_spread(len(data)))
     assert some.y is not None
     names = list(some.names or (f"series {number + 1}" for number in range(len(some))))
@@ -118,14 +118,13 @@ def _of_series(opened: Fitted, data_dir: Path | None) -> Any:
     if right is not None and target.kind == "classes":
         names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
     which = "Training series" if fit.test is None else "Series that were kept for test"
-    channels = [*data.channels, *(f"{data.channels[i]} is there" for i in preparation.masked)]
     samples = explorer.recorded(
         [preparation(one) for one in some.x],
         names,
         None if target.classes is None else [str(each) for each in target.classes.tolist()],
         f"{which}, standardised as the network reads them.",
         right=right,
-        channels=channels,
+        channels=preparation.names(data.channels),
     )
     samples.several = target.kind == "labels"
     return samples

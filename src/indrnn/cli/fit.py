@@ -7,7 +7,7 @@ import shlex
 import warnings
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -20,6 +20,9 @@ from ..training.options import check_count, check_fraction, check_positive, chec
 from .main import UsageError, say
 from .parse import Parser
 
+if TYPE_CHECKING:
+    from .forecast import Forecast
+
 SHOWN = 12
 """Classes that are listed with their counts."""
 _PLANNED = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation", "members")
@@ -30,7 +33,8 @@ class FitOptions:
     """Fit a model to your own sequences, measure it on series it has not seen, and leave a run in a folder.
 
     DATA is an .npz file, a .ts file of UCR or UEA, a table (.csv, .tsv, .parquet) in long or wide form, or a folder of
-    WAV files by class. What was understood of it is printed first; --dry-run stops there.
+    WAV files by class. What was understood of it is printed first; --dry-run stops there. With --forecast it needs no
+    labels: the next steps of the series themselves are learnt.
     """
 
     data: tyro.conf.Positional[Path]
@@ -42,6 +46,11 @@ class FitOptions:
     test_share: float = 0.2
     """Where neither a test file nor test-where is given: the share that is kept for test, by class or whole groups; 0
     for none."""
+    forecast: int | None = None
+    """Steps to forecast. A table then has a row for each step (--time orders them, --id tells series apart, --features
+    names the columns), or, with --layout wide, one for each series."""
+    period: int | None = None
+    """With forecast: steps of the season, 1 for none; looked for in the series if none is given."""
     task: Literal["auto", "classify", "regress"] = "auto"
     """What the target is: text and few whole numbers are classes, others are numbers."""
     effort: Literal["quick", "default", "best"] = "default"
@@ -83,13 +92,15 @@ class FitOptions:
         check_seed(self.seed)
         if self.test_share:
             check_fraction("test_share", self.test_share)
-        for name in ("steps", "batch_size", "hidden_size", "layers", "members", "threads"):
+        for name in ("forecast", "period", "steps", "batch_size", "hidden_size", "layers", "members", "threads"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         if self.lr is not None:
             check_positive("lr", self.lr)
         if self.validation is not None:
             check_fraction("validation", self.validation)
+        if self.period is not None and self.forecast is None:
+            raise ValueError("period is for --forecast")
 
     @property
     def folder(self) -> Path:
@@ -99,7 +110,7 @@ class FitOptions:
 
     def recorded(self) -> dict[str, Any]:
         """What config.json has of it: all that a run depends on, and where the data are."""
-        names = ("test_share", "task", "effort", "core", "balanced", *_PLANNED, "seed")
+        names = ("test_share", "forecast", "period", "task", "effort", "core", "balanced", *_PLANNED, "seed")
         paths = {name: None if path is None else str(path.resolve()) for name, path in _paths(self).items()}
         return {**paths, "reading": asdict(self.reading), **{name: getattr(self, name) for name in names}}
 
@@ -135,7 +146,16 @@ def fit(arguments: list[str]) -> int:
         raise UsageError("fit needs DATA: a .npz, .ts, .csv or .parquet file, or a folder of WAV files by class")
     else:
         options = FIT(arguments)
-    return Fit(options).run()
+    return fit_for(options).run()
+
+
+def fit_for(options: FitOptions) -> Fit | Forecast:
+    """The fit that the options ask for: of targets, or a forecast."""
+    if options.forecast is None:
+        return Fit(options)
+    from .forecast import Forecast
+
+    return Forecast(options)
 
 
 def resumed(given: ResumeOptions) -> FitOptions:
@@ -182,12 +202,7 @@ class Fit:
     def __init__(self, options: FitOptions) -> None:
         from ..series.sources import read_with
 
-        self.options = options
-        if not options.dry_run and RunFolder(options.folder).used and not (options.resume or options.overwrite):
-            raise UsageError(
-                f"out: {options.folder} holds something already; go on with it (--resume), replace it (--overwrite), "
-                "or name another folder (--out)"
-            )
+        check_folder(options)
         self.read = read_with(options.data, options.reading, test=options.test)
         self.options = replace(options, reading=self.read.reading)
         self.data, self.classifies = targeted(self.read.collection, options.task)
@@ -243,13 +258,8 @@ class Fit:
     def understood(self, fitting: Any) -> list[str]:
         """What it is, and what will be trained."""
         data, options = self.data, self.options
-        lengths = data.lengths
-        low, high = int(lengths.min()), int(lengths.max())
-        steps = f"{low:,} steps" if low == high else f"{low:,} to {high:,} steps, mean {lengths.mean():,.0f}"
-        channels = len(data.channels)
-        named = "" if data.channels == tuple(map(str, range(channels))) else f" ({', '.join(data.channels[:8])})"
         lines = [
-            f"data      {options.data.name}: {len(data):,} series of {_many(channels, 'channel')}{named}, {steps}",
+            said_of(data, options.data.name),
             f"missing   {data.missing:.2%} of the values" if data.missing else "missing   no values",
         ]
         lines.append(_target_line(data.y, self.classifies, options.reading.target))
@@ -259,25 +269,19 @@ class Fit:
         lines.append(f"split     {len(self.train):,} series to train on, {tested} ({self.how})")
         cost = fitting.estimate()
         lines.append(f"network   {fitting.plan.describe()}")
-        lines.append(f"cost      about {_time(cost['seconds'])} here, {cost['bytes'] / 2**20:,.0f} MB for a batch")
+        lines.append(f"cost      about {take_time(cost['seconds'])} here, {cost['bytes'] / 2**20:,.0f} MB for a batch")
         return lines
 
     def _train(self, estimator: Any, fitting: Any) -> int:
         from ..series.files import save_estimator
 
         options, out = self.options, self.options.folder
-        config = {"fit": options.recorded()}
-        if options.resume and homes(out):  # the data may have been moved: their checksum is in the task's description
-            known = fit_of(out)
-            config["fit"] |= {name: known[name] for name in ("data", "test")}
-        if options.overwrite:
-            _clear(out)
         again = ["indrnn", "fit", "--resume", str(out)]
         models, results = fitting.train(
             out=out,
             resume=options.resume,
             overwrite=options.overwrite,
-            config=config,
+            config=prepare_folder(options),
             resume_command=shlex.join(again),
             quiet=False,
         )
@@ -302,22 +306,41 @@ class Fit:
             say(line)
         say("")
         about = {"run": out.resolve().name, "data": self.options.data.name, "split": self.how}
-        content = finite({**about, "train": len(self.train), "test": scored.numbers})
-        write_atomically(out / "scores.json", (json.dumps(content, indent=2) + "\n").encode())
-        folder = RunFolder(out)
-        if folder.result.exists():  # of one network; `indrnn report` reads it there
-            figures = {name: value for name, value in content["test"].items() if isinstance(value, float)}
-            result = folder.read_json(folder.result) | {"test": figures}
-            folder.write_json(folder.result, result)
+        write_scores(out, {**about, "train": len(self.train), "test": scored.numbers})
         scored.write(out, about)
 
 
-def _clear(out: Path) -> None:
-    """Remove an earlier run's files, of a folder that a run of another number of networks goes to now too."""
+def check_folder(options: FitOptions) -> None:
+    """Raise where a run cannot go into its folder."""
+    if not options.dry_run and RunFolder(options.folder).used and not (options.resume or options.overwrite):
+        raise UsageError(
+            f"out: {options.folder} holds something already; go on with it (--resume), replace it (--overwrite), or "
+            "name another folder (--out)"
+        )
+
+
+def prepare_folder(options: FitOptions) -> dict[str, Any]:
+    """Clear an earlier run away where that is wanted; returns what the run's config.json is to say."""
+    out, config = options.folder, {"fit": options.recorded()}
+    if options.resume and homes(out):  # the data may have been moved: their checksum is in the task's description
+        known = fit_of(out)
+        config["fit"] |= {name: known[name] for name in ("data", "test")}
     folder = RunFolder(out)
-    if folder.used and (homes(out) == [out] or (out / "estimator.json").exists()):
+    # Of another number of networks, perhaps, whose files are not where those of this run go
+    if options.overwrite and folder.used and (homes(out) == [out] or (out / "estimator.json").exists()):
         with folder.locked():
             folder.clear()
+    return config
+
+
+def write_scores(out: Path, scores: dict[str, Any]) -> None:
+    """Write scores.json, and the figures of a single network where `indrnn report` reads them."""
+    content = finite(scores)
+    write_atomically(out / "scores.json", (json.dumps(content, indent=2) + "\n").encode())
+    folder = RunFolder(out)
+    if folder.result.exists():
+        figures = {name: value for name, value in content["test"].items() if isinstance(value, float)}
+        folder.write_json(folder.result, folder.read_json(folder.result) | {"test": figures})
 
 
 def targeted(data: Collection, task: str) -> tuple[Collection, bool]:
@@ -343,6 +366,16 @@ def targeted(data: Collection, task: str) -> tuple[Collection, bool]:
     return data, classes
 
 
+def said_of(data: Collection, name: str) -> str:
+    """The line of what was read."""
+    lengths = data.lengths
+    low, high = int(lengths.min()), int(lengths.max())
+    steps = f"{low:,} steps" if low == high else f"{low:,} to {high:,} steps, mean {lengths.mean():,.0f}"
+    channels = len(data.channels)
+    named = "" if data.channels == tuple(map(str, range(channels))) else f" ({', '.join(data.channels[:8])})"
+    return f"data      {name}: {len(data):,} series of {_many(channels, 'channel')}{named}, {steps}"
+
+
 def _target_line(y: Array | None, classifies: bool, name: str | None) -> str:
     assert y is not None
     of = f" of {name}" if name else ""
@@ -362,7 +395,8 @@ def _many(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
-def _time(seconds: float) -> str:
+def take_time(seconds: float) -> str:
+    """How long that is."""
     return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
 
 

@@ -22,6 +22,7 @@ from .runs import best_of, recipe_of, with_data
 if TYPE_CHECKING:
     from ..series.fitting import Fitting
     from .fit import Fit
+    from .forecast import Forecast
 
 
 class Opened:
@@ -94,11 +95,11 @@ class Fitted(Opened):
     """A run of `indrnn fit`, or one network of an ensemble."""
 
     @cached_property
-    def fit(self) -> Fit:
+    def fit(self) -> Fit | Forecast:
         """Its data as they were read, and what was kept for test."""
-        from .fit import Fit, ResumeOptions, resumed
+        from .fit import ResumeOptions, fit_for, resumed
 
-        return Fit(resumed(ResumeOptions(self.run)))
+        return fit_for(resumed(ResumeOptions(self.run)))
 
     @cached_property
     def fitting(self) -> Fitting:

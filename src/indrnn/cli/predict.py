@@ -15,6 +15,7 @@ import tyro
 from ..series.collection import Collection
 from ..series.reading import USED, Reading
 from ..training.checkpoint import write_atomically
+from . import forecast
 from .fit import fit_of, targeted
 from .main import UsageError, say
 from .parse import Parser
@@ -25,7 +26,8 @@ class PredictOptions:
     """Write a fitted run's answers for the series of a file, which is read as the data of the run were.
 
     The file has a line for each series: its name or number, the answer, and the probability of each class; where there
-    is an answer at every step, a line for each step. Labels in DATA are not needed.
+    is an answer at every step, a line for each step. Labels in DATA are not needed. Of a run of `fit --forecast`: the
+    steps that come after the end of each series, with the ends of their intervals.
     """
 
     run: tyro.conf.Positional[Path]
@@ -55,7 +57,8 @@ def predict(arguments: list[str]) -> int:
     estimator = estimator_of(options.run, options.device)
     known = fit_of(options.run)
     data, _ = read_like(known, estimator, options.data, resample=options.resample, target_needed=False)
-    write_atomically(options.out, _table(estimator, data).encode())
+    table = forecast.table if known.get("forecast") else _table
+    write_atomically(options.out, table(estimator, data).encode())
     say(f"{len(data):,} series of {options.data.name}: answers in {options.out}")
     return 0
 
@@ -86,8 +89,7 @@ def read_like(
 
     `split`: with the run's test split; else every series of the file counts.
     """
-    from ..series import tables
-    from ..series.sources import read_with
+    from ..series.sources import kind_of, read_with
 
     reading = Reading.from_plain(known["reading"])
     if not split:
@@ -96,8 +98,7 @@ def read_like(
         if reading.rate is None:
             raise UsageError("resample is for runs on WAV files")
         reading = replace(reading, resample=True)
-    suffixes = {suffix.lower() for suffix in data.suffixes}
-    kind = "a folder" if data.is_dir() else "table" if suffixes & set(tables.SUFFIXES) else data.suffix.lower()
+    kind = kind_of(data)
     usual = Reading()
     unused = {name: getattr(usual, name) for name in Reading.__dataclass_fields__ if name not in USED.get(kind, ())}
     reading = replace(reading, **unused)
@@ -154,7 +155,13 @@ def evaluate_fitted(
     from .scoring import score
 
     known, estimator = fit_of(run), estimator_of(run, device)
-    if data is None:
+    if known.get("forecast"):
+        if data is None:
+            raise UsageError(f"{run} is trained on all of its data; name a file with later steps, after RUN")
+        found, _ = read_like(known, estimator, data, target_needed=False)
+        lines, numbers = forecast.score(estimator, found)
+        told = f"{len(found):,} series of {data.name}"
+    elif data is None:
         from .fit import Fit, ResumeOptions, resumed
 
         again = Fit(resumed(ResumeOptions(run)))
@@ -162,16 +169,18 @@ def evaluate_fitted(
             raise UsageError(f"{run} kept no series for test; name a file of them: indrnn evaluate {run} DATA")
         scored = score(estimator, again.test, again.train)
         told = f"{len(again.test):,} test series of {again.options.data.name}"
+        lines, numbers = scored.lines, scored.numbers
     else:
         found, _ = read_like(known, estimator, data, resample=resample, target_needed=True)
         if known["task"] != "regress" and estimator.target_.kind != "numbers":
             found, _ = targeted(found, "classify")
         scored = score(estimator, found)
         told = f"{len(found):,} series of {data.name}"
+        lines, numbers = scored.lines, scored.numbers
     say(f"{run}: {told}")
-    for line in scored.lines:
+    for line in lines:
         say(line)
-    return {**about, "on": told, "test": scored.numbers}
+    return {**about, "on": told, "test": numbers}
 
 
 __all__ = ["predict"]

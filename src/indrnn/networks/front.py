@@ -6,7 +6,7 @@ Shapes: T, B steps and sequences, C features.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,8 @@ from ..ops import timeline
 from ..ops.watched import is_watched
 from .network import last_step
 from .unit import is_unwatched
+
+Steps = TypeVar("Steps", int, Tensor)
 
 
 class FrontState(NamedTuple):
@@ -65,7 +67,7 @@ class Front:
         """Whether the network behind them reads from both ends."""
         return bool(getattr(self.network, "bidirectional", False))
 
-    def steps(self, length: int) -> int:
+    def steps(self, length: Steps) -> Steps:
         """Steps that the network behind them sees of so many."""
         for stride in self.strides:
             length = -(-length // stride)
@@ -123,6 +125,10 @@ class FrontNetwork(nn.Module):
     def bidirectional(self) -> bool:
         """Whether the network behind the convolutions reads from both ends."""
         return self.config.bidirectional
+
+    def steps_after(self, lengths: Tensor) -> Tensor:
+        """Steps that the features have, of sequences of these lengths."""
+        return self.config.steps(lengths)
 
     def forward(
         self,

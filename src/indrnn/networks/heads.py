@@ -112,6 +112,9 @@ class _SequenceHead(_Head):
                 lengths = torch.as_tensor(lengths).reshape(1)
         given = as_lengths(lengths, features.device)
         given = None if given is None else given.to(features.device)
+        steps_after: Any = getattr(self.network, "steps_after", None)
+        if given is not None and steps_after is not None:  # it gives fewer steps than it is given
+            given = steps_after(given)
         rows = self._pooled(features, given)
         return self.output(rows if batched else rows.squeeze(0)), state
 

@@ -6,10 +6,13 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from ..baselines import Baseline
 from ..networks.config import Plain
 from ..networks.front import Front
 from ..networks.heads import Pool
+from ..training.options import check_count, check_fraction
 
 Effort = Literal["quick", "default", "best"]
 Core = Literal["indrnn", "lstm", "gru"]
@@ -18,6 +21,8 @@ SMALL = 300
 """Series below which none is held back for validation: each counts for more in training than in choosing weights."""
 FRAMES = 256
 """Steps that the recurrent layers see of a long signal, about: convolutions in front are strided to that."""
+RAW = 8
+"""Strides to that, from which a signal counts as raw, such as sound."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class Plan:
     batch_size: int
     weight_decay: float = 0.01
     label_smoothing: float = 0.0
+    freeze_norms: float | None = None
+    """Share of the steps from which on batch norms keep their statistics; see `indrnn.Training`."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     validation: float = 0.0
     """Share of the series that is held back to choose the weights by; 0 for the last weights."""
@@ -110,23 +117,29 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
         shape: of the training data.
         effort: quick (a third of the steps), default, or best (an ensemble of five seeds).
         core: the recurrent layers: indrnn, or lstm or gru for comparison.
-        **given: what is not left to the defaults: hidden_size, layers, bidirectional, pool, front (bool), dropout,
-            steps, lr, batch_size, augment (bool), validation, patience, members; None is the default.
+        **given: what is not left to the defaults: hidden_size, layers, bidirectional, pool, front (bool, or their
+            stride), dropout, steps, lr, batch_size, augment (bool), validation, patience, members; None is the default.
     """
     check_effort(effort)
+    if core not in get_args(Core):
+        raise ValueError(f"core must be one of {', '.join(get_args(Core))}, got {core!r}")
     given = {name: value for name, value in given.items() if value is not None}
-    batch_size = given.get("batch_size") or _batch_size(shape)
-    steps = given.get("steps") or _steps(shape, batch_size, effort)
+    _check(given)
+    batch_size = given.get("batch_size", _batch_size(shape))
+    steps = given.get("steps", _steps(shape, batch_size, effort))
     validation = given.get("validation", 0.0 if shape.series < SMALL else 0.1)
-    augment = given.get("augment", shape.series < 1000 and not shape.per_step)
+    raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
+    augment = given.get("augment", (shape.series < 1000 or raw) and not shape.per_step)
     evaluate_every = max(1, min(steps, math.ceil(steps / 20))) if validation else steps
     return Plan(
         network=_network(shape, core, given),
         pool=given.get("pool", "mean"),
         steps=steps,
-        lr=given.get("lr", 1e-3),
+        lr=given.get("lr", 4e-3 if raw else 1e-3),
         batch_size=batch_size,
-        augmentation=Augmentation(noise=0.05, scale=0.1) if augment else Augmentation(),
+        augmentation=Augmentation(noise=0.05, scale=0.1, crop=0.05 if raw else 0.0) if augment else Augmentation(),
+        # Batches are of one length each, and their statistics differ by it: what is evaluated must be trained too
+        freeze_norms=0.5 if raw else None,
         validation=validation,
         evaluate_every=evaluate_every,
         patience=given.get("patience", 8) if validation else None,
@@ -134,10 +147,31 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
     )
 
 
+def _check(given: dict[str, Any]) -> None:
+    for name in ("hidden_size", "layers", "steps", "batch_size", "patience", "members"):
+        if name in given:
+            check_count(name, given[name].item() if isinstance(given[name], np.integer) else given[name])
+    if "validation" in given:
+        check_fraction("validation", given["validation"])
+    for name in ("augment", "bidirectional"):
+        if not isinstance(given.get(name, True), (bool, np.bool_)):
+            raise ValueError(f"{name} must be True or False, got {given[name]!r}")
+
+
+def is_raw(mean_length: float, per_step: bool) -> bool:
+    """Whether series are so long that they must be raw signals, of which the recurrent layers see some steps alone."""
+    return not per_step and _stride_to_frames(mean_length) >= RAW
+
+
+def _stride_to_frames(mean_length: float) -> int:
+    return int(2 ** max(0, round(math.log2(mean_length / FRAMES))))
+
+
 def _batch_size(shape: Shape) -> int:
-    """32, fewer of few or very long series."""
+    """32, 16 of raw signals, fewer of few or very long series."""
     most = max(1, 2_000_000 // max(1, shape.longest))
-    return max(1, min(32, most, max(16, math.ceil(shape.series / 4)), shape.series))
+    usual = 16 if is_raw(shape.mean_length, shape.per_step or shape.causal) else 32
+    return max(1, min(usual, most, max(16, math.ceil(shape.series / 4)), shape.series))
 
 
 def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
@@ -148,15 +182,28 @@ def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
 
 def _strides(shape: Shape) -> int:
     """Steps that become one in front of the recurrent layers."""
-    return 1 if shape.per_step or shape.causal else 2 ** max(0, round(math.log2(shape.mean_length / FRAMES)))
+    if shape.per_step or shape.causal:
+        return 1
+    stride = _stride_to_frames(shape.mean_length)
+    return 2 * stride if stride >= RAW else stride  # of raw signals half the frames are enough
+
+
+def _given_stride(stride: Any, shape: Shape) -> int:
+    if not isinstance(stride, (int, np.integer)) or stride < 1 or stride & (stride - 1):
+        raise ValueError(
+            f"front must be True, False, or the stride of the convolutions, a power of two, got {stride!r}"
+        )
+    if stride > 1 and (shape.per_step or shape.causal):
+        raise ValueError(f"front must not have a stride where there is an answer at every step, got {stride}")
+    return int(stride)
 
 
 def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:
     width, layers, dropout = given.get("hidden_size", 64), given.get("layers", 2), given.get("dropout", 0.1)
     both = given.get("bidirectional", not shape.causal)
-    stride = _strides(shape)
     # In series that are shorter than the first kernel there is nothing for it to find
     front = given.get("front", shape.mean_length >= 17)
+    stride = _strides(shape) if isinstance(front, (bool, np.bool_)) else _given_stride(front, shape)
     after = math.ceil(shape.longest / stride) if front else shape.longest
     long = after * width > 4_000_000  # activations of one layer and series: beyond that only recomputing them fits
     if core == "indrnn":

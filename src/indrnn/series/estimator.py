@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..training import Listener, Result
 from ..training.listeners import progress
 from .collection import Array, Collection, as_array
-from .defaults import Plan, Shape, check_effort, plan
+from .defaults import Plan, Shape, check_effort, is_raw, plan
 from .fitting import Fitting
 from .preparation import Preparation
 from .targets import Target
@@ -166,8 +166,9 @@ class Estimator(Parameters):
         weights = _weights(sample_weight, len(data))
         target = self._target(y)
         target.encode(y, data.lengths)  # or say now what is wrong with it
-        preparation = Preparation.fitted(data.x, self._given("time_channel"))
         lengths = data.lengths
+        raw = is_raw(float(lengths.mean()), self.per_step)
+        preparation = Preparation.fitted(data.x, self._given("time_channel"), levelled=raw)
         shape = Shape(
             len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), per_step=self.per_step
         )

@@ -23,7 +23,7 @@ class IndRNNClassifier(Estimator):
         layers: recurrent layers.
         bidirectional: read series from both ends; False for an answer that can be had step by step (`stream`).
         pool: what stands for a series: the features of its "last" step, or their "mean" over time.
-        front: convolutions before the recurrent layers, strided for long signals.
+        front: convolutions before the recurrent layers, strided for long signals; a power of two is their stride.
         dropout: probability after each layer.
         steps: updates of the weights.
         lr: learning rate at its height.
@@ -63,7 +63,7 @@ class IndRNNClassifier(Estimator):
         layers: int | None = None,
         bidirectional: bool | None = None,
         pool: str | None = None,
-        front: bool | None = None,
+        front: bool | int | None = None,
         dropout: float | None = None,
         steps: int | None = None,
         lr: float | None = None,
@@ -194,7 +194,7 @@ class IndRNNRegressor(Estimator):
         layers: int | None = None,
         bidirectional: bool | None = None,
         pool: str | None = None,
-        front: bool | None = None,
+        front: bool | int | None = None,
         dropout: float | None = None,
         steps: int | None = None,
         lr: float | None = None,

@@ -186,36 +186,37 @@ def airline(out: Path, seeds: int) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    from .choices import CHANGES, choices
-    from .spoken import METHODS as SPOKEN
+    from .choices import CHANGES, SPOKEN, choices
+    from .spoken import METHODS as HEARD
     from .spoken import speakers, stream
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("classification", "airline", "choices", "speakers", "stream"))
     parser.add_argument("--out", type=Path, default=Path("results/fit"))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=None)
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--sets", nargs="+", choices=(*SETS, SPOKEN), default=list(SETS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--changes", nargs="+", choices=CHANGES, default=list(CHANGES), help="choices: of the defaults")
     parser.add_argument("--folds", type=int, default=4, help="choices: of the cross-validation")
     parser.add_argument("--steps", type=int, default=None, help="choices, speakers, stream: in place of the default")
-    parser.add_argument("--data", type=Path, default=None, help="speakers, stream: fsdd.npz")
+    parser.add_argument("--data", type=Path, default=None, help="fsdd.npz, for speakers, stream, and choices on it")
     options = parser.parse_args(arguments)
     given = sys.argv[1:] if arguments is None else arguments
     command = shlex.join(["python", "-m", "indrnn.series.experiments", *given])
+    data = options.data or Path(os.environ.get("INDRNN_DATA", "data")) / "audio" / "fsdd.npz"
+    if SPOKEN in options.sets and options.what != "choices":
+        parser.error(f"{SPOKEN} is for choices; its official split is measured by `indrnn fit`")
     if options.what == "airline":
         airline(options.out, options.seeds)
     elif options.what == "classification":
         classification(options.out, options.methods or list(METHODS), options.sets, options.seeds)
     elif options.what == "choices":
-        choices(options.out, options.sets, options.changes, options.steps, options.folds, command)
+        choices(options.out, options.sets, options.changes, options.steps, options.folds, command, data)
+    elif options.what == "stream":
+        stream(options.out, data, options.steps, command)
     else:
-        data = options.data or Path(os.environ.get("INDRNN_DATA", "data")) / "audio" / "fsdd.npz"
-        if options.what == "stream":
-            stream(options.out, data, options.steps, command)
-        else:
-            methods = [name for name in options.methods or SPOKEN if name in SPOKEN]
-            speakers(options.out, data, methods, options.steps, command)
+        methods = [name for name in options.methods or HEARD if name in HEARD]
+        speakers(options.out, data, methods, options.steps, command)
 
 
 if __name__ == "__main__":

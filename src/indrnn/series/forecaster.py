@@ -140,50 +140,82 @@ class IndRNNForecaster(Estimator):
 
     per_step = False
 
-    def fit(self, y: Any, *unused: Any, out: str | Path | None = None) -> Self:  # type: ignore[override]
+    def fit(  # type: ignore[override]
+        self,
+        y: Any,
+        *unused: Any,
+        out: str | Path | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        config: dict[str, Any] | None = None,
+        resume_command: str | None = None,
+    ) -> Self:
         """Learn from one series or many.
 
-        The last steps are held back first, to measure the error and the intervals; then all are trained on.
+        Two times: from all steps, for the forecasts; and without the last ones, to measure the error and the intervals.
 
         Args:
             y: (time,), (channels, time), (n, channels, time), or a list of (channels, time) of any lengths.
             *unused: ignored.
-            out: a folder for the fitted forecaster; None to write nothing.
+            out: a folder for the run and the forecaster; what is trained without the last steps goes into `held-back`
+                below it. None to write nothing.
+            resume: go on with the run in `out`.
+            overwrite: throw an earlier run in `out` away.
+            config: what else the run's config.json should say.
+            resume_command: what to tell a user who stops a run in `out`.
         """
-        check_count("horizon", self.horizon)
-        if not 0 < self.coverage < 1:
-            raise ValueError(f"coverage must lie between 0 and 1, got {self.coverage!r}")
+        everything = self.fitting(y)
         series = _series(y)
-        self.period_ = find_period(series) if self.period is None else self.period
-        check_count("period", self.period_)
-        self.context_ = self.context or max(2 * self.horizon, 3 * self.period_, 8)
         shortest = min(one.shape[1] for one in series)
-        if self.context is None:  # what little there is
-            self.context_ = min(self.context_, max(self.period_, (shortest - self.horizon) // 2, 1))
-        check_count("context", self.context_, least=self.period_)
         windows = shortest - self.context_ - self.horizon + 1
         held = max(self.horizon, min(max(20, 4 * self.horizon), windows // 6))
-        needed = self.context_ + 3 * self.horizon - 1
-        if max(one.shape[1] for one in series) < needed:
-            raise ValueError(
-                f"y must have at least {needed} steps for a horizon of {self.horizon} and a context of "
-                f"{self.context_}, got {max(one.shape[1] for one in series)}; a smaller horizon or context needs fewer"
-            )
-        seed = seed_of(self.random_state)
-        self._last = [one[:, -self.context_ :] for one in series]
-        self.n_features_in_ = len(series[0])
         # Held back: the windows whose targets reach into the last `held + horizon − 1` steps
         cut = held + self.horizon - 1
-        self._train([one[:, : max(0, one.shape[1] - cut)] for one in series], seed)
+        earlier = self._windows([one[:, : max(0, one.shape[1] - cut)] for one in series], everything.seed)
+        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "resume_command": resume_command}
+        how |= {"config": config, "quiet": not getattr(self, "verbose", 0)}
+        self._last = [one[:, -self.context_ :] for one in series]
+        self.n_features_in_ = len(series[0])
+        models, results = everything.train(out=out, **how)
+        self.take(everything, models, results)
+        if not results[-1].finished:
+            return self
+        self.take(earlier, *earlier.train(out=None if out is None else Path(out) / "held-back", **how))
+        if not self.results_[-1].finished:
+            return self
         self._measure(series, cut)
-        self._train(series, seed)
+        self.take(everything, models, results)
         if getattr(self, "verbose", 0):
             print(self.report())
         if out is not None:
             self.save(out)
         return self
 
-    def _train(self, series: list[Array], seed: int) -> None:
+    def fitting(self, y: Any) -> Fitting:  # type: ignore[override]
+        """What `fit` would train on all steps: windows of the series, and the plan; sets `period_` and `context_`."""
+        check_count("horizon", self.horizon)
+        if not 0 < self.coverage < 1:
+            raise ValueError(f"coverage must lie between 0 and 1, got {self.coverage!r}")
+        series = _series(y)
+        self.period_ = find_period(series) if self.period is None else self.period
+        check_count("period", self.period_)
+        self.context_ = max(2 * self.horizon, 3 * self.period_, 8) if self.context is None else self.context
+        shortest, longest = (each(one.shape[1] for one in series) for each in (min, max))
+        if self.context is None:  # what little there is
+            self.context_ = min(self.context_, max(self.period_, (shortest - self.horizon) // 2, 1))
+        check_count("context", self.context_, least=self.period_)
+        needed = self.context_ + 3 * self.horizon - 1
+        for least, found, of in ((self.context_, shortest, "in each series, "), (needed, longest, "")):
+            if found < least:
+                raise ValueError(
+                    f"y must have at least {least} steps {of}for a horizon of {self.horizon} and a context of "
+                    f"{self.context_}, got {found}; a smaller horizon, period or context needs fewer"
+                )
+        names = y.channels if isinstance(y, Collection) else None
+        return self._windows(series, seed_of(self.random_state), names)
+
+    def _windows(self, series: list[Array], seed: int, names: tuple[str, ...] | None = None) -> Fitting:
+        """Pieces of the series, each with what comes after it as its target."""
         inputs, targets = [], []
         for one in series:
             for start in range(one.shape[1] - self.context_ - self.horizon + 1):
@@ -192,23 +224,14 @@ class IndRNNForecaster(Estimator):
                 mean, scale = _scale(past)
                 inputs.append((past - mean) / scale)
                 targets.append(((future - self._base(past)) / scale).T.ravel())
-        data = Collection.from_arrays(inputs, np.stack(targets))
+        data = Collection.from_arrays(inputs, np.stack(targets), channels=names)
         assert data.y is not None
         channels = len(series[0])
         # Already on their own scale, so nothing is to be taken off
         preparation = Preparation((0.0,) * channels, (1.0,) * channels)
         target = Target.of_numbers(data.y, False)
-        fitting = Fitting(
-            data,
-            preparation,
-            target,
-            self._plan(len(data), channels),
-            seed,
-            device=self.device,
-            threads=self.threads,
-        )
-        models, results = fitting.train()
-        self.take(fitting, models, results)
+        planned = self._plan(len(data), channels)
+        return Fitting(data, preparation, target, planned, seed, device=self.device, threads=self.threads)
 
     def _plan(self, windows: int, channels: int) -> Plan:
         shape = Shape(windows, channels, float(self.context_), self.context_, causal=True)
@@ -218,14 +241,14 @@ class IndRNNForecaster(Estimator):
             self.core,
             hidden_size=self.hidden_size,
             layers=self.layers,
-            steps=self.steps or (200 if self.effort == "quick" else 400),
+            steps=(200 if self.effort == "quick" else 400) if self.steps is None else self.steps,
             lr=self.lr,
             front=False,
             pool="last",
             augment=windows < 1000,
             validation=0.0,
             dropout=0.1,
-            members=self.members or {"quick": 1, "default": 3, "best": 10}[self.effort],
+            members={"quick": 1, "default": 3, "best": 10}[self.effort] if self.members is None else self.members,
         )
 
     def _base(self, past: Array) -> Array:
@@ -255,15 +278,33 @@ class IndRNNForecaster(Estimator):
                 futures.append(one[:, start : start + self.horizon].T)
         actual = np.stack(futures)
         found = self._forecast(pasts)
-        plain = np.stack([naive(past.T, self.horizon) for past in pasts])
-        season = np.stack([seasonal_naive(past.T, self.horizon, self.period_) for past in pasts])
-        self.errors_ = {
-            "indrnn": float(np.abs(actual - found).mean()),
-            "naive": float(np.abs(actual - plain).mean()),
-            "seasonal_naive": float(np.abs(actual - season).mean()),
-        }
+        self.errors_ = self._errors(pasts, actual, found)
         scales = np.stack([_scale(past)[1].T for past in pasts])  # (windows, 1, channels)
         self.half_width_ = half_widths(np.abs(actual - found) / scales, self.coverage)
+
+    def _errors(self, pasts: list[Array], actual: Array, found: Array) -> dict[str, float]:
+        """Mean absolute errors of forecasts (n, horizon, channels), and of the naive ones beside them."""
+        plain = np.stack([naive(past.T, self.horizon) for past in pasts])
+        season = np.stack([seasonal_naive(past.T, self.horizon, self.period_) for past in pasts])
+        forecasts = {"indrnn": found, "naive": plain, "seasonal_naive": season}
+        return {name: float(np.abs(actual - each).mean()) for name, each in forecasts.items()}
+
+    def measure(self, y: Any) -> dict[str, float]:
+        """The errors over the last `horizon` steps of each series, forecast from those before them.
+
+        Args:
+            y: as for `fit`, of at least `context_ + horizon` steps.
+
+        Returns:
+            Mean absolute errors `indrnn`, `naive` and `seasonal_naive`, and `covered`, the share of the values that lie
+            within their intervals.
+        """
+        pasts, _ = self._pasts(y, self.horizon)
+        actual = np.stack([one[:, -self.horizon :].T for one in _series(y)])
+        found = self._forecast(pasts)
+        low, high = self._ends(pasts, found)
+        covered = float(((low <= actual) & (actual <= high)).mean())
+        return {**self._errors(pasts, actual, found), "covered": covered}
 
     def report(self) -> str:
         """The errors on held-back steps in a line."""
@@ -286,18 +327,18 @@ class IndRNNForecaster(Estimator):
         found = self._forecast(pasts)
         return found if many else found[0]
 
-    def _pasts(self, y: Any) -> tuple[list[Array], bool]:
-        """The last steps of each series, and whether there are many series."""
+    def _pasts(self, y: Any, ahead: int = 0) -> tuple[list[Array], bool]:
+        """The last steps of each series, before the last `ahead`, and whether there are many series."""
         self._check_fitted()
         if y is None:
             return self._last, len(self._last) > 1
-        pasts = _series(y)
+        pasts, needed = _series(y), self.context_ + ahead
         for i, one in enumerate(pasts):
             if len(one) != self.n_features_in_:
                 raise ValueError(f"y must have {self.n_features_in_} channels, got {len(one)} in series {i}")
-            if one.shape[1] < self.context_:
-                raise ValueError(f"y must have at least {self.context_} steps, got {one.shape[1]} in series {i}")
-        return [one[:, -self.context_ :] for one in pasts], len(pasts) > 1
+            if one.shape[1] < needed:
+                raise ValueError(f"y must have at least {needed} steps, got {one.shape[1]} in series {i}")
+        return [one[:, one.shape[1] - needed : one.shape[1] - ahead] for one in pasts], len(pasts) > 1
 
     def predict_interval(self, y: Any = None) -> tuple[Any, Any]:
         """Lower and upper ends of the intervals, each in the shape of `predict`.
@@ -306,16 +347,17 @@ class IndRNNForecaster(Estimator):
         steps that a forecast is made from: where a series varies more, they are wider.
         """
         pasts, many = self._pasts(y)
-        middle, scales = self._forecast(pasts), np.stack([_scale(past)[1].T for past in pasts])
-        ends = middle - self.half_width_ * scales, middle + self.half_width_ * scales
+        ends = self._ends(pasts, self._forecast(pasts))
         return ends if many else (ends[0][0], ends[1][0])
+
+    def _ends(self, pasts: list[Array], middle: Array) -> tuple[Array, Array]:
+        """The intervals around forecasts (n, horizon, channels)."""
+        half = self.half_width_ * np.stack([_scale(past)[1].T for past in pasts])
+        return middle - half, middle + half
 
     def score(self, y: Any, horizon: Any = None, sample_weight: Any = None) -> float:
         """The negative mean absolute error of the last `horizon` steps of y, forecast from those before."""
-        pasts = _series(y)
-        future = np.stack([one[:, -self.horizon :].T for one in pasts])
-        found = self.predict([one[:, : -self.horizon] for one in pasts])
-        return -float(np.abs(np.reshape(found, future.shape) - future).mean())
+        return -self.measure(y)["indrnn"]
 
     def extra_state(self) -> dict[str, Any]:
         """What a file holds beside the usual."""
@@ -366,11 +408,16 @@ def _series(y: Any) -> list[Array]:
         if values.ndim != 2 or len(values) != len(found[0] if found else values):
             raise ValueError(f"y must have the same channels in each series, as (channels, time), got {values.shape}")
         if not np.isfinite(values).all():
-            channel, step = np.argwhere(~np.isfinite(values))[0]
+            channel, step = (int(at) for at in np.argwhere(~np.isfinite(values))[0])
+            of, named = f"series {i}", str(channel)
+            if isinstance(y, Collection):
+                of, named = of + (f" ({y.names[i]})" if y.names else ""), y.channels[channel]
             raise ValueError(
-                f"y must be finite to be forecast, got {values[channel, step]} in series {i}, channel {channel}, step "
-                f"{step}; fill it first"
+                f"y must be finite to be forecast, got {values[channel, step]} in {of}, channel {named}, step {step}; "
+                "fill it first"
             )
+        if not values.size:
+            raise ValueError(f"y must have at least one step, got the shape {values.shape} in series {i}")
         found.append(values)
     return found
 

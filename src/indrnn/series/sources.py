@@ -11,7 +11,7 @@ from . import archives, sounds, tables, ts
 from .collection import Collection
 from .reading import Array, Found, MissingPackageError, Reading, check_used, parsed, where
 
-__all__ = ["MissingPackageError", "Read", "Reading", "read", "read_with"]
+__all__ = ["MissingPackageError", "Read", "Reading", "kind_of", "read", "read_with"]
 
 KINDS = ".npz, .ts, .csv, .tsv, .parquet, or a folder of WAV files by class"
 
@@ -72,30 +72,37 @@ def _beside(path: Path) -> Path | None:
     return next((each for each in beside if each.is_file()), None)
 
 
+def kind_of(path: Path) -> str:
+    """Which reader a path is for: "a folder", "table", or how the file's name ends."""
+    if path.is_dir():
+        return "a folder"
+    suffixes = [suffix.lower() for suffix in path.suffixes] or [""]
+    suffix = suffixes[-2] if suffixes[-1] == ".gz" and len(suffixes) > 1 else suffixes[-1]
+    return "table" if suffix in tables.SUFFIXES else suffix
+
+
 def _found(path: Path, reading: Reading, *, target_needed: bool) -> Found:
     if not path.exists():
         raise FileNotFoundError(f"{path} is not there; DATA is {KINDS}")
-    if path.is_dir():
-        check_used(reading, "a folder", path)
+    kind = kind_of(path)
+    if kind == "a folder":
+        check_used(reading, kind, path)
         return sounds.read_folder(path, reading, target_needed=target_needed)
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty")
-    suffix = (
-        path.suffixes[-2].lower() if path.suffix.lower() == ".gz" and len(path.suffixes) > 1 else path.suffix.lower()
-    )
-    if suffix in tables.SUFFIXES:
-        check_used(reading, "table", path)
+    if kind == "table":
+        check_used(reading, kind, path)
         return tables.read_table(path, reading, target_needed=target_needed)
-    if suffix == ".npz":
-        check_used(reading, ".npz", path)
+    if kind == ".npz":
+        check_used(reading, kind, path)
         return archives.read_npz(path, reading, target_needed=target_needed)
-    if suffix == ".ts":
-        check_used(reading, ".ts", path)
+    if kind == ".ts":
+        check_used(reading, kind, path)
         found = ts.read_ts(path)
         if found.y is None and target_needed:
             raise ValueError(f"{path} has no labels: neither @classLabel true nor @targetLabel true")
         return found
-    if suffix in sounds.SUFFIXES:
+    if kind in sounds.SUFFIXES:
         raise ValueError(f"{path} is one sound; DATA is the folder of the folders of all classes")
     raise ValueError(f"{path} must be {KINDS}, got {path.suffix or 'a name without an ending'}")
 

@@ -42,10 +42,15 @@ class Target:
                 return cls("labels", y.shape[1], classes=_labels(y))
             values = y
         _check_classes(values)
-        classes, counts = np.unique(values, return_counts=True)
+        try:
+            classes, counts = np.unique(values, return_counts=True)
+        except TypeError:
+            kinds = ", ".join(sorted({type(_python(each)).__name__ for each in values}))
+            raise ValueError(f"y must hold classes of one kind, that can be sorted, got {kinds} together") from None
         if len(classes) < 2:
             raise ValueError(
-                f"y must have at least two classes, got one class, {classes[0]!r}: there is nothing to tell apart"
+                f"y must have at least two classes, got one class, {_python(classes[0])!r}: there is nothing to tell "
+                "apart"
             )
         if not per_step and counts.min() == 1:
             alone = ", ".join(repr(_python(each)) for each in classes[counts == 1][:5])
@@ -157,6 +162,9 @@ def _labels_checked(y: Array, count: int) -> Array:
 
 
 def _check_classes(values: Array) -> None:
+    if values.dtype == object and any(each is None for each in values):
+        at = next(i for i, each in enumerate(values) if each is None)
+        raise ValueError(f"y must name a class for each series, and entry {at} is None; leave that series out")
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
             raise ValueError("y must name a class for each series. Input y contains NaN or infinity")

@@ -53,7 +53,7 @@ class SeriesTask:
         per_step: whether there is a target at every step.
         batch_size: series in a batch.
         augmentation: of the training series.
-        masks: the last so many features are masks, which are not changed in value.
+        masks: the last so many features are masks or levels, which are not changed in value.
         label_smoothing: share of the target that is spread over all classes.
         class_weights: (classes,), for the loss.
         seed: of order and augmentation.
