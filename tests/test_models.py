@@ -16,13 +16,11 @@ from torch.testing import assert_close
 
 import indrnn
 from indrnn.baselines import KINDS, SRU, BaselineRNN, TransformerBaseline
-from indrnn.layers.parameters import parameter_groups
 from indrnn.models import CONFIGS as TYPES
 from indrnn.models import Baseline, Dense, Head, Plain, Residual, Transformer, from_plain
 from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN, WordEmbedding
 from indrnn.recipes import find
 from indrnn.tokeniser import Tokeniser
-from indrnn.training import checkpoint
 from indrnn.training.folder import plain
 
 ROOT = Path(__file__).parent.parent
@@ -391,7 +389,7 @@ KEPT = {"mnist-6-fast": [21.0157, -106.4339, -37.4102], "pmnist-6-fast": [67.950
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_kept_runs_are_loaded_and_can_go_on(name: str) -> None:
+def test_kept_runs_are_loaded_and_are_of_their_recipes(name: str) -> None:
     folder = ROOT / "results" / "pixels" / name
     if not folder.exists():
         pytest.skip("the kept runs are in the repository only")
@@ -406,13 +404,6 @@ def test_kept_runs_are_loaded_and_can_go_on(name: str) -> None:
     # Options that did not exist then are at their defaults
     assert from_plain(recorded["options"]["model"]) == recipe.model
     assert from_plain(json.loads((folder / "model.json").read_text())) == recipe.model_config()
-    state = checkpoint.load(folder / "checkpoints" / "last.ckpt")
-    again = recipe.model_config().build()
-    again.load_state_dict(state["model"])
-    optimizer = torch.optim.Adam(parameter_groups(again, recipe.training.weight_decay))
-    optimizer.load_state_dict(state["optimizer"])
-    for parameter, moments in optimizer.state.items():
-        assert moments["exp_avg"].shape == parameter.shape
 
 
 # ---- a tokeniser

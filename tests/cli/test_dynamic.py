@@ -45,7 +45,7 @@ def parts(run: Path) -> tuple[LanguageModel, LanguageTask]:
 def test_it_measures_both_and_changes_nothing(unit: str, language_runs: Runs, call: Call) -> None:
     run = language_runs(unit)
     before = contents(run.parent)
-    said = assert_done(call("evaluate", run, "--dynamic", "--lr", "1e-3", "--decay", "0.01", "--segment", "7"))
+    said = assert_done(call("evaluate", run, "--dynamic", "--lr", "1e-4", "--decay", "0.01", "--segment", "7"))
     assert contents(run.parent) == before
     assert not list(Path().iterdir())
 
@@ -54,7 +54,7 @@ def test_it_measures_both_and_changes_nothing(unit: str, language_runs: Runs, ca
     statistics = gradient_statistics(model, [(window.inputs, window.target) for window in windows])
     test = tokens_of(task.corpus.test)
     static = dynamic_evaluation(model, test, statistics, lr=0, decay=0, segment=7)
-    dynamic = dynamic_evaluation(model, test, statistics, lr=1e-3, decay=0.01, segment=7)
+    dynamic = dynamic_evaluation(model, test, statistics, lr=1e-4, decay=0.01, segment=7)
     found = RESULT.search(said.out)
     assert found is not None, said.out
     metric, *values, _, direction, tokens = found.groups()
