@@ -73,8 +73,12 @@ def products_only(network: Network) -> Network:
 
 def training_step(model: nn.Module, device: torch.device) -> Callable[[], None]:
     """One step on a fixed batch of noise."""
-    model = model.to(device)
     x, target = torch.rand(STEPS, BATCH, 1, device=device), torch.randint(CLASSES, (BATCH,), device=device)
+    return update_on(model.to(device), x, target)
+
+
+def update_on(model: nn.Module, x: Tensor, target: Tensor) -> Callable[[], None]:
+    """One step on this batch: forward, loss, backward, clipping, Adam and the constraint."""
     optimizer = torch.optim.Adam(parameter_groups(model, 1e-4), lr=2e-4)
 
     def run() -> None:

@@ -11,12 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import constrain_, parameter_groups
 from ..networks import Dense, NetworkConfig, Plain, SequenceClassifier
 from .measure import Bench, quantiles, short
+from .network import update_on
 
 FRAMES, INPUTS, BATCH, CLASSES = 20, 150, 128, 60
 REFERENCE = "torch.nn.LSTM, 6 × 512"
@@ -58,21 +57,6 @@ def models() -> dict[str, nn.Module]:
     return ours | {name: LSTMClassifier(*sizes) for name, sizes in LSTMS.items()}
 
 
-def training(model: nn.Module, x: Tensor, target: Tensor) -> Callable[[], None]:
-    """One step on a fixed batch."""
-    optimizer = torch.optim.Adam(parameter_groups(model, 1e-4), lr=2e-4)
-
-    def run() -> None:
-        model.train()
-        optimizer.zero_grad()
-        F.cross_entropy(model(x)[0], target).backward()
-        nn.utils.clip_grad_value_(model.parameters(), 10.0)
-        optimizer.step()
-        constrain_(model)
-
-    return run
-
-
 def testing(model: nn.Module, x: Tensor) -> Callable[[], None]:
     """The answers for a fixed batch."""
 
@@ -92,7 +76,7 @@ def run(bench: Bench) -> None:
     built = {name: model.to(device) for name, model in models().items()}
     sizes = {name: sum(parameter.numel() for parameter in model.parameters()) for name, model in built.items()}
     for title, candidates in (
-        ("training", {name: training(model, x, target) for name, model in built.items()}),
+        ("training", {name: update_on(model, x, target) for name, model in built.items()}),
         ("testing", {name: testing(model, x) for name, model in built.items()}),
     ):
         raw = bench.interleaved(candidates)
