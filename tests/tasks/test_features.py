@@ -20,6 +20,7 @@ from indrnn.tasks.features import (
     random_turns,
     sample_frames,
     sized,
+    swung,
     width,
 )
 from indrnn.tasks.joints import KINECT, NTU, Joints
@@ -236,6 +237,19 @@ def test_bodies_of_one_size() -> None:
         assert float((one + two) / 2) == pytest.approx(0.25, rel=1e-5)
     torch.testing.assert_close(sized(first * 3, SMALL), factor / 3)
     assert float(sized(torch.zeros(1, 5, 3), SMALL)) == 1.0
+
+
+def test_a_body_that_comes_late_swings_about_its_own_frames() -> None:
+    x = bodies(7, 2, 2, 5)
+    x[:3, :, 1] = 0
+    found = swung(x, torch.tensor([1.5, 0.5]))
+    assert torch.equal(found[:3, :, 1], torch.zeros(3, 2, 5, 3))
+    for sample, factor in enumerate((1.5, 0.5)):
+        for body, frames in ((0, slice(0, 7)), (1, slice(3, 7))):
+            one = x[frames, sample, body].double().numpy()
+            mean = sum(one) / len(one)
+            expected = torch.from_numpy(mean + factor * (one - mean)).float()
+            assert_close(found[frames, sample, body], expected)
 
 
 def test_random_turns_are_within_what_is_asked_for() -> None:

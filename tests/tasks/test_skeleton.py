@@ -37,6 +37,7 @@ AUGMENTED = Samples(
     tilt=5.0,
     scale=0.2,
     hide=0.2,
+    swing=0.4,
 )
 
 
@@ -134,7 +135,7 @@ def test_lengths_of_samples_are_drawn_for_each_batch() -> None:
 
 
 def test_what_is_random_in_training_is_not_in_evaluations() -> None:
-    plain = small(replace(AUGMENTED, shortest=None, longest=None, turn=0.0, tilt=0.0, scale=0.0, hide=0.0))
+    plain = small(replace(AUGMENTED, shortest=None, longest=None, turn=0.0, tilt=0.0, scale=0.0, hide=0.0, swing=0))
     augmented = small(AUGMENTED)
     model = a_model(plain)
     for split in ("validation", "test"):
@@ -153,6 +154,19 @@ def test_hidden_joints_are_at_the_origin_in_all_frames_and_the_others_as_they_we
         assert torch.equal(x, torch.where(hidden[None, :, None, :, None], torch.zeros(()), expected))
         shares.append(float(hidden.double().mean()))
     assert 0.27 < np.mean(shares) < 0.33  # 2,500 joints
+
+
+def test_movement_is_larger_or_smaller_about_the_same_mean() -> None:
+    swung, as_it_is = small(Samples(7, swing=0.4)), small(Samples(7))
+    factors = []
+    for step in range(100):
+        x, expected = (task.batch(step, WHOLE).inputs for task in (swung, as_it_is))
+        torch.testing.assert_close(x.mean(0), expected.mean(0), rtol=1e-4, atol=1e-5)
+        factors.append((x - x.mean(0)).norm(dim=(0, 2)) / (expected - expected.mean(0)).norm(dim=(0, 2)))
+    found = torch.cat(factors)  # of 500 samples, those of a single frame without movement among them
+    found = found[found.isfinite()]
+    assert 0.6 - 1e-3 < float(found.min()) < 0.62
+    assert 1.38 < float(found.max()) < 1.4 + 1e-3
 
 
 def test_a_second_body_that_is_not_there_stays_zero() -> None:
@@ -302,6 +316,7 @@ def test_subjects_that_cannot_be(options: dict[str, Any], message: str) -> None:
         ({"shortest": 3}, "shortest and longest must be given together"),
         ({"shortest": 5, "longest": 4}, "longest must be a whole number of at least 5, got 4"),
         ({"hide": 1.0}, r"hide must be a number in \[0, 1\), got 1.0"),
+        ({"swing": -0.1}, r"swing must be a number in \[0, 1\), got -0.1"),
         ({"features": ()}, "features must be some of coordinates, relative, differences, velocities, bones, distances"),
         ({"features": ("speed",)}, "features must be some of"),
         ({"features": ("bones", "bones")}, "features must be named once each"),

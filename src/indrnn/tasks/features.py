@@ -5,6 +5,7 @@ Shapes: T frames of a sample, B samples, M bodies, J joints.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Literal, get_args
 
@@ -194,6 +195,22 @@ def sized(first: Tensor, joints: Joints) -> Tensor:
     one, two = torch.tensor(joints.bones).unbind(1)
     mean = (first[:, one] - first[:, two]).norm(dim=2).mean(1)
     return torch.where(mean > 0, 0.25 / mean, 1.0)[:, None, None]
+
+
+def swung(x: Tensor, factor: Tensor) -> Tensor:
+    """Samples whose movement about their mean pose is multiplied with a factor: larger or smaller gestures.
+
+    A body that is not there stays zero, and counts for no mean.
+
+    Args:
+        x: (T, B, M, J, 3).
+        factor: (B,).
+    """
+    here = present(x)
+    # Frame by frame: torch's sum over a dimension rounds by the size of the others; pieces of a batch are the same bits
+    total = functools.reduce(torch.add, x.unbind(0))
+    mean = total / here.sum(0).clamp_min(1)  # (B, M, J, 3)
+    return (mean + (x - mean) * factor[:, None, None, None]) * here
 
 
 def random_turns(count: int, turn: float, tilt: float, scale: float, source: torch.Generator) -> Tensor:

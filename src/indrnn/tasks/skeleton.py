@@ -25,6 +25,7 @@ from .features import (
     random_turns,
     sample_frames,
     sized,
+    swung,
     width,
 )
 from .joints import Joints
@@ -60,6 +61,8 @@ class Samples:
     """In training, multiply sizes at random with a number in 1 ± scale."""
     hide: float = 0.0
     """In training, the probability that a joint of a sample is hidden: at the origin, in all of its frames."""
+    swing: float = 0.0
+    """In training, multiply a sample's movement about its mean pose at random with a number in 1 ± swing."""
     draws: int = 20
     """Samples of each recording whose log-probabilities are averaged at test."""
     validation_draws: int = 5
@@ -82,6 +85,7 @@ class Samples:
                 raise ValueError(f"{name} must be degrees from 0 to 180, got {getattr(self, name)!r}")
         check_fraction("scale", self.scale)
         check_fraction("hide", self.hide)
+        check_fraction("swing", self.swing)
         check_count("draws", self.draws)
         check_count("validation_draws", self.validation_draws)
 
@@ -191,8 +195,11 @@ class SkeletonTask(TensorTask):
         shown = None
         if samples.hide:
             shown = (torch.rand(len(items), self.joints.count, generator=source) >= samples.hide)[rows]
+        swing = None
+        if samples.swing:
+            swing = (1 + samples.swing * torch.rand(len(items), generator=source).mul_(2).sub_(1))[rows]
         recordings, target = self._of("train", items[rows])
-        return Batch(self.inputs(recordings, where[:, rows], turns, shown), target, count, len(items))
+        return Batch(self.inputs(recordings, where[:, rows], turns, shown, swing), target, count, len(items))
 
     def take(self, split: str, items: Tensor) -> Batch:
         """See `TensorTask.take`: the frame in the middle of each part of a recording, without turns."""
@@ -200,7 +207,14 @@ class SkeletonTask(TensorTask):
         where = torch.full((self.samples.frames, len(items)), 0.5, dtype=torch.float64)
         return Batch(self.inputs(recordings, where), target, len(items), len(items))
 
-    def bodies(self, items: Tensor, where: Tensor, turns: Tensor | None = None, shown: Tensor | None = None) -> Tensor:
+    def bodies(
+        self,
+        items: Tensor,
+        where: Tensor,
+        turns: Tensor | None = None,
+        shown: Tensor | None = None,
+        swing: Tensor | None = None,
+    ) -> Tensor:
         """Samples of recordings, placed and turned.
 
         Args:
@@ -208,6 +222,7 @@ class SkeletonTask(TensorTask):
             where: in each part of a recording, (T, B); see `sample_frames`.
             turns: (B, 3, 3), applied to each sample.
             shown: (B, joints), bool: which joints are where they are, and not at the origin; None for all.
+            swing: (B,), what movement about the mean pose is multiplied with; None for 1.
 
         Returns:
             (T, B, bodies, joints, 3).
@@ -223,11 +238,19 @@ class SkeletonTask(TensorTask):
             factor = sized(first, joints)
             turns = factor * torch.eye(3) if turns is None else turns * factor
         x = place(x, first, joints, turns)
+        x = x if swing is None else swung(x, swing)
         return x if shown is None else x * shown[:, None, :, None]
 
-    def inputs(self, items: Tensor, where: Tensor, turns: Tensor | None = None, shown: Tensor | None = None) -> Tensor:
+    def inputs(
+        self,
+        items: Tensor,
+        where: Tensor,
+        turns: Tensor | None = None,
+        shown: Tensor | None = None,
+        swing: Tensor | None = None,
+    ) -> Tensor:
         """The same as features, as a network reads them: (T, B, features)."""
-        return features_of(self.bodies(items, where, turns, shown), self.joints, self.samples.features)
+        return features_of(self.bodies(items, where, turns, shown, swing), self.joints, self.samples.features)
 
     def log_probabilities(self, model: nn.Module, split: str, number: int, draws: int) -> tuple[Tensor, Tensor]:
         """The mean over so many draws of a batch's log-probabilities, (B, classes), and its labels.
