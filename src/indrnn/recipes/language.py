@@ -286,8 +286,8 @@ def _fast(
     them depend on how long a state has been carried (docs/language.md has the numbers). LSTM and GRU, without a norm,
     take an embedding that starts from U(±1): an LSTM then has 2.61 bits on validation after 200 steps, with U(±0.3)
     2.86, and from U(±0.04) 2.74 after 400. Statistics over a window hold something of each stream's future, which
-    networks learn to use: hence `freeze_norms` (docs/language.md). A GRU at 4e-3 fails in the second epoch: it takes 2e-3
-    and a clipped norm of the gradient.
+    networks learn to use: hence `freeze_norms` (docs/language.md). A GRU at 4e-3 fails in the second epoch: it takes
+    2e-3 and a clipped norm of the gradient.
     """
     if unit == "char":
         recipe, epoch, epochs = replace(_char(model, embedding=embedding), batch_size=32), 3136, 4
