@@ -381,7 +381,7 @@ def _short(model: AnyNetwork, *, augmented: bool = False, steps: int = 3000, lr:
     samples = Samples()
     if augmented:
         features: tuple[Any, ...] = ("coordinates", "velocities")
-        samples = Samples(features=features, shortest=10, longest=30, turn=30.0, scale=0.2, hide=0.1, swing=0.3)
+        samples = Samples(features=features, shortest=10, longest=30, turn=30.0, scale=0.2, hide=0.1)
     return SkeletonRecipe(
         "utd",
         label_field="action",
