@@ -9,7 +9,7 @@ import pytest
 
 import indrnn
 from indrnn import IndRNNForecaster
-from indrnn.series.forecaster import find_period, half_widths, naive, rolling_error, seasonal_naive
+from indrnn.series.forecaster import find_period, naive, rolling_error, seasonal_naive
 
 
 def test_naive_forecasts_and_period() -> None:
@@ -42,18 +42,6 @@ def test_learns_what_the_season_does_not_say(tmp_path: Path, capsys: pytest.Capt
     np.testing.assert_allclose(loaded.predict_interval()[0], low, rtol=1e-6)
 
 
-def test_widths_of_intervals_are_ranks_of_residuals() -> None:
-    """Of 19 residuals, 90 % of 20 are 18; of 5, all. Widths never shrink with the steps ahead."""
-    draw = np.random.default_rng(0)
-    residuals = draw.random((19, 4, 2))
-    residuals[:, 2] *= 0.01
-    found = half_widths(residuals, 0.9)
-    for channel in range(2):
-        ranked = [sorted(residuals[:, step, channel])[17] for step in range(4)]
-        assert found[:, channel].tolist() == [max(ranked[: step + 1]) for step in range(4)]
-    np.testing.assert_array_equal(half_widths(residuals[:5, :1], 0.9), residuals[:5, :1].max(0))
-
-
 def test_intervals_are_in_deviations_of_the_context() -> None:
     """A series ten times as large has intervals ten times as wide, by one and the same forecaster."""
     y = np.sin(np.arange(80) / 3) + np.random.default_rng(0).normal(size=80) * 0.1
@@ -62,6 +50,33 @@ def test_intervals_are_in_deviations_of_the_context() -> None:
     np.testing.assert_allclose(wide_high - wide_low, 10 * (high - low), rtol=1e-6)
     past = y[-model.context_ :]
     np.testing.assert_allclose(high - low, 2 * model.half_width_ * past.std(), rtol=1e-6)
+
+
+def test_forecasts_since_the_fit_count_in_the_intervals(tmp_path: Path) -> None:
+    """A series that grows wild after the fit: residuals of every forecast since then, by a loop."""
+    draw = np.random.default_rng(0)
+    y = np.sin(np.arange(110) / 3) + draw.normal(size=110) * np.where(np.arange(110) < 80, 0.1, 2.0)
+    model = IndRNNForecaster(3, random_state=0, steps=5, members=1, verbose=0, hidden_size=8, period=1).fit(y[:80])
+    by_step: list[list[float]] = model._held_back[:, :, 0].T.tolist()
+    for start in range(80, 100):
+        past = y[start - model.context_ : start]
+        forecast = model.predict(y[:start])[:, 0]
+        for k in range(min(3, 100 - start)):
+            by_step[k].append(abs(y[start + k] - forecast[k]) / past.std())
+    half, widest = [], 0.0
+    for residuals in by_step:
+        rank = min(len(residuals), -(-9 * (len(residuals) + 1) // 10))
+        widest = max(widest, sorted(residuals)[rank - 1])
+        half.append(widest * y[100 - model.context_ : 100].std())
+    low, high = model.predict_interval(y[:100])
+    np.testing.assert_allclose((high - low)[:, 0] / 2, half, rtol=1e-5)
+    assert half[0] > model.half_width_[0, 0] * y[100 - model.context_ : 100].std()
+    model.save(tmp_path)
+    np.testing.assert_allclose(indrnn.load(tmp_path).predict_interval(y[:100])[1], high, rtol=1e-6)
+    # What is measured knows nothing of the steps that it is measured on
+    wild = np.concatenate([y[:80], y[80:83] + 100])
+    low, high = model.predict_interval(y[:80])
+    assert model.measure(wild)["covered"] == ((low[:, 0] <= wild[80:]) & (wild[80:] <= high[:, 0])).mean() == 0
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +14,7 @@ from .collection import Array, Collection, as_array
 from .defaults import Core, Effort, Plan, Shape, plan
 from .estimator import Estimator, answer, seed_of
 from .fitting import Fitting
+from .intervals import KEPT, RECENT, end_of, half_widths
 from .preparation import Preparation
 from .targets import Target
 
@@ -63,21 +63,6 @@ def rolling_error(forecast: Callable[[Array], Array], y: Array, horizon: int, te
     """
     starts = range(len(y) - tested, len(y) - horizon + 1)
     return float(np.mean([np.abs(forecast(y[:start]) - y[start : start + horizon]).mean() for start in starts]))
-
-
-def half_widths(residuals: Array, coverage: float) -> Array:
-    """How far an interval of this coverage reaches to each side, (horizon, channels), from absolute residuals.
-
-    At each step ahead it is the residual that ⌈(n + 1) · coverage⌉ of n do not exceed: the largest, where n is small.
-    It never shrinks with the steps ahead.
-
-    Args:
-        residuals: (n, horizon, channels), of forecasts that were held back.
-        coverage: share of values that should lie within.
-    """
-    count = len(residuals)
-    rank = min(count, math.ceil((count + 1) * coverage))
-    return np.maximum.accumulate(np.sort(residuals, 0)[rank - 1], 0)
 
 
 class IndRNNForecaster(Estimator):
@@ -279,8 +264,10 @@ class IndRNNForecaster(Estimator):
         actual = np.stack(futures)
         found = self._forecast(pasts)
         self.errors_ = self._errors(pasts, actual, found)
-        scales = np.stack([_scale(past)[1].T for past in pasts])  # (windows, 1, channels)
-        self.half_width_ = half_widths(np.abs(actual - found) / scales, self.coverage)
+        residuals = _residuals(pasts, actual, found)
+        some = np.linspace(0, len(residuals) - 1, min(len(residuals), KEPT)).round().astype(np.int64)
+        self._held_back = residuals[some]
+        self.half_width_ = half_widths(self._held_back, self.coverage)
 
     def _errors(self, pasts: list[Array], actual: Array, found: Array) -> dict[str, float]:
         """Mean absolute errors of forecasts (n, horizon, channels), and of the naive ones beside them."""
@@ -302,7 +289,7 @@ class IndRNNForecaster(Estimator):
         pasts, _ = self._pasts(y, self.horizon)
         actual = np.stack([one[:, -self.horizon :].T for one in _series(y)])
         found = self._forecast(pasts)
-        low, high = self._ends(pasts, found)
+        low, high = self._ends(pasts, found, [one[:, : -self.horizon] for one in _series(y)])
         covered = float(((low <= actual) & (actual <= high)).mean())
         return {**self._errors(pasts, actual, found), "covered": covered}
 
@@ -344,16 +331,37 @@ class IndRNNForecaster(Estimator):
         """Lower and upper ends of the intervals, each in the shape of `predict`.
 
         They are as wide as residuals on held-back steps were, at each step ahead and in deviations of the `context_`
-        steps that a forecast is made from: where a series varies more, they are wider.
+        steps that a forecast is made from: where a series varies more, they are wider. Where `y` begins with the series
+        of `fit` and goes on, the forecasts that could have been made since then count too.
         """
         pasts, many = self._pasts(y)
-        ends = self._ends(pasts, self._forecast(pasts))
+        ends = self._ends(pasts, self._forecast(pasts), [] if y is None else _series(y))
         return ends if many else (ends[0][0], ends[1][0])
 
-    def _ends(self, pasts: list[Array], middle: Array) -> tuple[Array, Array]:
-        """The intervals around forecasts (n, horizon, channels)."""
-        half = self.half_width_ * np.stack([_scale(past)[1].T for past in pasts])
+    def _ends(self, pasts: list[Array], middle: Array, known: list[Array]) -> tuple[Array, Array]:
+        """The intervals around forecasts (n, horizon, channels), where these series are known."""
+        since = self._since_fit(known)
+        widths = self.half_width_
+        if len(since):
+            widths = half_widths(np.concatenate([self._held_back, since]), self.coverage)
+        half = widths * np.stack([_scale(past)[1].T for past in pasts])
         return middle - half, middle + half
+
+    def _since_fit(self, series: list[Array]) -> Array:
+        """Residuals of forecasts from the steps after those of `fit`, as far as their values are known, else NaN."""
+        pasts, futures = [], []
+        for one, last in zip(series, self._last, strict=False):
+            end = end_of(last, one)
+            time = one.shape[1]
+            for start in range(time if end is None else max(end, time - RECENT), time):
+                future = np.full((self.horizon, len(one)), np.nan)
+                known = one[:, start : start + self.horizon].T
+                future[: len(known)] = known
+                pasts.append(one[:, start - self.context_ : start])
+                futures.append(future)
+        if not pasts:
+            return np.empty((0, self.horizon, self.n_features_in_))
+        return _residuals(pasts, np.stack(futures), self._forecast(pasts))
 
     def score(self, y: Any, horizon: Any = None, sample_weight: Any = None) -> float:
         """The negative mean absolute error of the last `horizon` steps of y, forecast from those before."""
@@ -365,14 +373,15 @@ class IndRNNForecaster(Estimator):
             "period": self.period_,
             "context": self.context_,
             "errors": self.errors_,
-            "half_width": self.half_width_.tolist(),
+            "held_back": self._held_back.tolist(),
             "last": [one.tolist() for one in self._last],
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take it back from a file."""
         self.period_, self.context_, self.errors_ = state["period"], state["context"], state["errors"]
-        self.half_width_ = np.array(state["half_width"])
+        self._held_back = np.array(state["held_back"])
+        self.half_width_ = half_widths(self._held_back, self.coverage)
         self._last = [np.array(one) for one in state["last"]]
 
     def stream(self) -> Any:
@@ -388,6 +397,11 @@ def _scale(past: Array) -> tuple[Array, Array]:
     """Mean and deviation of each channel, (channels, 1)."""
     deviation = past.std(1, keepdims=True)
     return past.mean(1, keepdims=True), np.where(deviation > 1e-9 * (1 + np.abs(past).max()), deviation, 1.0)
+
+
+def _residuals(pasts: list[Array], actual: Array, found: Array) -> Array:
+    """How far forecasts (n, horizon, channels) are off, in deviations of what they were made from."""
+    return np.abs(actual - found) / np.stack([_scale(past)[1].T for past in pasts])  # type: ignore[no-any-return]
 
 
 def _series(y: Any) -> list[Array]:
@@ -422,4 +436,4 @@ def _series(y: Any) -> list[Array]:
     return found
 
 
-__all__ = ["IndRNNForecaster", "find_period", "half_widths", "naive", "rolling_error", "seasonal_naive"]
+__all__ = ["IndRNNForecaster", "find_period", "naive", "rolling_error", "seasonal_naive"]
