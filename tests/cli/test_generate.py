@@ -52,6 +52,28 @@ def test_it_writes_what_the_model_generates(unit: str, language_runs: Runs, call
     assert contents(run) == before
 
 
+@pytest.mark.parametrize(
+    ("unit", "content", "prompt"),
+    [
+        ("char", b"\xef\xbb\xbfthe\r\ncat\r\n", "the\ncat"),
+        ("byte", b"the\r\ncat\r\n", "the\r\ncat"),
+        ("byte", b"the cat\r", "the cat\r"),
+    ],
+)
+def test_line_ends_are_kept_where_the_model_knows_them(
+    unit: str, content: bytes, prompt: str, language_runs: Runs, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = language_runs(unit)
+    typed(content, monkeypatch)
+    said = assert_done(call("generate", run, "--length", "9")).out
+    assert said.rstrip("\n") == expected(run, prompt, 9).rstrip("\n")
+
+
+def test_a_seed_of_more_than_64_bits(language_runs: Runs, call: Call) -> None:
+    said = call("generate", language_runs("char"), "--prompt", "the", "--seed", str(2**64))
+    assert_refused(said, "seed must be a whole number of 64 bits")
+
+
 def test_the_default_is_200_tokens_and_none_is_the_prompt(language_runs: Runs, call: Call) -> None:
     run = language_runs("char")
     said = assert_done(call("generate", run, "--prompt", "the")).out

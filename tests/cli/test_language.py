@@ -116,6 +116,35 @@ def test_a_run_is_not_resumed_on_a_text_that_changed(text: Path, call: Call, tmp
     assert_refused(call("train", "--resume", out, "--steps", "22"), "task.train.checksum was")
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_run_is_not_measured_on_a_text_that_changed(dynamic: bool, text: Path, call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert_done(call(*command("char"), "--text", text, "--out", out))
+    evaluate = ["evaluate", out, *(["--dynamic", "--statistics-windows", "2"] if dynamic else [])]
+    assert_done(call(*evaluate))
+    for content, part in ((TEXT.replace("c", "X"), "vocabulary"), (TEXT + "z\n", "vocabulary"), (TEXT * 2, "text")):
+        text.write_text(content)
+        assert_refused(call(*evaluate), part, f"is no longer that of {out}")
+
+
+def test_a_run_does_not_start_from_one_of_another_vocabulary(text: Path, call: Call, tmp_path: Path) -> None:
+    assert_done(call(*command("char"), "--text", text, "--out", tmp_path / "run"))
+    start = ["--init-from", tmp_path / "run", "--out", tmp_path / "other"]
+    text.write_text(TEXT.replace("c", "X"))
+    assert_refused(call(*command("char"), "--text", text, *start), "the vocabulary is no longer that of")
+    assert not (tmp_path / "other").exists()
+    text.write_text(TEXT * 2)
+    assert_done(call(*command("char"), "--text", text, *start))
+
+
+def test_files_of_one_name_are_not_mixed_up(text: Path, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    other = tmp_path / "b" / text.name
+    other.write_text(TEXT)
+    files = ["--text", text, "--valid", other, "--data-dir", tmp_path]
+    assert_refused(call(*command("char"), *files), "data_dir: files of the same name", str(text), str(other))
+
+
 def test_three_files(text: Path, call: Call, tmp_path: Path) -> None:
     for name in ("valid", "test"):
         (tmp_path / name).write_text("the rat sat on the mat\n")
@@ -201,6 +230,7 @@ def test_unknown_words_and_characters_of_validation(text: Path, call: Call, tmp_
         (["--reset", "1"], ["reset must be a number in [0, 1), got 1"]),
         (["--words", "2"], ["words must be a whole number of at least 3, got 2"]),
         (["--embedding", "0"], ["embedding must be a whole number of at least 1, got 0"]),
+        (["--model.batch-first"], ["model.batch_first must be False"]),
         (["--test-batch", "0"], ["test_batch must be a whole number of at least 1, got 0"]),
     ],
     ids=lambda value: value[0] if value[0].startswith("--") else "",

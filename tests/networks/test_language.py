@@ -39,6 +39,21 @@ either = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 # ---- one weight both ways
 
 
+def test_half_precision_keeps_the_gradient_of_classes_that_are_no_target() -> None:
+    """Their probabilities, divided by 6,400 targets, are below the smallest number of float16."""
+    x, w, b = torch.randn(6400, 4), torch.randn(5000, 4) * 0.04, torch.zeros(5000)
+    targets = torch.randint(2500, (6400,))
+    found = []
+    for half in (False, True):
+        weight = w.clone().requires_grad_()
+        with torch.autocast("cpu", torch.float16, enabled=half):
+            loss = linear_cross_entropy(x, weight, b, targets)
+        (loss * 65536).backward()
+        assert weight.grad is not None
+        found.append(weight.grad[2500:])
+    assert (found[1] - found[0]).norm() < 2e-3 * found[0].norm()
+
+
 def test_gradients_of_both_uses_add_up() -> None:
     model = language_model()
     assert [name for name, _ in model.named_parameters() if name.startswith("embedding")] == [

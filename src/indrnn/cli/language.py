@@ -72,7 +72,7 @@ def generate(arguments: list[str]) -> int:
     options = GENERATE(arguments)
     device = choose_device(options.device, Processes())
     model, tokeniser = _language_model(options.run)
-    prompt = _encoded(_prompt(options.prompt), tokeniser)
+    prompt = _encoded(_prompt(options.prompt, tokeniser), tokeniser)
     names = ("temperature", "top_k", "top_p", "seed")
     drawn = model.to(device).stream(
         prompt.to(device), options.length, **{name: getattr(options, name) for name in names}
@@ -130,7 +130,7 @@ def _language_recipe(run: Path, recipe: Recipe) -> PennRecipe | TextRecipe:
     return recipe
 
 
-def _prompt(given: str | None) -> str:
+def _prompt(given: str | None, tokeniser: Tokeniser) -> str:
     if given is not None and given != "-":
         with contextlib.suppress(UnicodeEncodeError):
             return given.encode().decode()
@@ -138,12 +138,14 @@ def _prompt(given: str | None) -> str:
     if given is None and sys.stdin.isatty():
         raise UsageError("prompt must be given: --prompt TEXT, or on standard input")
     try:
-        text = sys.stdin.buffer.read().decode("utf-8")
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(
             f"prompt must be UTF-8 text, got {error.object[error.start]:#x} at byte {error.start}"
         ) from None
-    return text.replace("\r\n", "\n").removesuffix("\n")  # which `echo` adds
+    if (tokeniser.lookup("\r") < 0).any():  # line ends of another system, which the model's text did not have
+        text = text.replace("\r\n", "\n")
+    return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")  # which `echo` adds
 
 
 def _encoded(prompt: str, tokeniser: Tokeniser) -> Tensor:
@@ -238,12 +240,15 @@ def tokens_of(split: Split) -> Tensor:
     return torch.from_numpy(split.ids.astype(np.int64))
 
 
-def evaluate_dynamically(options: EvaluateOptions, recipe: Recipe, about: dict[str, Any]) -> None:
+def evaluate_dynamically(
+    options: EvaluateOptions, recipe: Recipe, recorded: dict[str, Any], about: dict[str, Any]
+) -> None:
     """Measure a run's best weights on the test text, as they are and with dynamic evaluation."""
-    from .runs import best_of, write_numbers
+    from .runs import best_of, check_text, write_numbers
     from .train import time_of
 
     task = _language_recipe(options.run, recipe).task()
+    check_text(recorded, task, options.run, ("train", "validation", "test"))
     device = choose_device(options.device, Processes())
     model, which = best_of(options.run, recipe)
     assert isinstance(model, LanguageModel)

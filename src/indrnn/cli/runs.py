@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,13 +80,14 @@ def evaluate(arguments: list[str]) -> int:
     if options.dynamic:
         from .language import evaluate_dynamically
 
-        evaluate_dynamically(options, recipe, about)
+        evaluate_dynamically(options, recipe, recorded, about)
         return 0
     if options.test_batch is not None:
         if not hasattr(recipe, "test_batch"):
             raise UsageError(f"test_batch: {options.run} is of no language model")
         recipe = replace(recipe, test_batch=options.test_batch)  # type: ignore[type-var]
     task = recipe.task()
+    check_text(recorded, task, options.run, ("test",))
     model, which = best_of(options.run, recipe)
     device = choose_device(options.device, Processes())
     precision = recipe.training.precision
@@ -172,6 +174,15 @@ def recipe_of(run: Path) -> tuple[dict[str, Any], Recipe]:
         )
     options = recorded["options"] | {"training": recorded["training"], "seed": recorded["seed"]}
     return recorded, from_plain(options, TYPES)
+
+
+def check_text(recorded: dict[str, Any], task: Any, run: Path, parts: Sequence[str] = ()) -> None:
+    """Raise where a language model's vocabulary, or these parts of its text, are no longer those of its run."""
+    before, now = recorded.get("task") or {}, task.describe() if hasattr(task, "describe") else {}
+    for name in ("tokeniser", *parts):
+        if "tokeniser" in before and before[name] != now.get(name):
+            what = "vocabulary" if name == "tokeniser" else f"{name} text"
+            raise UsageError(f"data: the {what} is no longer that of {run}; give the files that it was trained with")
 
 
 def best_of(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:

@@ -245,7 +245,7 @@ def train_recipe(
     model = config.build()
     more = more or {}
     if "init_from" in more and not (resume and RunFolder(out).used):
-        _initialise(model, Path(more["init_from"]))
+        _initialise(model, task, Path(more["init_from"]))
     return train_model(
         model,
         task,
@@ -261,11 +261,16 @@ def train_recipe(
     )
 
 
-def _initialise(model: torch.nn.Module, run: Path) -> None:
+def _initialise(model: torch.nn.Module, task: Any, run: Path) -> None:
+    from .runs import check_text
+
+    folder = RunFolder(run)
     try:
-        load_best(model, RunFolder(run))
+        load_best(model, folder)
     except (RuntimeError, ValueError, OSError) as error:
         raise UsageError(f"init_from: {run} cannot be started from: {' '.join(str(error).split())}") from None
+    if folder.config.exists():
+        check_text(folder.read_json(folder.config), task, run)
 
 
 def prepare_half_precision(training: Training) -> None:

@@ -62,10 +62,11 @@ class _InPieces(torch.autograd.Function):
         sums = accumulation_dtype(dtype)
         counts = targets != IGNORED
         classes = torch.where(counts, targets, 0).unsqueeze(1)
-        factor = counts.to(sums).unsqueeze(1)  # of each row's loss
-        factor = factor if reduction == "sum" else factor / counts.sum()
+        mask = counts.to(sums).unsqueeze(1)
+        # Of the whole sum, at the end: a probability divided by thousands of targets is no number of half precision
+        factor = 1.0 if reduction == "sum" else 1 / counts.sum().to(sums)
         losses = features.new_empty(len(features), 1, dtype=sums)
-        grad_x = features.new_empty(features.shape) if differentiated else None
+        grad_x = features.new_empty(features.shape, dtype=sums) if differentiated else None
         grad_w = torch.zeros_like(weight, dtype=sums) if differentiated else None
         grad_b = torch.zeros_like(bias, dtype=sums) if differentiated else None
         rows = max(1, PIECE // len(weight))
@@ -79,14 +80,17 @@ class _InPieces(torch.autograd.Function):
                 if grad_x is None or grad_w is None or grad_b is None:
                     continue
                 # The gradient of a row's logits is softmax − one-hot
-                p = log_p.exp_().scatter_add_(1, at, log_p.new_full((), -1).expand_as(at)).mul_(factor[piece])
+                p = log_p.exp_().scatter_add_(1, at, log_p.new_full((), -1).expand_as(at)).mul_(mask[piece])
                 grad_b += p.sum(0)
                 p = p.to(dtype)
                 grad_x[piece] = p @ w
                 grad_w.addmm_(p.t(), x) if dtype == sums else grad_w.add_(p.t() @ x)
+        for gradient in (grad_x, grad_w, grad_b):
+            if gradient is not None:
+                gradient.mul_(factor)
         ctx.reduction, ctx.dtype = reduction, dtype
         ctx.save_for_backward(features, weight, bias, targets, grad_x, grad_w, grad_b)
-        return (losses * factor).sum()
+        return (losses * mask).sum() * factor
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

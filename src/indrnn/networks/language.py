@@ -315,7 +315,10 @@ class LanguageModel(nn.Module):
         options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         drawn = list(self.stream(prompt, length, **options))
         if not drawn:
-            return prompt.new_empty((0,) if prompt.dim() == 1 else (0, self._time_first(prompt).shape[1]))
+            none = prompt.new_empty((0,), dtype=torch.int64)
+            if prompt.dim() == 1:
+                return none
+            return self._time_first(none.view(0, 1).expand(0, self._time_first(prompt).shape[1]))
         return self._time_first(torch.stack(drawn)) if prompt.dim() == 2 else torch.stack(drawn)
 
     def stream(
@@ -333,6 +336,8 @@ class LanguageModel(nn.Module):
         check_size("length", length, 0)
         generation.check_sampling(temperature, top_k, top_p)
         check_size("seed", seed, 0)
+        if seed >= 2**64:
+            raise ValueError(f"seed must be a whole number of 64 bits, got {seed}")
         if self.training:
             raise ValueError("the model must be in evaluation mode to generate: call model.eval() first")
         batch = self._time_first(prompt) if prompt.dim() == 2 else prompt.unsqueeze(1)

@@ -136,6 +136,8 @@ class _LanguageRecipe:
 
     def model_config(self, classes: int | None = None) -> Language:
         """The model, of so many tokens; of those of the text if none is given."""
+        if getattr(self.model, "batch_first", False):
+            raise ValueError("model.batch_first must be False, as the windows of a text are (time, streams); got True")
         network = self.model.sized(self.embedding, self.length)
         if isinstance(network, NetworkConfig) and network.norm == "step":  # statistics for each step of a window
             network = replace(network, norm_steps=self.length)
@@ -185,7 +187,7 @@ class TextRecipe(_LanguageRecipe):
     words: int | None = 10_000
     """For words: the size of the vocabulary; others than the most frequent become <unk>."""
     data_dir: Path | None = None
-    """A folder in which the files are found by their names, where they are no longer where they were."""
+    """A folder in which the files are looked for by their names, as they are no longer where they were."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -199,7 +201,11 @@ class TextRecipe(_LanguageRecipe):
     def _corpus(self) -> Corpus:
         if self.text is None:
             raise ValueError("text must be the file to train on: --text FILE")
-        files = [given and self._place(given) for given in (self.text, self.valid, self.test)]
+        given = {path: self._place(path) for path in (self.text, self.valid, self.test) if path is not None}
+        if len(set(given.values())) < len(given):
+            names = ", ".join(str(path) for path in given)
+            raise ValueError(f"data_dir: files of the same name cannot be told apart in {self.data_dir}: {names}")
+        files = [path and given[path] for path in (self.text, self.valid, self.test)]
         words = self.words if self.unit == "word" else None
         return read_text(*files, unit=self.unit, words=words)  # type: ignore[arg-type]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tokeniser import NAMES, UNKNOWN, Ids, Tokeniser, Unit
+from ..training.options import check_count
 from .encoding import checksum_of, encode_file, say
 from .files import VARIABLE, data_folder
 
@@ -57,6 +58,8 @@ def read_text(
         unit: char, word or byte.
         words: for unit word: the size of the vocabulary, `<unk>` for all but the most frequent; None for all words.
     """
+    if words is not None:
+        check_count("words", words, 3)
     given = {"text": text, "valid": valid, "test": test}
     for name, path in given.items():
         if path is not None:

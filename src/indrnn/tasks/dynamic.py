@@ -72,8 +72,8 @@ def gradient_statistics(model: LanguageModel, windows: Iterable[tuple[Tensor, Te
 
     Args:
         model: a trained language model.
-        windows: pairs of inputs and next tokens, both (T, B), of the training set: as `segments` yields them, in the
-            network's layout. Larger batches are faster and give smaller gradients, so that they want a smaller `lr`.
+        windows: pairs of inputs and next tokens, both (T, B), of the training set: as `segments` yields them. Larger
+            batches are faster and give smaller gradients, so that they want a smaller `lr`.
 
     Returns:
         For each parameter's name, a tensor of its shape.
@@ -136,8 +136,7 @@ def dynamic_evaluation(
     rule = None if lr == 0 else _Rule(learner, statistics, lr, decay, epsilon)
     losses, predicted = [], 0
     for inputs, targets in segments(tokens, 1, segment):
-        given = (inputs.t(), targets.t()) if learner.batch_first else (inputs, targets)
-        loss, gradients = learner.learn(*given, differentiated=rule is not None)
+        loss, gradients = learner.learn(inputs, targets, differentiated=rule is not None)
         losses.append(loss * len(inputs))
         if rule is not None:
             rule.apply(gradients)
@@ -191,7 +190,9 @@ class _Learner:
         self.state: Any = None
 
     def learn(self, inputs: Tensor, targets: Tensor, differentiated: bool = True) -> tuple[float, list[Tensor]]:
-        """The mean loss of a window, and its gradient for each parameter."""
+        """The mean loss of a window, (T, B), and its gradient for each parameter."""
+        if self.batch_first:
+            inputs, targets = inputs.t(), targets.t()
         device = self.parameters[0].device
         # cuDNN differentiates its recurrent layers in training mode alone, where dropout would act
         with torch.set_grad_enabled(differentiated), torch.backends.cudnn.flags(enabled=False):

@@ -219,7 +219,7 @@ class _Source:
         with progress(0, 2 * self.size) as advance:
             plan = self._plan(advance)
             pieces = list(plan.ids(advance))
-        return Encoded(np.concatenate(pieces), plan.tokeniser, plan.unknown)
+        return Encoded(np.concatenate([np.empty(0, plan.dtype), *pieces]), plan.tokeniser, plan.unknown)
 
     def _plan(self, advance: Advance) -> _Plan:
         return _Plan(self, self.tokeniser or self._vocabulary(advance))
