@@ -266,6 +266,33 @@ def test_predictions_never_replace_a_file_unasked(call: Call, fitted: Path) -> N
     assert_refused(call("predict", fitted / "run", fitted / "data.csv", "--out", nowhere), "in a folder")
 
 
+@pytest.mark.parametrize("split", [["--group", "subject"], ["--test-where", "subject==3"]])
+def test_columns_of_the_split_are_no_values_later(split: list[str], call: Call, tmp_path: Path) -> None:
+    x, y = slopes(24, 5)
+    path = tmp_path / "w.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(f"t{t}" for t in range(5)), "label", "subject"])
+        writer.writerows([*x[i, 0], y[i], i % 4] for i in range(24))
+    assert_done(call("fit", path, "--target", "label", *split, *SMALL, "--out", tmp_path / "run"))
+    assert_done(call("predict", tmp_path / "run", path, "--out", tmp_path / "p.csv"))
+    model = indrnn.load(tmp_path / "run")
+    wanted = model.predict_proba(np.array([[float(f"{v}") for v in one] for one in x[:, 0]]))  # type: ignore[operator]
+    rows = csv.DictReader((tmp_path / "p.csv").read_text().splitlines())
+    found = [[float(row["p(down)"]), float(row["p(up)"])] for row in rows]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert_done(call("evaluate", tmp_path / "run", path))
+
+
+def test_test_series_of_a_file_that_has_grown_are_not_measured(call: Call, tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "a.npz")
+    assert_done(call("fit", path, *SMALL, "--out", tmp_path / "run"))
+    assert_done(call("evaluate", tmp_path / "run"))
+    x, y = slopes(52)
+    np.savez(path, x=x, y=y)
+    assert_refused(call("evaluate", tmp_path / "run"), "has changed since", "name a file of test series")
+
+
 def test_evaluate_on_a_file_and_again_on_the_test_series(call: Call, fitted: Path) -> None:
     write_long(fitted / "new.csv", 14, seed=9)
     said = assert_done(call("evaluate", fitted / "run", fitted / "new.csv", "--out", fitted / "e.json"))

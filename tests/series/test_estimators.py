@@ -85,6 +85,49 @@ def test_a_stream_says_what_predict_says_of_the_series_so_far(problem: Problem, 
         stream.push([1.0])
 
 
+def test_times_of_a_clock_survive(tmp_path: Path) -> None:
+    """Unix times have steps of two minutes in float32."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(12, 2, 9))
+    x[:, 0] = draw.exponential(size=(12, 9)).cumsum(1)
+    clock = x + np.array([1.7e9, 0.0])[:, None]
+    y = np.arange(12) % 2
+    options: dict[str, Any] = {"time_channel": 0, "steps": 2, "hidden_size": 4, "layers": 1, "random_state": 0}
+    model = IndRNNClassifier(bidirectional=False, **options).fit(x, y)
+    again = IndRNNClassifier(bidirectional=False, **options).fit(clock, y)
+    np.testing.assert_allclose(again.predict_proba(clock), model.predict_proba(x), atol=1e-4)
+    np.testing.assert_allclose(again.predict_proba(list(clock)), model.predict_proba(x), atol=1e-4)
+    stream = again.stream()
+    for t in range(9):
+        answer = stream.push(clock[0, :, t])
+    np.testing.assert_allclose(answer, model.predict_proba(x[:1])[0], atol=1e-4)
+
+
+def test_a_stream_of_several_numbers_at_every_step() -> None:
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(8, 2, 6)), draw.normal(size=(8, 3, 6))
+    options: dict[str, Any] = {"steps": 2, "hidden_size": 4, "layers": 1, "random_state": 0, "front": False}
+    model = IndRNNRegressor(per_step=True, bidirectional=False, **options).fit(x, y)
+    np.testing.assert_allclose(model.stream().push(x[0]), np.asarray(model.predict(x))[0][:, -1], rtol=1e-4)
+
+
+def test_a_group_is_left_to_train_on() -> None:
+    x, y = np.random.default_rng(0).normal(size=(8, 2, 6)), np.arange(8) % 2
+    options: dict[str, Any] = {"steps": 2, "hidden_size": 4, "layers": 1, "random_state": 0}
+    fitting = IndRNNClassifier(validation=0.75, **options).fitting(x, y, groups=y)
+    kept, held = fitting.split()
+    assert sorted(set(y[kept])) != sorted(set(y[held]))
+    assert len(kept) == len(held) == 4
+
+
+def test_a_run_goes_on_without_a_seed(problem: Problem, tmp_path: Path) -> None:
+    x, y = problem
+    options: dict[str, Any] = {"steps": 2, "hidden_size": 4, "layers": np.int64(1), "dropout": np.float32(0.5)}
+    first = IndRNNClassifier(**options).fit(x, y, out=tmp_path / "run").predict_proba(x)
+    again = IndRNNClassifier(**options).fit(x, y, out=tmp_path / "run", resume=True).predict_proba(x)
+    np.testing.assert_array_equal(first, again)
+
+
 def test_a_long_series_is_answered_alike_alone_and_among_others() -> None:
     """Behind strides, in a batch of other lengths: network and loop see it so in training, and a user alone."""
     draw = np.random.default_rng(1)

@@ -286,6 +286,37 @@ def test_a_table_without_a_header(tmp_path: Path) -> None:
     assert (found.y.tolist(), [one.tolist() for one in found.x]) == ([1, 2], [[[0.5, 0.25]], [[1.5, 2]]])
 
 
+def test_a_first_row_with_a_missing_value_is_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("1,,4,0\n2,3,4,1\n5,6,7,0\n")
+    found = read(path, target="3")
+    assert_same(found.x, [np.array([row], np.float32) for row in ([1, np.nan, 4], [2, 3, 4], [5, 6, 7])])
+
+
+def test_missing_values_of_a_single_column_keep_their_steps(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("v\n1\n2\nNA\n4\n\n6\n\n\n")
+    found = read(path, target_needed=False, layout="long")
+    assert_same(found.x, [np.array([[1, 2, np.nan, 4, np.nan, 6]], np.float32)])
+    path.write_text("v,w\n1,2\n\nNA,\n3,4\n\n")
+    found = read(path, target_needed=False, layout="long")
+    assert_same(found.x, [np.array([[1, np.nan, 3], [2, np.nan, 4]], np.float32)])
+
+
+def test_rows_that_are_longer_than_the_first_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b,c\n2,3,4,9,9\n5,6,7,8\n")
+    refused(path, "cannot be read as a table", target="c")
+
+
+def test_columns_that_are_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,note,b,c\n1,x,2,0\n3,y,4,1\n")
+    assert_same(
+        read(path, target="c", ignore=("note",)).x, [np.array([[1, 2]], np.float32), np.array([[3, 4]], np.float32)]
+    )
+
+
 def test_semicolons_a_byte_order_mark_and_compression(tmp_path: Path) -> None:
     import gzip
 

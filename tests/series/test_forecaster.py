@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,45 @@ def test_forecasts_since_the_fit_count_in_the_intervals(tmp_path: Path) -> None:
     wild = np.concatenate([y[:80], y[80:83] + 100])
     low, high = model.predict_interval(y[:80])
     assert model.measure(wild)["covered"] == ((low[:, 0] <= wild[80:]) & (wild[80:] <= high[:, 0])).mean() == 0
+
+
+def test_intervals_of_a_series_do_not_depend_on_the_others() -> None:
+    draw = np.random.default_rng(0)
+    a, b = (draw.normal(size=80).cumsum() for _ in range(2))
+    options: dict[str, Any] = {"random_state": 0, "steps": 2, "members": 1, "verbose": 0, "hidden_size": 4}
+    model = IndRNNForecaster(2, period=1, context=8, **options).fit([a[:60], b[:60]])
+    (low_a, low_b), (low_b2, low_a2) = model.predict_interval([a, b])[0], model.predict_interval([b, a])[0]
+    np.testing.assert_allclose(low_a, low_a2)
+    np.testing.assert_allclose(low_b, low_b2)
+    np.testing.assert_allclose(low_b, model.predict_interval([b])[0])
+    assert len(model._since_fit(a[None])) == 20
+    assert len(model._since_fit(a[None, 1:])) == 0
+    model.coverage = 0.3
+    assert (
+        model.predict_interval()[0]
+        > IndRNNForecaster(2, period=1, context=8, **options).fit([a[:60], b[:60]]).predict_interval()[0]
+    ).all()
+
+
+def test_steps_at_which_nothing_happens_are_on_the_scale_of_the_others() -> None:
+    draw = np.random.default_rng(0)
+    t = np.arange(120)
+    usual = 5000 + 1000 * np.sin(1.3 * t) + 100 * draw.normal(size=120)
+    still = np.where(((t >= 40) & (t < 60)) | (t >= 110), 0.0, usual)
+    model = IndRNNForecaster(2, period=1, context=8, random_state=0, steps=2, members=1, verbose=0, hidden_size=4)
+    model.fit(still)
+    assert model.target_.scale[0] < 500  # of thousands, over a hundredth of their deviation
+    small = IndRNNForecaster(2, period=1, context=8, random_state=0, steps=2, members=1, verbose=0, hidden_size=4)
+    small.fit(still * 1e-10)
+    np.testing.assert_allclose(small.predict() * 1e10, model.predict(), rtol=1e-4)
+
+
+def test_a_run_goes_on_without_a_seed(tmp_path: Path) -> None:
+    y = np.random.default_rng(0).normal(size=60).cumsum()
+    options: dict[str, Any] = {"steps": 2, "members": 1, "verbose": 0, "hidden_size": 4, "period": 1}
+    first = IndRNNForecaster(2, **options).fit(y, out=tmp_path / "run").predict()
+    again = IndRNNForecaster(2, **options).fit(y, out=tmp_path / "run", resume=True).predict()
+    np.testing.assert_array_equal(first, again)
 
 
 @pytest.mark.slow

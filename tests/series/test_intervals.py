@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from indrnn.series.intervals import end_of, half_widths
+from indrnn.series.intervals import checksum, end_of, half_widths
 
 
 def test_widths_are_ranks_of_residuals() -> None:
@@ -31,9 +31,13 @@ def test_residuals_that_are_not_there_yet_do_not_count() -> None:
 def test_where_a_series_goes_on() -> None:
     draw = np.random.default_rng(2)
     series = draw.normal(size=(2, 50))
-    assert end_of(series[:, 13:20], series) == 20
-    assert end_of(series[:, 43:], series) == 50
-    assert end_of(series[:, 13:20] + [[0], [1]], series) is None
-    assert end_of(series[:1, 13:20], series) is None
-    assert end_of(series, series[:, 1:]) is None
-    assert end_of(np.ones((1, 3)), np.ones((1, 9))) == 9  # nothing is known to be new
+    known = {checksum(series[:, :20]), checksum(series[:, :35]), checksum(draw.normal(size=(2, 40)))}
+    assert end_of(known, series) == 35
+    assert end_of(known, series[:, :35]) == 35
+    assert end_of(known, series[:, :34]) == 20
+    assert end_of(known, series[:, :19]) is None
+    assert end_of(known, series[:, 1:]) is None
+    assert end_of(known, series[::-1]) is None
+    assert end_of(known, series[:1]) is None
+    zeros = np.zeros((1, 30))
+    assert end_of({checksum(zeros[:, :8])}, zeros) == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shlex
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import numpy as np
 import tyro
 
 from ..series.collection import Collection
-from ..series.reading import USED, Reading
+from ..series.reading import USED, Reading, tested_column
 from ..training.checkpoint import write_atomically
+from ..training.folder import RunFolder
 from . import forecast
-from .fit import fit_of, targeted
+from .fit import fit_of, homes, targeted
 from .main import UsageError, say
 from .parse import Parser
 
@@ -93,7 +95,9 @@ def read_like(
 
     reading = Reading.from_plain(known["reading"])
     if not split:
-        reading = replace(reading, group=None, test_where=None)
+        described = (reading.group, tested_column(reading.test_where))  # no values, here as in training
+        ignore = (*reading.ignore, *(name for name in described if name is not None))
+        reading = replace(reading, group=None, test_where=None, ignore=ignore)
     if resample:
         if reading.rate is None:
             raise UsageError("resample is for runs on WAV files")
@@ -167,6 +171,7 @@ def evaluate_fitted(
         again = Fit(resumed(ResumeOptions(run)))
         if again.test is None:
             raise UsageError(f"{run} kept no series for test; name a file of them: indrnn evaluate {run} DATA")
+        _check_unchanged(run, again)
         scored = score(estimator, again.test, again.train)
         told = f"{len(again.test):,} test series of {again.options.data.name}"
         lines, numbers = scored.lines, scored.numbers
@@ -181,6 +186,19 @@ def evaluate_fitted(
     for line in lines:
         say(line)
     return {**about, "on": told, "test": numbers}
+
+
+def _check_unchanged(run: Path, again: Any) -> None:
+    """Raise where the data are no longer those of the run: what is for test now may have been trained on."""
+    folder = RunFolder(homes(run)[0])
+    before = folder.read_json(folder.config)["task"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # they were said when it was fitted
+        now = again.estimator().fitting(again.train).task().describe()
+    if before["train"] != now["train"]:
+        raise UsageError(
+            f"data: {again.options.data} has changed since {run} was fitted; name a file of test series, after RUN"
+        )
 
 
 __all__ = ["predict"]

@@ -123,7 +123,11 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
     check_effort(effort)
     if core not in get_args(Core):
         raise ValueError(f"core must be one of {', '.join(get_args(Core))}, got {core!r}")
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in given.items()
+        if value is not None
+    }
     _check(given)
     batch_size = given.get("batch_size", _batch_size(shape))
     steps = given.get("steps", _steps(shape, batch_size, effort))
@@ -150,7 +154,7 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
 def _check(given: dict[str, Any]) -> None:
     for name in ("hidden_size", "layers", "steps", "batch_size", "patience", "members"):
         if name in given:
-            check_count(name, given[name].item() if isinstance(given[name], np.integer) else given[name])
+            check_count(name, given[name])
     if "validation" in given:
         check_fraction("validation", given["validation"])
     for name in ("augment", "bidirectional"):

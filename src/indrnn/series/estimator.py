@@ -112,6 +112,8 @@ class Estimator(Parameters):
             resume_command: what to tell a user who stops a run in `out`.
         """
         fitting = self.fitting(X, y, sample_weight, groups=groups)
+        if resume and self.random_state is None:
+            fitting = fitting.going_on(out)
         told = [progress()] if getattr(self, "verbose", 0) and out is None else []
         models, results = fitting.train(
             out=out,
@@ -145,7 +147,7 @@ class Estimator(Parameters):
     def fitting(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None) -> Fitting:
         """What `fit` would do: the data as it was understood, the plan, and an estimate of its cost; trains nothing."""
         check_effort(self._given("effort"))
-        data = X if isinstance(X, Collection) else Collection.from_arrays(X)
+        data = X if isinstance(X, Collection) else Collection.from_arrays(self._from_first_time(X))
         if y is None and isinstance(X, Collection):
             y = X.y
         if y is None:
@@ -185,6 +187,23 @@ class Estimator(Parameters):
             threads=self._given("threads"),
         )
 
+    def _from_first_time(self, X: Any) -> Any:
+        """The same with times that count from each series' first: Unix times do not survive float32."""
+        channel = getattr(self, "time_channel", None)
+        if channel is None:
+            return X
+        is_array = isinstance(X, (np.ndarray, torch.Tensor)) and X.ndim == 3
+        series = [as_array(one) for one in X] if is_array or isinstance(X, (list, tuple)) else []
+        if not series or not all(one.dtype == np.float64 and one.ndim == 2 and len(one) > channel for one in series):
+            return X
+        moved = []
+        for one in series:
+            one = one.copy()
+            known = one[channel][np.isfinite(one[channel])]
+            one[channel] -= known[0] if len(known) else 0.0
+            moved.append(one)
+        return np.stack(moved) if is_array else moved
+
     def _given(self, name: str) -> Any:
         return getattr(self, name)
 
@@ -198,7 +217,7 @@ class Estimator(Parameters):
 
     def _checked(self, X: Any) -> Collection:
         self._check_fitted()
-        data = X if isinstance(X, Collection) else Collection.from_arrays(X)
+        data = X if isinstance(X, Collection) else Collection.from_arrays(self._from_first_time(X))
         if len(data.x[0]) != self.preparation_.channels:
             raise ValueError(
                 f"X must have the channels of training, {self.preparation_.channels}, got {len(data.x[0])}: X has "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..networks.heads import Head
-from ..training import Cosine, Listener, Result, Training, derive_seed, train
+from ..training import Cosine, Listener, Result, RunFolder, Training, derive_seed, train
 from ..training.in_memory import train_in_memory
 from .collection import Array, Collection
 from .defaults import Plan
@@ -50,6 +50,14 @@ class Fitting:
     def member_seed(self, member: int) -> int:
         """The seed of one network of the ensemble."""
         return self.seed if member == 0 else derive_seed(self.seed, "member", member) >> 16
+
+    def going_on(self, out: str | Path | None) -> Fitting:
+        """The same with the seed of the run in a folder, where there is one."""
+        for home in () if out is None else (Path(out), Path(out) / "member-0"):
+            folder = RunFolder(home)
+            if folder.config.exists():
+                return replace(self, seed=int(folder.read_json(folder.config)["seed"]))
+        return self
 
     def model(self, member: int = 0) -> nn.Module:
         """A network with new weights."""
@@ -157,6 +165,8 @@ class Fitting:
     ) -> tuple[list[nn.Module], list[Result]]:
         """Train each network of the ensemble: in `out`, or in its member-NUMBER folders where there are several."""
         models, results = [], []
+        if out is not None and overwrite:  # or it would speak of new networks beside old ones
+            (Path(out) / "estimator.json").unlink(missing_ok=True)
         for member in range(self.plan.members):
             model, task = self.model(member), self.task(member)
             seed = self.member_seed(member)
@@ -225,7 +235,7 @@ def split(count: int, share: float, y: Array | None, groups: Array | None, seed:
     if groups is not None:
         known = np.unique(groups)
         if len(known) > 1:
-            chosen = draw.permutation(known)[: max(1, round(share * len(known)))]
+            chosen = draw.permutation(known)[: min(len(known) - 1, max(1, round(share * len(known))))]
             held = np.isin(groups, chosen)
             return everything[~held], everything[held]
     held = np.zeros(count, dtype=bool)

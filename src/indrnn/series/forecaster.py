@@ -11,12 +11,14 @@ import torch
 
 from ..training.options import check_count
 from .collection import Array, Collection, as_array
-from .defaults import Core, Effort, Plan, Shape, plan
+from .defaults import Core, Effort, Plan, Shape, check_effort, plan
 from .estimator import Estimator, answer, seed_of
 from .fitting import Fitting
-from .intervals import KEPT, RECENT, end_of, half_widths
+from .intervals import KEPT, RECENT, checksum, end_of, half_widths
 from .preparation import Preparation
 from .targets import Target
+
+_AT_ONCE = 1024  # windows that go through the networks together
 
 
 def naive(past: Array, horizon: int) -> Array:
@@ -150,6 +152,8 @@ class IndRNNForecaster(Estimator):
             resume_command: what to tell a user who stops a run in `out`.
         """
         everything = self.fitting(y)
+        if resume and self.random_state is None:
+            everything = everything.going_on(out)
         series = _series(y)
         shortest = min(one.shape[1] for one in series)
         windows = shortest - self.context_ - self.horizon + 1
@@ -160,6 +164,7 @@ class IndRNNForecaster(Estimator):
         how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "resume_command": resume_command}
         how |= {"config": config, "quiet": not getattr(self, "verbose", 0)}
         self._last = [one[:, -self.context_ :] for one in series]
+        self._known = {checksum(one) for one in series}
         self.n_features_in_ = len(series[0])
         models, results = everything.train(out=out, **how)
         self.take(everything, models, results)
@@ -181,7 +186,9 @@ class IndRNNForecaster(Estimator):
         check_count("horizon", self.horizon)
         if not 0 < self.coverage < 1:
             raise ValueError(f"coverage must lie between 0 and 1, got {self.coverage!r}")
+        check_effort(self.effort)
         series = _series(y)
+        self.floor_ = _floor(series)
         self.period_ = find_period(series) if self.period is None else self.period
         check_count("period", self.period_)
         self.context_ = max(2 * self.horizon, 3 * self.period_, 8) if self.context is None else self.context
@@ -206,7 +213,7 @@ class IndRNNForecaster(Estimator):
             for start in range(one.shape[1] - self.context_ - self.horizon + 1):
                 past = one[:, start : start + self.context_]
                 future = one[:, start + self.context_ : start + self.context_ + self.horizon]
-                mean, scale = _scale(past)
+                mean, scale = _scale(past, self.floor_)
                 inputs.append((past - mean) / scale)
                 targets.append(((future - self._base(past)) / scale).T.ravel())
         data = Collection.from_arrays(inputs, np.stack(targets), channels=names)
@@ -244,7 +251,11 @@ class IndRNNForecaster(Estimator):
 
     def _forecast(self, pasts: list[Array]) -> Array:
         """(n, horizon, channels)."""
-        scales = [_scale(past) for past in pasts]
+        pieces = [self._answers_to(pasts[at : at + _AT_ONCE]) for at in range(0, len(pasts), _AT_ONCE)]
+        return np.concatenate(pieces)
+
+    def _answers_to(self, pasts: list[Array]) -> Array:
+        scales = [_scale(past, self.floor_) for past in pasts]
         inputs = torch.from_numpy(
             np.stack([((past - mean) / scale).T for past, (mean, scale) in zip(pasts, scales, strict=True)], 1)
         ).float()
@@ -264,7 +275,7 @@ class IndRNNForecaster(Estimator):
         actual = np.stack(futures)
         found = self._forecast(pasts)
         self.errors_ = self._errors(pasts, actual, found)
-        residuals = _residuals(pasts, actual, found)
+        residuals = _residuals(pasts, actual, found, self.floor_)
         some = np.linspace(0, len(residuals) - 1, min(len(residuals), KEPT)).round().astype(np.int64)
         self._held_back = residuals[some]
         self.half_width_ = half_widths(self._held_back, self.coverage)
@@ -331,7 +342,7 @@ class IndRNNForecaster(Estimator):
         """Lower and upper ends of the intervals, each in the shape of `predict`.
 
         They are as wide as residuals on held-back steps were, at each step ahead and in deviations of the `context_`
-        steps that a forecast is made from: where a series varies more, they are wider. Where `y` begins with the series
+        steps that a forecast is made from: where a series varies more, they are wider. Where a series begins with one
         of `fit` and goes on, the forecasts that could have been made since then count too.
         """
         pasts, many = self._pasts(y)
@@ -339,29 +350,28 @@ class IndRNNForecaster(Estimator):
         return ends if many else (ends[0][0], ends[1][0])
 
     def _ends(self, pasts: list[Array], middle: Array, known: list[Array]) -> tuple[Array, Array]:
-        """The intervals around forecasts (n, horizon, channels), where these series are known."""
-        since = self._since_fit(known)
-        widths = self.half_width_
-        if len(since):
-            widths = half_widths(np.concatenate([self._held_back, since]), self.coverage)
-        half = widths * np.stack([_scale(past)[1].T for past in pasts])
+        """The intervals around forecasts (n, horizon, channels), where these series are known, or none."""
+        widths = [half_widths(self._held_back, self.coverage)] * len(pasts)
+        for i, one in enumerate(known):
+            since = self._since_fit(one)
+            if len(since):
+                widths[i] = half_widths(np.concatenate([self._held_back, since]), self.coverage)
+        half = np.stack([width * _scale(past, self.floor_)[1].T for width, past in zip(widths, pasts, strict=True)])
         return middle - half, middle + half
 
-    def _since_fit(self, series: list[Array]) -> Array:
+    def _since_fit(self, series: Array) -> Array:
         """Residuals of forecasts from the steps after those of `fit`, as far as their values are known, else NaN."""
+        end, time = end_of(self._known, series), series.shape[1]
         pasts, futures = [], []
-        for one, last in zip(series, self._last, strict=False):
-            end = end_of(last, one)
-            time = one.shape[1]
-            for start in range(time if end is None else max(end, time - RECENT), time):
-                future = np.full((self.horizon, len(one)), np.nan)
-                known = one[:, start : start + self.horizon].T
-                future[: len(known)] = known
-                pasts.append(one[:, start - self.context_ : start])
-                futures.append(future)
+        for start in range(time if end is None else max(end, time - RECENT), time):
+            future = np.full((self.horizon, len(series)), np.nan)
+            known = series[:, start : start + self.horizon].T
+            future[: len(known)] = known
+            pasts.append(series[:, start - self.context_ : start])
+            futures.append(future)
         if not pasts:
-            return np.empty((0, self.horizon, self.n_features_in_))
-        return _residuals(pasts, np.stack(futures), self._forecast(pasts))
+            return np.empty((0, self.horizon, len(series)))
+        return _residuals(pasts, np.stack(futures), self._forecast(pasts), self.floor_)
 
     def score(self, y: Any, horizon: Any = None, sample_weight: Any = None) -> float:
         """The negative mean absolute error of the last `horizon` steps of y, forecast from those before."""
@@ -374,6 +384,8 @@ class IndRNNForecaster(Estimator):
             "context": self.context_,
             "errors": self.errors_,
             "held_back": self._held_back.tolist(),
+            "known": sorted(self._known),
+            "floor": self.floor_.tolist(),
             "last": [one.tolist() for one in self._last],
         }
 
@@ -381,6 +393,8 @@ class IndRNNForecaster(Estimator):
         """Take it back from a file."""
         self.period_, self.context_, self.errors_ = state["period"], state["context"], state["errors"]
         self._held_back = np.array(state["held_back"])
+        self._known = {(length, content) for length, content in state["known"]}
+        self.floor_ = np.array(state["floor"])
         self.half_width_ = half_widths(self._held_back, self.coverage)
         self._last = [np.array(one) for one in state["last"]]
 
@@ -393,15 +407,23 @@ class IndRNNForecaster(Estimator):
         raise ValueError("explain is for IndRNNClassifier and IndRNNRegressor")
 
 
-def _scale(past: Array) -> tuple[Array, Array]:
+def _floor(series: list[Array]) -> Array:
+    """The least that counts as a deviation of each channel, (channels, 1): a hundredth of the usual one of a series.
+
+    Steps at which nothing happens have none of their own, and their forecasts are then on the scale of the others.
+    """
+    usual = np.median([one.std(1, keepdims=True) for one in series], 0)
+    return np.where(usual > 0, usual / 100, 1.0)
+
+
+def _scale(past: Array, floor: Array) -> tuple[Array, Array]:
     """Mean and deviation of each channel, (channels, 1)."""
-    deviation = past.std(1, keepdims=True)
-    return past.mean(1, keepdims=True), np.where(deviation > 1e-9 * (1 + np.abs(past).max()), deviation, 1.0)
+    return past.mean(1, keepdims=True), np.maximum(past.std(1, keepdims=True), floor)
 
 
-def _residuals(pasts: list[Array], actual: Array, found: Array) -> Array:
+def _residuals(pasts: list[Array], actual: Array, found: Array, floor: Array) -> Array:
     """How far forecasts (n, horizon, channels) are off, in deviations of what they were made from."""
-    return np.abs(actual - found) / np.stack([_scale(past)[1].T for past in pasts])  # type: ignore[no-any-return]
+    return np.abs(actual - found) / np.stack([_scale(past, floor)[1].T for past in pasts])  # type: ignore[no-any-return]
 
 
 def _series(y: Any) -> list[Array]:

@@ -39,6 +39,8 @@ class Reading:
     test_where: str | None = None
     """Which series are for test: a condition on a column or field, index<5 or speaker==theo,lucas; or the name of one
     that is 1, true or test for these."""
+    ignore: tuple[str, ...] = ()
+    """Tables: columns that are neither values nor any of these."""
     layout: Literal["auto", "long", "wide"] = "auto"
     """Of tables: long has a row for each step, wide has one for each series; auto takes long with id or time."""
     per_step: bool = False
@@ -76,11 +78,17 @@ class Reading:
         return cls(**options)
 
 
+def tested_column(test_where: str | None) -> str | None:
+    """The column or field that a condition is on."""
+    found = re.match(r"\s*([^<>=!]+?)\s*(?:[<>=!]|$)", test_where or "")
+    return found[1] if found else None
+
+
 USED: dict[str, tuple[str, ...]] = {
     ".npz": ("target", "group", "test_where", "x", "lengths", "time_first"),
     ".ts": (),
     "table": (
-        *("target", "id", "time", "features", "group", "test_where"),
+        *("target", "id", "time", "features", "group", "test_where", "ignore"),
         *("layout", "per_step", "time_differences"),
     ),
     "a folder": ("group", "rate", "resample", "mono"),

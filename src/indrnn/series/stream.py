@@ -36,6 +36,7 @@ class Stream:
         self.steps = 0
         """Steps that it has seen."""
         self._runners = [_Runner(model) for model in estimator.models_]
+        self._first_time: float | None = None
         self._last: Array | None = None  # the last step, for differences of time; all of them, for the level
 
     def push(self, x: Any) -> Array:
@@ -46,13 +47,14 @@ class Stream:
             those of the last step.
         """
         preparation = self.estimator.preparation_
-        values = as_array(x).astype(np.float32)
+        values = as_array(x)
         values = values.reshape(1, 1) if values.ndim == 0 else values[:, None] if values.ndim == 1 else values
         if values.ndim != 2 or len(values) != preparation.channels or values.shape[1] < 1:
             raise ValueError(
                 f"x must have the shape ({preparation.channels},) or ({preparation.channels}, time), got "
                 f"{np.shape(as_array(x))}"
             )
+        values = self._since_first(values)
         if np.isinf(values).any():
             raise ValueError("x must be finite, or NaN where a value is missing")
         if preparation.levelled:
@@ -67,7 +69,19 @@ class Stream:
             self._last = values[:, -1:]
         self.steps += values.shape[1]
         answer = self.estimator.mean_answer([runner.push(prepared) for runner in self._runners])
-        return self.estimator.target_.numbers(answer) if self.estimator.target_.kind == "numbers" else answer
+        target = self.estimator.target_
+        return answer * np.array(target.scale) + np.array(target.mean) if target.kind == "numbers" else answer
+
+    def _since_first(self, values: Array) -> Array:
+        """In float32, with times that count from the first: those of a clock do not survive it."""
+        channel = self.estimator.preparation_.time_channel
+        if channel is not None:
+            values = values.astype(np.float64)
+            known = values[channel][np.isfinite(values[channel])]
+            if self._first_time is None and len(known):
+                self._first_time = float(known[0])
+            values[channel] -= self._first_time or 0.0
+        return values.astype(np.float32)
 
 
 class _Runner:

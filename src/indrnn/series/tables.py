@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .reading import Array, Found, Reading, need, pick
+from .reading import Array, Found, Reading, need, pick, tested_column
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 _MISSING = ["", "?", "NA", "N/A", "NaN", "nan", "null", "None", "-nan"]
@@ -62,10 +63,9 @@ class _Table:
             pick(self.target, "target", self.columns, path)
         else:
             self.target = None
-        tested = re.match(r"\s*([^<>=!]+?)\s*(?:[<>=!]|$)", reading.test_where or "")
-        described = (reading.group, tested[1] if tested else None)
+        described = (reading.group, tested_column(reading.test_where))
         self.described = [name for name in dict.fromkeys(described) if name is not None and name in self.columns]
-        taken = {self.target, reading.target, reading.id, reading.time, *self.described}
+        taken = {self.target, reading.target, reading.id, reading.time, *self.described, *reading.ignore}
         self.others = [name for name in self.columns if name not in taken]
 
     def _parquet(self) -> Any:
@@ -84,34 +84,51 @@ class _Table:
             if while_blank and self.path.stat().st_size == 0:
                 raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series")
             sign = max("\t;,", key=first.count) if self.path.suffix.lower() != ".tsv" else "\t"
-            headless = all(_is_number(cell) for cell in first.split(sign)) and not while_blank
+            found = [cell.strip() for cell in first.split(sign)]
+            headless = any(map(_is_number, found)) and all(_is_number(cell) or cell in _MISSING for cell in found)
             text = [name for name in (reading.target, reading.id, reading.group) if name is not None]
             cells = [cell.strip() for cell in next(csv.reader([first], delimiter=sign), [])]
             names = [str(i) for i in range(len(cells))] if headless else cells
             _check_once(names, self.path)  # pandas would give the second one another name
             plain = [name for name in names if name not in text]
-            frame = self.pandas.read_csv(
-                self.path,
-                sep=sign,
-                header=None if headless else 0,
-                names=names if headless else None,
-                dtype=dict.fromkeys(text, str),
-                keep_default_na=False,
-                na_values=dict.fromkeys(plain, _MISSING),
-                skip_blank_lines=False,
-                skipinitialspace=True,
-                encoding="utf-8-sig",
-                low_memory=False,
-                index_col=False,
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", self.pandas.errors.ParserWarning)  # of rows that would be cut short
+                frame = self.pandas.read_csv(
+                    self.path,
+                    sep=sign,
+                    header=None if headless else 0,
+                    names=names if headless else None,
+                    dtype=dict.fromkeys(text, str),
+                    keep_default_na=False,
+                    na_values=dict.fromkeys(plain, _MISSING),
+                    skip_blank_lines=False,
+                    skipinitialspace=True,
+                    encoding="utf-8-sig",
+                    low_memory=False,
+                    index_col=False,
+                )
         except self.pandas.errors.EmptyDataError:
             raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series") from None
+        except self.pandas.errors.ParserWarning:
+            raise ValueError(f"{self.path} cannot be read as a table: a row has more cells than the first") from None
         except (self.pandas.errors.ParserError, UnicodeError) as error:
             raise ValueError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from None
         frame.columns = [str(name).strip() for name in frame.columns]
-        self.first_line = 1 if headless else 2
-        blank = frame.isna() | (frame == "")
-        return frame[~blank.all(axis=1)]
+        self.first_line, self.columns_of_file = (1 if headless else 2), len(frame.columns)
+        missing = (frame.isna() | (frame == "")).all(axis=1).to_numpy()
+        return frame[~self._blank(missing)] if missing.any() else frame
+
+    def _blank(self, missing: Array) -> Array:
+        """Which rows are blank lines of the file, of those in which every value is missing.
+
+        A blank line of a single column is a missing value, but for those at the end.
+        """
+        with self._open() as file:
+            empty = np.array([not line.strip() for line in file][self.first_line - 1 :] + [True] * len(missing))
+        blank = missing & empty[: len(missing)]
+        if self.columns_of_file == 1:
+            blank[: np.flatnonzero(~blank)[-1] + 1 if not blank.all() else 0] = False
+        return np.asarray(blank)
 
     def _open(self) -> Any:
         if self.path.name.lower().endswith(".gz"):
