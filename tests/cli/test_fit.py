@@ -277,11 +277,29 @@ def test_columns_of_the_split_are_no_values_later(split: list[str], call: Call, 
     assert_done(call("fit", path, "--target", "label", *split, *SMALL, "--out", tmp_path / "run"))
     assert_done(call("predict", tmp_path / "run", path, "--out", tmp_path / "p.csv"))
     model = indrnn.load(tmp_path / "run")
-    wanted = model.predict_proba(np.array([[float(f"{v}") for v in one] for one in x[:, 0]]))  # type: ignore[operator]
+    wanted = model.predict_proba(np.array([[float(f"{v}") for v in one] for one in x[:, 0]]))
     rows = csv.DictReader((tmp_path / "p.csv").read_text().splitlines())
     found = [[float(row["p(down)"]), float(row["p(up)"])] for row in rows]
     np.testing.assert_allclose(found, wanted, atol=1e-5)
     assert_done(call("evaluate", tmp_path / "run", path))
+
+
+@pytest.mark.parametrize(
+    ("learnt", "y", "parts"),
+    [
+        (np.arange(40) % 2, np.zeros((6, 2), int), ["target must have the shape (6,)", "(6, 2)"]),
+        (np.arange(40) % 3 == np.arange(3)[:, None], np.zeros((6, 2), int), ["target must have the shape (6, 3)"]),
+        (np.linspace(0.1, 0.9, 40), np.full(6, np.nan), ["target must hold finite numbers", "nan"]),
+        (np.linspace(0.1, 0.9, 40), np.array(["a"] * 6), ["target must hold finite numbers", "'a'"]),
+    ],
+    ids=["classes", "labels", "missing", "text"],
+)
+def test_targets_of_another_kind(learnt: Any, y: Any, parts: list[str], call: Call, tmp_path: Path) -> None:
+    learnt = learnt.T.astype(int) if learnt.ndim == 2 else learnt
+    path = write_npz(tmp_path / "a.npz", y=learnt)
+    assert_done(call("fit", path, *SMALL, "--out", tmp_path / "run"))
+    np.savez(tmp_path / "b.npz", x=slopes(6)[0], y=y)
+    assert_refused(call("evaluate", tmp_path / "run", tmp_path / "b.npz"), *parts)
 
 
 def test_test_series_of_a_file_that_has_grown_are_not_measured(call: Call, tmp_path: Path) -> None:

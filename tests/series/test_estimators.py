@@ -111,6 +111,16 @@ def test_a_stream_of_several_numbers_at_every_step() -> None:
     np.testing.assert_allclose(model.stream().push(x[0]), np.asarray(model.predict(x))[0][:, -1], rtol=1e-4)
 
 
+def test_weights_of_series_count_for_their_steps() -> None:
+    draw = np.random.default_rng(0)
+    x, numbers, classes = draw.normal(size=(6, 2, 5)), draw.normal(size=(6, 5)), draw.integers(2, size=(6, 5))
+    weights = np.array([1.0, 0, 2, 0, 0, 1])
+    options: dict[str, Any] = {"steps": 2, "hidden_size": 4, "layers": 1, "random_state": 0, "per_step": True}
+    for model, y in ((IndRNNRegressor(**options), numbers), (IndRNNClassifier(**options), classes)):
+        several = [0, 2, 2, 5]
+        assert model.fit(x, y).score(x, y, weights) == pytest.approx(model.score(x[several], y[several]))
+
+
 def test_a_group_is_left_to_train_on() -> None:
     x, y = np.random.default_rng(0).normal(size=(8, 2, 6)), np.arange(8) % 2
     options: dict[str, Any] = {"steps": 2, "hidden_size": 4, "layers": 1, "random_state": 0}

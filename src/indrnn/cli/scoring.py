@@ -10,6 +10,7 @@ import numpy as np
 
 from ..series.collection import Array, Collection
 from ..series.scores import ClassScores, NumberScores, naive_classes, naive_numbers, wilson
+from .main import UsageError
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,25 @@ class Scored:
             self.classes.write(out, about)
 
 
+def _check_targets(target: Any, y: Any) -> None:
+    """Raise for targets of another kind than those that were learnt."""
+    if target.per_step:
+        return
+    shape = (len(y), target.outputs) if target.kind == "labels" or not target.flat else (len(y),)
+    if np.shape(y) != shape:
+        raise UsageError(f"target must have the shape {shape}, as in training, got {np.shape(y)}")
+    if target.kind == "numbers" and not (y.dtype.kind in "biuf" and np.isfinite(y).all()):
+        wrong = next(
+            each for each in np.ravel(y) if not (isinstance(each, (int, float, np.number)) and np.isfinite(each))
+        )
+        raise UsageError(f"target must hold finite numbers, as in training, got {wrong!r}")
+
+
 def score(estimator: Any, test: Collection, train: Collection | None = None) -> Scored:
     """Measure an estimator on series with targets; with those of training, naive baselines stand beside it."""
     assert test.y is not None
     kind, per_step = estimator.target_.kind, estimator.target_.per_step
+    _check_targets(estimator.target_, test.y)
     answers = estimator.predict(test)
     if kind == "labels":
         right = int((np.asarray(answers) == test.y).all(1).sum())

@@ -79,6 +79,8 @@ def _target(reading: Reading, arrays: dict[str, Array], path: Path, count: int, 
         return None
     y = arrays[name]
     if y.ndim == 0 or len(y) != count:
+        if not needed:
+            return None
         raise ValueError(f"{path}: {name} must have one entry for each of the {count} series, got {y.shape}")
     return y
 

@@ -149,6 +149,7 @@ class IndRNNClassifier(Estimator):
         elif self.per_step:
             pairs = zip(found, y, strict=True)
             right = np.concatenate([np.ravel(as_array(a)) == np.ravel(as_array(b)) for a, b in pairs])
+            sample_weight = _of_steps(sample_weight, found)
         else:
             right = found == np.ravel(as_array(y))
         return float(np.average(right, weights=sample_weight))
@@ -229,8 +230,8 @@ class IndRNNRegressor(Estimator):
         """The coefficient of determination R², the mean over outputs; 1 is the best."""
         found = self.predict(X)
         if self.per_step:
+            sample_weight = _of_steps(sample_weight, found)
             found, y = (np.concatenate([_columns(one) for one in each]) for each in (found, y))
-            sample_weight = None
         found, y = (_columns(each) if np.ndim(each) == 1 else as_array(each) for each in (found, y))
         weights = np.ones(len(y)) if sample_weight is None else as_array(sample_weight)
         mean = np.average(y, axis=0, weights=weights)
@@ -239,6 +240,11 @@ class IndRNNRegressor(Estimator):
         constant = spread == 0
         scores = np.where(constant, np.where(rest == 0, 1.0, 0.0), 1 - rest / np.where(constant, 1.0, spread))
         return float(scores.mean())
+
+
+def _of_steps(weights: Any, answers: Any) -> Array | None:
+    """The weight of each series for each of its steps, one series after the other."""
+    return None if weights is None else np.repeat(as_array(weights), [np.shape(one)[-1] for one in answers])
 
 
 def _columns(values: Any) -> Array:

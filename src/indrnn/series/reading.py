@@ -189,7 +189,7 @@ def parsed(labels: Array) -> Array:
     """Labels that were read as text: whole numbers, numbers, or text, whichever all of them are."""
     if labels.dtype.kind not in "OUS" or (len(labels) and isinstance(labels[0], np.ndarray)):
         return labels
-    texts = [str(label).strip() for label in labels]
+    texts = [(label.decode() if isinstance(label, bytes) else str(label)).strip() for label in labels]
     try:
         whole = [int(text) for text in texts]
         if all(str(number) == text.removeprefix("+") for number, text in zip(whole, texts, strict=True)):

@@ -162,6 +162,8 @@ def _labels_checked(y: Array, count: int) -> Array:
 
 
 def _check_classes(values: Array) -> None:
+    if values.ndim != 1 or values.dtype.kind not in "biufOUT":
+        raise ValueError(f"y must hold a class for each series, as numbers or text, got {values.dtype} {values.shape}")
     if values.dtype == object and any(each is None for each in values):
         at = next(i for i, each in enumerate(values) if each is None)
         raise ValueError(f"y must name a class for each series, and entry {at} is None; leave that series out")
