@@ -10,7 +10,7 @@ import pytest
 
 import indrnn
 from indrnn import IndRNNForecaster
-from indrnn.series.forecaster import find_period, naive, rolling_error, seasonal_naive
+from indrnn.series.naive import find_period, naive, rolling_error, seasonal_naive
 
 
 def test_naive_forecasts_and_period() -> None:

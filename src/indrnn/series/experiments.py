@@ -133,7 +133,8 @@ def airline(out: Path, seeds: int) -> None:
     """Airline passengers: the last 36 months, rolling, horizon 12; mean absolute error beside the naive forecasts."""
     from aeon.datasets import load_airline
 
-    from .forecaster import IndRNNForecaster, naive, rolling_error, seasonal_naive
+    from .forecaster import IndRNNForecaster
+    from .naive import naive, rolling_error, seasonal_naive
 
     y = np.asarray(load_airline(), dtype=np.float64).ravel()
     tested, horizon, period = 36, 12, 12

@@ -199,7 +199,8 @@ class SkeletonTask(TensorTask):
         if samples.swing:
             swing = (1 + samples.swing * torch.rand(len(items), generator=source).mul_(2).sub_(1))[rows]
         recordings, target = self._of("train", items[rows])
-        return Batch(self.inputs(recordings, where[:, rows], turns, shown, swing), target, count, len(items))
+        inputs = self.inputs(recordings, where[:, rows], turns=turns, shown=shown, swing=swing)
+        return Batch(inputs, target, count, len(items))
 
     def take(self, split: str, items: Tensor) -> Batch:
         """See `TensorTask.take`: the frame in the middle of each part of a recording, without turns."""
@@ -241,16 +242,9 @@ class SkeletonTask(TensorTask):
         x = x if swing is None else swung(x, swing)
         return x if shown is None else x * shown[:, None, :, None]
 
-    def inputs(
-        self,
-        items: Tensor,
-        where: Tensor,
-        turns: Tensor | None = None,
-        shown: Tensor | None = None,
-        swing: Tensor | None = None,
-    ) -> Tensor:
+    def inputs(self, items: Tensor, where: Tensor, **changes: Tensor | None) -> Tensor:
         """The same as features, as a network reads them: (T, B, features)."""
-        return features_of(self.bodies(items, where, turns, shown, swing), self.joints, self.samples.features)
+        return features_of(self.bodies(items, where, **changes), self.joints, self.samples.features)
 
     def log_probabilities(self, model: nn.Module, split: str, number: int, draws: int) -> tuple[Tensor, Tensor]:
         """The mean over so many draws of a batch's log-probabilities, (B, classes), and its labels.
