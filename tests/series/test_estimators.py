@@ -103,6 +103,12 @@ def test_times_of_a_clock_survive(tmp_path: Path) -> None:
     np.testing.assert_allclose(answer, model.predict_proba(x[:1])[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("channel", ["0", 1.5])
+def test_a_time_channel_that_is_no_number(channel: Any) -> None:
+    with pytest.raises(ValueError, match="time_channel must be the number of a channel"):
+        IndRNNClassifier(time_channel=channel).fit(np.zeros((4, 2, 6)), [0, 1, 0, 1])
+
+
 def test_a_stream_of_several_numbers_at_every_step() -> None:
     draw = np.random.default_rng(0)
     x, y = draw.normal(size=(8, 2, 6)), draw.normal(size=(8, 3, 6))

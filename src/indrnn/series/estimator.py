@@ -192,6 +192,8 @@ class Estimator(Parameters):
         channel = getattr(self, "time_channel", None)
         if channel is None:
             return X
+        if not isinstance(channel, (int, np.integer)):
+            raise ValueError(f"time_channel must be the number of a channel, got {channel!r}")
         is_array = isinstance(X, (np.ndarray, torch.Tensor)) and X.ndim == 3
         series = [as_array(one) for one in X] if is_array or isinstance(X, (list, tuple)) else []
         if not series or not all(one.dtype == np.float64 and one.ndim == 2 and len(one) > channel for one in series):
