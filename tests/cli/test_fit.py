@@ -284,6 +284,20 @@ def test_columns_of_the_split_are_no_values_later(split: list[str], call: Call, 
     assert_done(call("evaluate", tmp_path / "run", path))
 
 
+def test_a_table_in_long_form_is_so_later(call: Call, tmp_path: Path) -> None:
+    """Each series of the second file has one step, so that by itself it would be taken for the wide form."""
+    draw = np.random.default_rng(0)
+    for name, steps in (("train", 4), ("new", 1)):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["run", "a", "b", "label"])
+            writer.writerows([f"r{i}", *draw.normal(size=2), "ud"[i % 2]] for i in range(20) for _ in range(steps))
+    long = ["--id", "run", "--target", "label"]
+    assert_done(call("fit", tmp_path / "train.csv", *long, *SMALL, "--out", tmp_path / "run"))
+    assert_done(call("predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "p.csv"))
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 21
+
+
 @pytest.mark.parametrize(
     ("learnt", "y", "parts"),
     [

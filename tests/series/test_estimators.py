@@ -305,3 +305,44 @@ def test_a_task_is_known_by_every_number_of_its_series() -> None:
     known, changed = (SeriesTask(Part([each], [y]), kind="classes").describe() for each in (x, other))
     assert known["train"].pop("checksum") != changed["train"].pop("checksum")
     assert known == changed
+
+
+def test_one_group_is_not_divided(problem: Problem) -> None:
+    X, y = problem
+    ones = np.ones(len(X))
+    with pytest.raises(ValueError, match="at least two values"):
+        IndRNNClassifier(validation=0.2, **QUICK).fitting(X, y, groups=ones)
+    fitting = IndRNNClassifier(**QUICK).fitting(X * 10, np.tile(y, 10), groups=np.ones(480))
+    assert len(fitting.split()[1]) == 0
+    assert "no series held back" in fitting.plan.describe()
+    with pytest.raises(ValueError, match=r"groups must have the shape \(48,\)"):
+        IndRNNClassifier(**QUICK).fitting(X, y, groups=np.stack([ones, ones], 1))
+
+
+def test_series_of_no_weight_are_neither_trained_on_nor_held_back(problem: Problem) -> None:
+    X, y = problem
+    weights = np.zeros(48)
+    weights[::3] = 1
+    kept, held = IndRNNClassifier(validation=0.5, **QUICK).fitting(X, y, weights).split()
+    assert sorted([*kept, *held]) == list(range(0, 48, 3))
+    assert len(held)
+
+
+@pytest.mark.parametrize("weight", [-1.0, np.inf, np.nan])
+def test_class_weights_are_checked(weight: float, problem: Problem) -> None:
+    with pytest.raises(ValueError, match="class_weight must hold finite numbers of at least 0"):
+        IndRNNClassifier(class_weight={"up": weight}, **QUICK).fitting(*problem)
+
+
+def test_a_list_of_series_of_one_length_says_nothing_of_other_lengths() -> None:
+    draw = np.random.default_rng(0)
+    model = IndRNNClassifier(steps=1, hidden_size=4).fit([draw.normal(size=12) for _ in range(6)], [0, 1] * 3)
+    assert model.n_features_in_ == 1
+    assert model.predict([draw.normal(size=9)] * 2).shape == (2,)
+
+
+def test_names_of_columns_are_kept_in_the_file(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(np.random.default_rng(0).normal(size=(8, 3)), columns=["a", "b", "c"])
+    IndRNNClassifier(steps=1, hidden_size=4).fit(X, [0, 1] * 4).save(tmp_path / "model")
+    assert indrnn.load(tmp_path / "model").feature_names_in_.tolist() == ["a", "b", "c"]

@@ -154,3 +154,8 @@ def test_what_is_wrong_is_named() -> None:
         IndRNNForecaster(1, steps=0).fit(np.arange(20.0))
     with pytest.raises(ValueError, match="at least 9 steps in each series"):
         IndRNNForecaster(1, context=9).fit([np.arange(20.0), np.arange(8.0)])
+    with pytest.raises(ValueError, match="at least one series"):
+        IndRNNForecaster(1).fit(np.zeros((0, 1, 30)))
+    fitted = IndRNNForecaster(2, steps=2, hidden_size=4, members=1, verbose=0).fit(np.arange(40.0))
+    with pytest.raises(ValueError, match="horizon was 2 in fit and is 3 now"):
+        fitted.set_params(horizon=3).predict()

@@ -36,6 +36,12 @@ def test_classes_are_counted() -> None:
     assert rows[1] == ["a", "2", "1", "·", "·"]
 
 
+def test_numbers_in_a_file_are_the_classes_of_that_name() -> None:
+    scores = ClassScores.of(np.array([1, 2, 2]), np.array(["1", "2", "x"]), np.array(["1", "2", "x"]))
+    assert scores.classes == ("1", "2", "x")
+    assert scores.counts.tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 0]]
+
+
 def test_many_classes_are_told_by_their_confusions() -> None:
     right = np.repeat(np.arange(30), 3)
     answers = right.copy()

@@ -107,8 +107,7 @@ def read_like(
     unused = {name: getattr(usual, name) for name in Reading.__dataclass_fields__ if name not in USED.get(kind, ())}
     reading = replace(reading, **unused)
     channels = [name for name in estimator.channels_ if not (reading.time_differences and name == "dt")]
-    is_long = reading.layout == "long" or (reading.id or reading.time) is not None
-    if kind == "table" and is_long and not reading.features and channels != ["0"]:
+    if kind == "table" and reading.layout == "long" and not reading.features and channels != ["0"]:
         reading = replace(reading, features=tuple(channels))  # by name: others may stand beside them
     found = read_with(data, reading, test=test, target_needed=target_needed, alone=not split).collection
     wanted = len(estimator.channels_)

@@ -141,7 +141,7 @@ def _series_of(X: Any) -> list[Array]:
         raise TypeError(
             f"X must be a dense array, got a sparse {type(X).__name__}: sparse data is not supported; use X.toarray()"
         )
-    if isinstance(X, (list, tuple)) and len(X) and _is_ragged(X):
+    if is_list_of_series(X):
         rows = [_numbers(_plain(one), f"X[{i}]") for i, one in enumerate(X)]
         found = [row[None] if row.ndim == 1 else row for row in rows]
         for i, row in enumerate(found):
@@ -172,8 +172,10 @@ def _series_of(X: Any) -> list[Array]:
     return found
 
 
-def _is_ragged(X: Sequence[Any]) -> bool:
+def is_list_of_series(X: Any) -> bool:
     """Whether it is a list of series: of arrays, or of nested lists that are no one array."""
+    if not isinstance(X, (list, tuple)) or not len(X):
+        return False
     if all(isinstance(one, (np.ndarray, torch.Tensor)) or hasattr(one, "to_numpy") for one in X):
         return all(np.ndim(_plain(one)) >= 1 for one in X)
     try:

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from ..training import Listener, Result
 from ..training.listeners import progress
-from .collection import Array, Collection, as_array
+from .collection import Array, Collection, as_array, is_list_of_series
 from .defaults import Plan, Shape, check_effort, is_raw, plan
 from .fitting import Fitting
-from .preparation import Preparation
+from .preparation import Preparation, from_first_time
 from .targets import Target
 from .task import by_length, pad
 
@@ -159,8 +159,8 @@ class Estimator(Parameters):
         if y is None or y.ndim == 0 or len(y) != len(data):
             raise ValueError(f"y must have as many entries as there are series, {len(data)}, got {np.shape(y)}")
         data = replace(data, y=y, groups=data.groups if groups is None else as_array(groups))
-        if data.groups is not None and len(data.groups) != len(data):
-            raise ValueError(f"groups must have as many entries as there are series, {len(data)}")
+        if data.groups is not None and data.groups.shape != (len(data),):
+            raise ValueError(f"groups must have the shape ({len(data)},), one for each series, got {data.groups.shape}")
         if len(data) == 1:
             raise ValueError("X must hold at least two series, got 1 sample (n_samples=1)")
         if self.per_step and y.ndim == 1 and y.dtype != object:
@@ -175,6 +175,13 @@ class Estimator(Parameters):
             len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), per_step=self.per_step
         )
         chosen = {name: self._given(name) for name in _PLANNED}
+        if data.groups is not None and len(np.unique(data.groups)) == 1:  # which is never divided
+            if chosen["validation"]:
+                raise ValueError(
+                    f"groups must have at least two values to hold one of them back, got one; validation="
+                    f"{chosen['validation']!r} must be 0 or None then"
+                )
+            chosen["validation"] = 0.0
         return Fitting(
             data,
             preparation,
@@ -198,12 +205,7 @@ class Estimator(Parameters):
         series = [as_array(one) for one in X] if is_array or isinstance(X, (list, tuple)) else []
         if not series or not all(one.dtype == np.float64 and one.ndim == 2 and len(one) > channel for one in series):
             return X
-        moved = []
-        for one in series:
-            one = one.copy()
-            known = one[channel][np.isfinite(one[channel])]
-            one[channel] -= known[0] if len(known) else 0.0
-            moved.append(one)
+        moved = [from_first_time(one, int(channel))[0] for one in series]
         return np.stack(moved) if is_array else moved
 
     def _given(self, name: str) -> Any:
@@ -384,8 +386,8 @@ def _weights(sample_weight: Any, count: int) -> Array | None:
 
 
 def _is_flat(X: Any) -> bool:
-    """Whether it is an array (n, time)."""
-    if isinstance(X, Collection):
+    """Whether it is an array (n, time), or one in nested lists."""
+    if isinstance(X, Collection) or is_list_of_series(X):
         return False
     try:
         return as_array(X).ndim == 2
@@ -395,7 +397,7 @@ def _is_flat(X: Any) -> bool:
 
 def _features(X: Any, data: Collection) -> int:
     """scikit-learn's number of features: X.shape[1] of an array, which is time in (n, time); channels otherwise."""
-    if isinstance(X, Collection):
+    if isinstance(X, Collection) or is_list_of_series(X):
         return len(data.x[0])
     try:
         shape = as_array(X).shape

@@ -111,6 +111,11 @@ class IndRNNClassifier(Estimator):
             unknown = [each for each in given if each not in target.classes.tolist()]
             if unknown:
                 raise ValueError(f"class_weight must name classes of y, got {unknown[0]!r}")
+            for each, weight in given.items():
+                if not 0 <= float(weight) < np.inf:
+                    raise ValueError(
+                        f"class_weight must hold finite numbers of at least 0, got {weight!r} for {each!r}"
+                    )
             return np.array([float(given.get(each, 1.0)) for each in target.classes.tolist()])
         if given != "balanced":
             raise ValueError(

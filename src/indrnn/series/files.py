@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import nn
 
 from ..layers.bound import RecurrentBound
@@ -39,6 +40,7 @@ def save_estimator(estimator: Estimator, folder: Path) -> None:
         "members": len(estimator.models_),
         "features": estimator.n_features_in_,
         "flat": getattr(estimator, "flat_", False),
+        "feature_names": getattr(estimator, "feature_names_in_", np.empty(0)).tolist(),
         "channels": list(estimator.channels_),
         "preparation": estimator.preparation_.to_plain(),
         "target": estimator.target_.to_plain(),
@@ -70,6 +72,8 @@ def load_estimator(folder: Path, device: Any = "cpu") -> Any:
         estimator.results_ = []
         estimator.n_features_in_ = content["features"]
         estimator.flat_ = content["flat"]
+        if content.get("feature_names"):
+            estimator.feature_names_in_ = np.asarray(content["feature_names"], dtype=object)
         estimator.channels_ = tuple(content["channels"])
         estimator.preparation_ = Preparation.from_plain(content["preparation"])
         estimator.target_ = Target.from_plain(content["target"])

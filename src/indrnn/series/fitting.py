@@ -68,7 +68,12 @@ class Fitting:
     def split(self, member: int = 0) -> tuple[Array, Array]:
         """Numbers of the series to train on, and of those held back: by class, and by group where there are groups."""
         y = self.data.y if self.target.kind == "classes" and not self.target.per_step else None
-        return split(len(self.data), self.plan.validation, y, self.data.groups, self.member_seed(member))
+        items = np.arange(len(self.data))
+        if self.weights is not None:  # what counts for nothing is not there
+            items = items[self.weights > 0]
+        classes, groups = (None if each is None else each[items] for each in (y, self.data.groups))
+        kept, held = split(len(items), self.plan.validation, classes, groups, self.member_seed(member))
+        return items[kept], items[held]
 
     def task(self, member: int = 0) -> SeriesTask:
         """What a network of the ensemble learns."""
@@ -84,8 +89,6 @@ class Fitting:
             return Part([x[i] for i in items], [y[i] for i in items], chosen)
 
         kept, held = self.split(member)
-        if weights is not None:  # what counts for nothing is not there
-            kept = kept[weights.numpy()[kept] > 0] if (weights.numpy()[kept] > 0).any() else kept
         return SeriesTask(
             part(kept),
             part(held) if len(held) else None,
@@ -234,10 +237,9 @@ def split(count: int, share: float, y: Array | None, groups: Array | None, seed:
     draw = np.random.default_rng(seed % 2**63)
     if groups is not None:
         known = np.unique(groups)
-        if len(known) > 1:
-            chosen = draw.permutation(known)[: min(len(known) - 1, max(1, round(share * len(known))))]
-            held = np.isin(groups, chosen)
-            return everything[~held], everything[held]
+        chosen = draw.permutation(known)[: min(len(known) - 1, max(1, round(share * len(known))))]
+        held = np.isin(groups, chosen)
+        return everything[~held], everything[held]
     held = np.zeros(count, dtype=bool)
     members = [everything] if y is None else [np.flatnonzero(y == each) for each in np.unique(y)]
     for of_class in members:

@@ -282,6 +282,11 @@ class IndRNNForecaster(Estimator):
     def _pasts(self, y: Any, ahead: int = 0) -> tuple[list[Array], bool]:
         """The last steps of each series, before the last `ahead`, and whether there are many series."""
         self._check_fitted()
+        if self.target_.outputs != self.horizon * self.n_features_in_:
+            raise ValueError(
+                f"horizon was {self.target_.outputs // self.n_features_in_} in fit and is {self.horizon} now: call fit "
+                "again for another one"
+            )
         if y is None:
             return self._last, len(self._last) > 1
         pasts, needed = _series(y), self.context_ + ahead
@@ -391,6 +396,8 @@ def _series(y: Any) -> list[Array]:
         if array.ndim not in (1, 2, 3):
             raise ValueError(f"y must be (time,), (channels, time), (n, channels, time) or a list, got {array.shape}")
         given = [array[None]] if array.ndim == 1 else [array] if array.ndim == 2 else list(array)
+    if not len(given):
+        raise ValueError("y must hold at least one series, got none")
     found: list[Array] = []
     for i, one in enumerate(given):
         values = as_array(one).astype(np.float64)

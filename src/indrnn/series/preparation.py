@@ -116,6 +116,22 @@ class Preparation:
         return cls(mean, scale, masked, plain["time_channel"], plain.get("levelled", False))
 
 
+def from_first_time(series: Array, channel: int, first: float | None = None) -> tuple[Array, float | None]:
+    """The same with times that count from the first, as those of a clock do not survive float32; and that time.
+
+    Args:
+        series: (channels, time).
+        channel: the one that holds times.
+        first: the first time, where the series goes on from an earlier piece; None to take it from this one.
+    """
+    moved = series.astype(np.float64)
+    known = moved[channel][np.isfinite(moved[channel])]
+    if first is None and len(known):
+        first = float(known[0])
+    moved[channel] -= first or 0.0
+    return moved, first
+
+
 def _with_differences(series: Array, time_channel: int | None) -> Array:
     """A channel of times as differences, 0 at the first step."""
     if time_channel is None:

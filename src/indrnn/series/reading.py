@@ -119,6 +119,8 @@ class Found:
     """What else is known of each series, by name."""
     rate: int | None = None
     """Samples in a second, of WAV files."""
+    layout: Literal["auto", "long", "wide"] = "auto"
+    """Which form a table was read in."""
 
     def called(self, number: int) -> str:
         """A series, for a message."""

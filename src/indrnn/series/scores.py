@@ -38,8 +38,8 @@ class ClassScores:
     @classmethod
     def of(cls, right: Array, answers: Array, classes: Array) -> ClassScores:
         """Count; a class in `right` that is not among the classes gets a row of its own, at the end."""
-        unknown = [each for each in np.unique(right) if each not in classes]
-        names = [str(each) for each in (*classes.tolist(), *unknown)]
+        names = [str(each) for each in classes.tolist()]
+        names += [name for name in map(str, np.unique(right).tolist()) if name not in names]
         number = {name: i for i, name in enumerate(names)}
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
         rows, columns = ([number[str(each)] for each in array.tolist()] for array in (right, answers))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..networks.front import Front
 from .collection import Array, Collection, as_array
+from .preparation import from_first_time
 
 if TYPE_CHECKING:
     from .estimator import Estimator
@@ -54,7 +55,9 @@ class Stream:
                 f"x must have the shape ({preparation.channels},) or ({preparation.channels}, time), got "
                 f"{np.shape(as_array(x))}"
             )
-        values = self._since_first(values)
+        if preparation.time_channel is not None:
+            values, self._first_time = from_first_time(values, preparation.time_channel, self._first_time)
+        values = values.astype(np.float32)
         if np.isinf(values).any():
             raise ValueError("x must be finite, or NaN where a value is missing")
         if preparation.levelled:
@@ -71,17 +74,6 @@ class Stream:
         answer = self.estimator.mean_answer([runner.push(prepared) for runner in self._runners])
         target = self.estimator.target_
         return answer * np.array(target.scale) + np.array(target.mean) if target.kind == "numbers" else answer
-
-    def _since_first(self, values: Array) -> Array:
-        """In float32, with times that count from the first: those of a clock do not survive it."""
-        channel = self.estimator.preparation_.time_channel
-        if channel is not None:
-            values = values.astype(np.float64)
-            known = values[channel][np.isfinite(values[channel])]
-            if self._first_time is None and len(known):
-                self._first_time = float(known[0])
-            values[channel] -= self._first_time or 0.0
-        return values.astype(np.float32)
 
 
 class _Runner:

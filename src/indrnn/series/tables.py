@@ -212,7 +212,7 @@ def _wide(table: _Table, reading: Reading) -> Found:
     y = None if table.target is None else table.texts(table.target, "target")
     names = _names(table, reading)
     fields = {name: table.texts(name, "group, test_where") for name in table.described}
-    return Found(table.path, x, y, tuple(columns), names, fields)
+    return Found(table.path, x, y, tuple(columns), names, fields, layout="wide")
 
 
 def _names(table: _Table, reading: Reading) -> tuple[str, ...] | None:
@@ -275,7 +275,7 @@ def _long(table: _Table, reading: Reading) -> Found:
     fields = {
         name: _constant(table, name, "group, test_where", order, starts, ends, called) for name in table.described
     }
-    return Found(path, x, y, tuple(names), called, fields)
+    return Found(path, x, y, tuple(names), called, fields, layout="long")
 
 
 def _times(table: _Table, name: str) -> Array:
