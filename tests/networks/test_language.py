@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -453,7 +454,7 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="dropout must be"):
         TiedEmbedding(3, 4, dropout=2)
     bad: dict[str, Any]
-    for bad in ({"classes": 0}, {"start": -1}, {"dropout": 2}, {"word_dropout": -0.1}):
+    for bad in ({"classes": 0}, {"start": -1}, {"start": math.inf}, {"dropout": 2}, {"word_dropout": -0.1}):
         (name,) = bad
         options = {"classes": 3, **bad}
         with pytest.raises(ValueError, match=f"^{name} must be"):

@@ -151,6 +151,13 @@ def test_without_learning_it_is_the_static_loss_exactly(dtype: torch.dtype) -> N
 # ---- what it sees
 
 
+def test_tokens_may_be_of_any_whole_type() -> None:
+    model, tokens = small_model(), text(45)
+    statistics = statistics_of(model)
+    wanted, found = (dynamic_evaluation(model, each, statistics, lr=1e-3) for each in (tokens, tokens.to(torch.uint8)))
+    assert found == wanted
+
+
 def test_a_token_is_predicted_before_it_is_learnt_from() -> None:
     """Whatever comes later, and however much it would help, earlier losses are the same to the bit."""
     model, tokens = small_model(), text(161)

@@ -63,8 +63,8 @@ class Language:
 
 
 def _check_start(start: float) -> None:
-    if not start > 0:
-        raise ValueError(f"start must be a positive number, got {start!r}")
+    if not 0 < start < float("inf"):
+        raise ValueError(f"start must be a positive, finite number, got {start!r}")
 
 
 class WordEmbedding(nn.Embedding):

@@ -61,7 +61,8 @@ def segments(tokens: Tensor, batch_size: int = 1, segment: int = SEGMENT) -> Ite
     if each == 0:
         raise ValueError(f"tokens must be more than batch_size = {batch_size}, got {len(tokens)}")
     inputs, targets = (tokens[at : at + each * batch_size].view(batch_size, each).t() for at in (0, 1))
-    yield from zip(inputs.split(segment), targets.split(segment), strict=True)
+    for pair in zip(inputs.split(segment), targets.split(segment), strict=True):
+        yield pair[0].long(), pair[1].long()  # a corpus keeps them in the smallest type that holds them
 
 
 def gradient_statistics(model: LanguageModel, windows: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
