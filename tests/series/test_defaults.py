@@ -36,11 +36,17 @@ def test_raw_signals_have_small_batches_and_a_higher_rate() -> None:
     assert planned(1_000_000).batch_size == 2
 
 
+def test_raw_signals_are_read_forward_so_that_a_stream_costs_the_same_at_each_step() -> None:
+    assert planned(1400).network.bidirectional
+    assert not planned(3499).network.bidirectional
+    assert planned(3499, bidirectional=True).network.bidirectional
+
+
 def test_raw_signals_are_augmented_at_any_size() -> None:
     mild = Augmentation(noise=0.05, scale=0.1)
     assert planned(200).augmentation == Augmentation()
     assert planned(200, series=999).augmentation == mild
-    assert planned(3499).augmentation.crop > 0
+    assert planned(3499).augmentation.speed > 0
     assert planned(3499, augment=False).augmentation == Augmentation()
     at_every_step = plan(Shape(2000, 1, 3499.0, 3499, per_step=True))
     assert at_every_step.augmentation == Augmentation()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import math
 
 import numpy as np
 import pytest
@@ -34,27 +34,6 @@ def test_missing_values_get_a_mask_and_constant_channels_stay_finite() -> None:
     found = Preparation.fitted(series)
     assert (found.masked, found.input_size) == ((0,), 3)
     assert found(series[0]).tolist() == [[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0]]
-
-
-def test_raw_signals_are_brought_to_one_level() -> None:
-    """A signal ten times as loud is read alike but for its level; silence stays silence, and times are left alone."""
-    draw = np.random.default_rng(0)
-    one = np.stack([draw.normal(size=50), np.arange(50.0)])
-    loud = one * [[10.0], [1.0]]
-    one[0, 3] = loud[0, 3] = np.nan
-    prepare = Preparation.fitted([one, loud], time_channel=1, levelled=True)
-    prepare = replace(prepare, mean=(0.0, prepare.mean[1]))
-    assert prepare.levels == (0,)
-    assert prepare.names(["sound", "t"]) == ["sound", "t", "sound is there", "level of sound"]
-    assert Preparation.from_plain(prepare.to_plain()) == prepare
-    quiet, louder, silent = (prepare(each).double().numpy() for each in (one, loud, loud * [[0.0], [1.0]]))
-    assert quiet.shape == (50, prepare.input_size) == (50, 4)
-    np.testing.assert_allclose(quiet[:, :3], louder[:, :3], atol=1e-5)
-    np.testing.assert_allclose(louder[:, 3] - quiet[:, 3], np.log(10), atol=1e-5)
-    there = quiet[:, 2] == 1
-    assert np.square(quiet[there, 0]).mean() == pytest.approx(1, abs=1e-4)
-    assert not silent[:, 0].any()
-    assert np.isfinite(silent).all()
 
 
 def test_times_become_differences() -> None:
@@ -90,11 +69,28 @@ def test_batches_are_padded_and_an_epoch_has_each_series_once_at_most() -> None:
 
 
 def test_pieces_of_a_batch_are_the_same_in_any_division() -> None:
-    task = _task(Augmentation(noise=0.1, scale=0.1, crop=0.2))
+    task = _task(Augmentation(noise=0.1, scale=0.1, speed=0.2))
     whole = task.batch(1, Shard())
     pieces = [task.batch(1, Shard(i, 2)) for i in range(2)]
     assert torch.equal(torch.cat([piece.inputs for piece in pieces], 1), whole.inputs)
     assert sum(piece.count for piece in pieces) == whole.total == 3
+
+
+def test_series_at_another_speed_have_the_same_course() -> None:
+    """A line stays a line from its first to its last value, in another number of steps."""
+    lengths = (30, 50, 40)
+    part = Part([torch.linspace(1.0, 2.0, n).unsqueeze(1) for n in lengths], [torch.tensor(n) for n in lengths])
+    task = SeriesTask(part, kind="classes", batch_size=3, augmentation=Augmentation(speed=0.2), seed=0)
+    changed = 0
+    for step in range(4):
+        batch = task.batch(step, Shard())
+        assert batch.lengths is not None
+        for row, (before, after) in enumerate(zip(batch.target.tolist(), batch.lengths.tolist(), strict=True)):
+            assert math.exp(-0.2) * before - 0.5 <= after <= math.exp(0.2) * before + 0.5
+            changed += before != after
+            torch.testing.assert_close(batch.inputs[:after, row, 0], torch.linspace(1.0, 2.0, after))
+            assert not batch.inputs[after:, row].any()
+    assert changed > 6
 
 
 def test_split_is_by_class_and_keeps_groups_whole() -> None:

@@ -296,12 +296,13 @@ def _fast(
     2e-3 and a clipped norm of the gradient.
     """
     if unit == "char":
-        recipe, epoch, epochs = replace(_char(model, embedding=embedding), batch_size=32), 3136, 4
+        recipe, steps, every = _char(model, embedding=embedding), 4 * 3136, 1568
     else:
-        recipe, epoch, epochs = _word(model, embedding=embedding), _WORD_EPOCH, 20
+        recipe, steps, every = _word(model, embedding=embedding), 20 * 580, 580
         recipe = replace(recipe, embedding_dropout=0.1, word_dropout=0.3)
-    loop = Training(steps=epochs * epoch, lr=lr, schedule=Cosine(0.05), weight_decay=1e-6, evaluate_every=epoch // 2)
-    return replace(recipe, start=start, training=replace(loop, freeze_norms=freeze_norms, clip_norm=clip_norm))
+    loop = Training(steps=steps, lr=lr, schedule=Cosine(0.05), weight_decay=1e-6, evaluate_every=every)
+    loop = replace(loop, freeze_norms=freeze_norms, clip_norm=clip_norm)
+    return replace(recipe, batch_size=32, start=start, training=loop)
 
 
 _FAST_SIX = Plain(hidden_size=512, layers=6, bound=0.99)

@@ -47,13 +47,13 @@ class Augmentation:
     """Deviation of noise that is added to standardised values."""
     scale: float = 0.0
     """Deviation of a factor, around 1, for each series and channel."""
-    crop: float = 0.0
-    """At most this share is cut off at each end, and the rest stretched to the length of the whole."""
+    speed: float = 0.0
+    """Each series is made faster or slower at random, by a factor of e to at most ± this, and shorter or longer."""
 
     @property
     def any(self) -> bool:
         """Whether there is any."""
-        return bool(self.noise or self.scale or self.crop)
+        return bool(self.noise or self.scale or self.speed)
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,6 @@ class Plan:
     batch_size: int
     weight_decay: float = 0.01
     label_smoothing: float = 0.0
-    freeze_norms: float | None = None
-    """Share of the steps from which on batch norms keep their statistics; see `indrnn.Training`."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     validation: float = 0.0
     """Share of the series that is held back to choose the weights by; 0 for the last weights."""
@@ -141,14 +139,16 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **give
         steps=steps,
         lr=given.get("lr", 4e-3 if raw else 1e-3),
         batch_size=batch_size,
-        augmentation=Augmentation(noise=0.05, scale=0.1, crop=0.05 if raw else 0.0) if augment else Augmentation(),
-        # Batches are of one length each, and their statistics differ by it: what is evaluated must be trained too
-        freeze_norms=0.5 if raw else None,
+        augmentation=_augmentation(raw) if augment else Augmentation(),
         validation=validation,
         evaluate_every=evaluate_every,
         patience=given.get("patience", 8) if validation else None,
         members=given.get("members", 5 if effort == "best" else 1),
     )
+
+
+def _augmentation(raw: bool) -> Augmentation:
+    return Augmentation(scale=0.3, speed=0.15) if raw else Augmentation(noise=0.05, scale=0.1)
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -179,9 +179,10 @@ def _batch_size(shape: Shape) -> int:
 
 
 def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
-    """Some 20 passes over much data, and no fewer than 400 steps over little."""
-    passes = 20 * shape.series / batch_size
-    return int(min(4000, max(400, passes)) / (3 if effort == "quick" else 1))
+    """Some 20 passes over much data, 40 over raw signals, and no fewer than 400 steps over little."""
+    raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
+    passes = (40 if raw else 20) * shape.series / batch_size
+    return int(min(8000 if raw else 4000, max(400, passes)) / (3 if effort == "quick" else 1))
 
 
 def _strides(shape: Shape) -> int:
@@ -203,8 +204,10 @@ def _given_stride(stride: Any, shape: Shape) -> int:
 
 
 def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:
-    width, layers, dropout = given.get("hidden_size", 64), given.get("layers", 2), given.get("dropout", 0.1)
-    both = given.get("bidirectional", not shape.causal)
+    raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
+    width = given.get("hidden_size", 128 if raw else 64)
+    layers = given.get("layers", 4 if raw and core == "indrnn" else 2)
+    dropout, both = given.get("dropout", 0.1), given.get("bidirectional", not (shape.causal or raw))
     # In series that are shorter than the first kernel there is nothing for it to find
     front = given.get("front", shape.mean_length >= 17)
     stride = _strides(shape) if isinstance(front, (bool, np.bool_)) else _given_stride(front, shape)

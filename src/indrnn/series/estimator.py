@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..training import Listener, Result
 from ..training.listeners import progress
 from .collection import Array, Collection, as_array, is_list_of_series
-from .defaults import Plan, Shape, check_effort, is_raw, plan
+from .defaults import Plan, Shape, check_effort, plan
 from .fitting import Fitting
 from .preparation import Preparation, from_first_time
 from .targets import Target
@@ -169,8 +169,7 @@ class Estimator(Parameters):
         target = self._target(y)
         target.encode(y, data.lengths)  # or say now what is wrong with it
         lengths = data.lengths
-        raw = is_raw(float(lengths.mean()), self.per_step)
-        preparation = Preparation.fitted(data.x, self._given("time_channel"), levelled=raw)
+        preparation = Preparation.fitted(data.x, self._given("time_channel"))
         shape = Shape(
             len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), per_step=self.per_step
         )

@@ -20,7 +20,7 @@ from .collection import Array, Collection
 from .defaults import Plan
 from .preparation import Preparation
 from .targets import Target
-from .task import Part, SeriesTask, by_length
+from .task import Part, SeriesTask
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,6 @@ class Fitting:
             weight_decay=plan.weight_decay,
             clip=None,
             clip_norm=1.0,
-            freeze_norms=plan.freeze_norms,
             evaluate_every=plan.evaluate_every,
             patience=plan.patience,
             device=self.device,
@@ -129,7 +128,8 @@ class Fitting:
         gradients and the optimiser's two moments.
         """
         task, model, plan = self.task(), self.model(), self.plan
-        batches = by_length([len(one) for one in task.train.x], plan.batch_size)
+        order = np.random.default_rng(0).permutation(len(task.train.x)).tolist()
+        batches = [order[i : i + plan.batch_size] for i in range(0, len(order), plan.batch_size)]
         steps = [max(len(task.train.x[i]) for i in items) for items in batches]
         common = int(np.argmin(np.abs(np.array(steps) - np.mean(steps))))
         batch = task.take("train", batches[common])

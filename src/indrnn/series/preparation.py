@@ -1,7 +1,4 @@
-"""How series become a network's input: standardised by training statistics, with a mask beside what can be missing.
-
-Raw signals, such as sound, are also brought to one level each, and the level goes in beside them.
-"""
+"""How series become a network's input: standardised by training statistics, with a mask beside what can be missing."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ import torch
 from torch import Tensor
 
 from .collection import Array
-
-_FAINTEST = 1e-3  # level below which a signal is silence, and stays so
 
 
 @dataclass(frozen=True)
@@ -30,18 +25,14 @@ class Preparation:
     """Channels that had missing values in training: each gets a further channel, 1 where the value is there."""
     time_channel: int | None = None
     """A channel of times, which is replaced by the differences to the step before."""
-    levelled: bool = False
-    """Each channel of a series is divided by its own root mean square, whose logarithm is a further channel: how loud a
-    recording is says less than how it sounds. A channel of times is not."""
 
     @classmethod
-    def fitted(cls, series: Sequence[Array], time_channel: int | None = None, *, levelled: bool = False) -> Preparation:
+    def fitted(cls, series: Sequence[Array], time_channel: int | None = None) -> Preparation:
         """Take the statistics of series (channels, time).
 
         Args:
             series: of training.
             time_channel: number of the channel that holds times, if one does; it must not fall within a series.
-            levelled: see the field.
         """
         channels = len(series[0])
         if time_channel is not None:
@@ -68,7 +59,7 @@ class Preparation:
         for one in series:
             missing |= np.isnan(one).any(1)
         masked = tuple(int(i) for i in np.flatnonzero(missing))
-        return cls(tuple(mean.tolist()), tuple(scale.tolist()), masked, time_channel, levelled)
+        return cls(tuple(mean.tolist()), tuple(scale.tolist()), masked, time_channel)
 
     @property
     def channels(self) -> int:
@@ -76,19 +67,13 @@ class Preparation:
         return len(self.mean)
 
     @property
-    def levels(self) -> tuple[int, ...]:
-        """The channels whose level goes in beside them."""
-        return tuple(i for i in range(self.channels) if i != self.time_channel) if self.levelled else ()
-
-    @property
     def input_size(self) -> int:
-        """Features of the network's input: the channels, a mask for each that can be missing, and levels."""
-        return self.channels + len(self.masked) + len(self.levels)
+        """Features of the network's input: the channels, and a mask for each that can be missing."""
+        return self.channels + len(self.masked)
 
     def names(self, channels: Sequence[str]) -> list[str]:
         """The features of the network's input, from the names of the channels."""
-        masks, levels = ((channels[i] for i in each) for each in (self.masked, self.levels))
-        return [*channels, *(f"{name} is there" for name in masks), *(f"level of {name}" for name in levels)]
+        return [*channels, *(f"{channels[i]} is there" for i in self.masked)]
 
     def __call__(self, series: Array) -> Tensor:
         """A series (channels, time) as the network reads it, (time, input_size); missing values are at the mean."""
@@ -96,14 +81,7 @@ class Preparation:
         values = (_with_differences(series, self.time_channel) - mean) / scale
         there = np.isfinite(values)
         values = np.where(there, values, 0.0)
-        parts = [values, there[list(self.masked)]]
-        if self.levelled:
-            some = list(self.levels)
-            count = np.maximum(there[some].sum(1), 1)
-            level = np.sqrt(np.square(values[some]).sum(1) / count).clip(_FAINTEST)
-            values[some] /= level[:, None]
-            parts.append(np.broadcast_to(np.log(level)[:, None], (len(some), values.shape[1])))
-        return torch.from_numpy(np.concatenate(parts).T.astype(np.float32))
+        return torch.from_numpy(np.concatenate([values, there[list(self.masked)]]).T.astype(np.float32))
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -113,7 +91,7 @@ class Preparation:
     def from_plain(cls, plain: dict[str, Any]) -> Preparation:
         """From what `to_plain` gave."""
         mean, scale, masked = (tuple(plain[name]) for name in ("mean", "scale", "masked"))
-        return cls(mean, scale, masked, plain["time_channel"], plain.get("levelled", False))
+        return cls(mean, scale, masked, plain["time_channel"])
 
 
 def from_first_time(series: Array, channel: int, first: float | None = None) -> tuple[Array, float | None]:

@@ -20,8 +20,7 @@ class Stream:
     """One series that grows; each call of `push` gives the answer for the series so far, as `predict_proba` would.
 
     Networks that only read forward (`bidirectional=False`) carry a state, so that a step costs the same however long
-    the series is. A bidirectional one reads the whole series again at each call; so does one for raw signals, which are
-    brought to one level by all that was heard.
+    the series is. A bidirectional one reads the whole series again at each call.
 
     Args:
         estimator: fitted, with one answer for a series or one at every step.
@@ -38,7 +37,7 @@ class Stream:
         """Steps that it has seen."""
         self._runners = [_Runner(model) for model in estimator.models_]
         self._first_time: float | None = None
-        self._last: Array | None = None  # the last step, for differences of time; all of them, for the level
+        self._last: Array | None = None  # the last step, for differences of time
 
     def push(self, x: Any) -> Array:
         """Take one step, (channels,), or several, (channels, time); return the answer so far.
@@ -60,16 +59,11 @@ class Stream:
         values = values.astype(np.float32)
         if np.isinf(values).any():
             raise ValueError("x must be finite, or NaN where a value is missing")
-        if preparation.levelled:
-            self._last = values if self._last is None else np.concatenate([self._last, values], 1)
-            self._runners = [_Runner(model) for model in self.estimator.models_]
-            prepared = preparation(self._last)
-        elif self._last is None:
+        if self._last is None:
             prepared = preparation(values)
         else:  # the step before, for the difference to it
             prepared = preparation(np.concatenate([self._last, values], 1))[1:]
-        if not preparation.levelled:
-            self._last = values[:, -1:]
+        self._last = values[:, -1:]
         self.steps += values.shape[1]
         answer = self.estimator.mean_answer([runner.push(prepared) for runner in self._runners])
         target = self.estimator.target_

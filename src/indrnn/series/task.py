@@ -1,4 +1,4 @@
-"""Series of any length as a task of the training loop: batches by length, weights of series, augmentation."""
+"""Series of any length as a task of the training loop: batches at random, weights of series, augmentation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..layers.padding import without_padding
 from ..training.task import Batch, Measured, Shard, generator, rows_of
 from .defaults import Augmentation
 
 Kind = Literal["classes", "labels", "numbers"]
 """One class of several, several labels at once, or numbers."""
-_POOL = 16  # batches over whose series lengths are sorted
 
 
 @dataclass
@@ -53,7 +53,7 @@ class SeriesTask:
         per_step: whether there is a target at every step.
         batch_size: series in a batch.
         augmentation: of the training series.
-        masks: the last so many features are masks or levels, which are not changed in value.
+        masks: the last so many features are masks, which are not changed in value.
         label_smoothing: share of the target that is spread over all classes.
         class_weights: (classes,), for the loss.
         seed: of order and augmentation.
@@ -80,8 +80,7 @@ class SeriesTask:
         self.class_weights = class_weights
         self.augmentation = augmentation or Augmentation()
         self.metric = "loss" if validation is not None else "training_loss"
-        self.ragged = len({len(one) for one in train.x}) > 1
-        self._order: tuple[int, list[Tensor]] = (-1, [])
+        self._order: tuple[int, Sequence[Tensor]] = (-1, [])
 
     def describe(self) -> dict[str, Any]:
         """What it is: sizes, and a checksum of the series."""
@@ -104,7 +103,7 @@ class SeriesTask:
         batch = collate(self.train, items.tolist(), self.per_step)
         if self.augmentation.any:
             # Of the whole batch, whatever piece of it is asked for: pieces are the same in any division
-            batch.inputs = self._augmented(batch, generator(self.seed, "augmentation", step))
+            self._augment(batch, generator(self.seed, "augmentation", step))
         if len(rows) == len(items):
             return batch
         lengths, weights = (None if each is None else each[rows] for each in (batch.lengths, batch.weights))
@@ -119,33 +118,25 @@ class SeriesTask:
         return collate(part, items, self.per_step)
 
     def _items_of(self, step: int) -> Tensor:
+        # At random, whatever their lengths: statistics of batches of one length each would differ by it
         epoch, at = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
-            source = generator(self.seed, "order", epoch)
-            order = torch.randperm(len(self.train.x), generator=source)
-            order = order[: self.steps_per_epoch * self.batch_size] if len(order) > self.batch_size else order
-            if self.ragged:
-                lengths = torch.tensor([len(one) for one in self.train.x])
-                pools = order.split(_POOL * self.batch_size)
-                batches = [b for pool in pools for b in pool[lengths[pool].argsort()].split(self.batch_size)]
-                batches = [batches[i] for i in torch.randperm(len(batches), generator=source).tolist()]
-            else:
-                batches = list(order.split(self.batch_size))
-            self._order = epoch, batches
+            order = torch.randperm(len(self.train.x), generator=generator(self.seed, "order", epoch))
+            self._order = epoch, order.split(self.batch_size)
         return self._order[1][at]
 
-    def _augmented(self, batch: SeriesBatch, source: torch.Generator) -> Tensor:
+    def _augment(self, batch: SeriesBatch, source: torch.Generator) -> None:
         x, how = batch.inputs, self.augmentation
+        if how.speed and len(x) > 2 and not self.per_step:
+            x, batch.lengths = _at_another_speed(x, batch.lengths, how.speed, source)
         T, B, C = x.shape
         values = C - self.masks
-        if how.crop and T > 2 and not self.per_step:
-            x = _cropped(x, batch.lengths, how.crop, source)
         changed = x[..., :values]
         if how.scale:
             changed = changed * (1 + how.scale * torch.randn(1, B, values, generator=source))
         if how.noise:
             changed = changed + how.noise * torch.randn(T, B, values, generator=source)
-        return torch.cat([changed, x[..., values:]], -1)
+        batch.inputs = without_padding(torch.cat([changed, x[..., values:]], -1), batch.lengths)
 
     def output(self, model: nn.Module, batch: Batch) -> Tensor:
         """The model's answers: (B, outputs), or (T, B, outputs) at every step."""
@@ -229,21 +220,18 @@ def collate(part: Part, items: Sequence[int], per_step: bool = False) -> SeriesB
     return SeriesBatch(inputs, target, len(items), len(items), lengths, weights)
 
 
-def _cropped(x: Tensor, lengths: Tensor | None, share: float, source: torch.Generator) -> Tensor:
-    """A piece of each series (T, B, C), stretched to the length of the whole by linear interpolation."""
+def _at_another_speed(x: Tensor, lengths: Tensor | None, most: float, source: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Each series (T, B, C) stretched by a factor of its own, by linear interpolation; and the new lengths."""
     T, B, C = x.shape
-    last = torch.full((B,), T - 1.0) if lengths is None else (lengths - 1).to(x.dtype)
-    begin, end = torch.rand(2, B, generator=source) * share
-    along = torch.arange(T, dtype=x.dtype).unsqueeze(1) / last.clamp_min(1)
-    at = torch.minimum((begin + (1 - begin - end) * along) * last, last)
-    low = at.floor().long().clamp(0, max(0, T - 2))
+    before = torch.full((B,), T) if lengths is None else lengths
+    factors = (most * (2 * torch.rand(B, generator=source) - 1)).exp()
+    after = (before * factors).round().long().clamp_min(2)
+    along = torch.arange(int(after.max()), dtype=x.dtype).unsqueeze(1) / (after - 1)
+    at = along.clamp_max(1) * (before - 1)
+    low = at.floor().long().clamp(0, T - 2)
     part = (at - low).unsqueeze(-1)
     rows = low.unsqueeze(-1).expand(-1, -1, C)
-    stretched = x.gather(0, rows) * (1 - part) + x.gather(0, rows + 1) * part
-    if lengths is None:
-        return stretched
-    valid = torch.arange(T).unsqueeze(1) < lengths
-    return torch.where(valid.unsqueeze(-1), stretched, 0.0)
+    return x.gather(0, rows) * (1 - part) + x.gather(0, rows + 1) * part, after
 
 
 def _about(part: Part) -> dict[str, Any]:
