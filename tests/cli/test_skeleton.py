@@ -73,6 +73,19 @@ def test_samples_and_confusion_are_drawn(data: Path, call: Call, tmp_path: Path)
     assert_refused(call("analyse", "skeletons", out, "--out", tmp_path / "pictures"), "replace them with --overwrite")
 
 
+def test_labels_keep_their_names_and_a_file_may_move(data: Path, call: Call, tmp_path: Path) -> None:
+    given = arrays()
+    given |= {"action": np.array(["wave", "clap", "nod"])[given["action"] - 1], "xyz": given.pop("frames")}
+    np.savez(data, **given)
+    out = tmp_path / "run"
+    assert_done(call(*TRAIN, "--data", data, "--frames-field", "xyz", "--steps", "4", "--out", out))
+    (tmp_path / "elsewhere").mkdir()
+    data.rename(tmp_path / "elsewhere" / data.name)
+    moved = ["--data-dir", tmp_path / "elsewhere"]
+    assert_done(call("analyse", "skeletons", out, "--out", tmp_path / "drawn", *moved))
+    assert read(tmp_path / "drawn", "confusion.json")["classes"] == ["clap", "nod", "wave"]
+
+
 def test_a_run_of_another_kind_has_no_skeletons(finished: Path, call: Call) -> None:
     assert_refused(call("analyse", "skeletons", finished), "run must be of a skeleton recipe")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -62,6 +63,31 @@ def test_several_bodies_other_names_words_as_labels_and_doubles(tmp_path: Path) 
     assert read.fields["what"].tolist() == ["wave", "clap", "wave"]
 
 
+def test_subjects_may_be_the_labels_and_objects_are_passed_over(tmp_path: Path) -> None:
+    path = saved(tmp_path, notes=np.array([{}, 1, 2], dtype=object))
+    read = read_npz(path, label_field="subject")
+    assert read.label.tolist() == [0, 1, 2]
+    assert read.subject.tolist() == read.fields["subject"].tolist() == [1, 2, 7]
+    assert "notes" not in read.fields
+
+
+def test_damage_within_a_compressed_file_is_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "set.npz"
+    np.savez_compressed(path, **arrays())
+    content = path.read_bytes()
+    said = []
+    for at in range(40, len(content), 25):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
+        with contextlib.suppress(ValueError):
+            read_npz(path)
+            continue
+        with pytest.raises(ValueError, match=re.escape(f"{path}: ")) as refused:
+            read_npz(path)
+        said.append(str(refused.value))
+    assert len(said) > 10
+    assert all(each.startswith(f"{path}: ") for each in said)
+
+
 WRONG: dict[str, tuple[Arrays, str]] = {
     "no frames": ({"frames": None}, "it has no frames; it has lengths, label, subject, view"),
     "no label": ({"label": None}, "it has no label; it has frames, lengths, subject, view"),
@@ -72,7 +98,10 @@ WRONG: dict[str, tuple[Arrays, str]] = {
     "a length of 0": ({"lengths": np.array([3, 0, 4])}, "lengths must be at least 1, got 0 for sequence 1"),
     "a negative length": ({"lengths": np.array([4, -1, 4])}, "lengths must be at least 1, got -1 for sequence 1"),
     "a fraction": ({"lengths": np.array([2.0, 1.0, 4.0])}, "lengths must be (n,) whole numbers, got (3,) in float64"),
-    "labels of other sequences": ({"label": np.array([1, 2])}, "label must be (3,) in int64, got (2,)"),
+    "labels of other sequences": (
+        {"label": np.array([1, 2])},
+        "label must have the shape (3,), as lengths has, got (2,)",
+    ),
     "labels that are numbers": ({"label": np.array([0.5, 1, 2])}, "label must be (n,) whole numbers or words"),
     "two dimensions": ({"frames": np.zeros((7, 15))}, "frames must be numbers of the shape (ΣT, joints, 3)"),
     "coordinates in the plane": ({"frames": np.zeros((7, 5, 2))}, "frames must be numbers of the shape"),
@@ -80,7 +109,10 @@ WRONG: dict[str, tuple[Arrays, str]] = {
     "no sequence": ({"frames": np.zeros((0, 5, 3)), "lengths": np.zeros(0, int)}, "frames must be numbers of the"),
     "nan": ({"frames": np.where(np.arange(7) == 4, np.nan, 0)[:, None, None] + np.zeros((7, 5, 3))}, "frame 1 of sequ"),
     "too large": ({"frames": np.full((7, 5, 3), 1e39)}, "frames must be finite, and frame 0 of sequence 0 is not"),
-    "objects": ({"label": np.array([{}, 1, 2], dtype=object)}, "Object arrays cannot be loaded"),
+    "objects": (
+        {"label": np.array([{}, 1, 2], dtype=object)},
+        "label must be an array of numbers or words: Object arrays cannot be loaded",
+    ),
 }
 
 

@@ -179,6 +179,33 @@ def test_a_second_body_that_is_not_there_stays_zero() -> None:
     assert torch.equal(missing, (x[:, :, 1] == 0).flatten(2).any(-1))
 
 
+@pytest.mark.parametrize("bodies", [1, 2])
+def test_recordings_are_placed_by_the_first_frame_that_the_main_body_is_in(bodies: int) -> None:
+    """Frames before it comes are missing and stay zero; so are those of a recording without it."""
+    source = recordings(bodies=bodies, least=9)
+    frames = source.frames.copy() + np.float32(10)
+    late, never = 3, 5
+    begin, end = (source.starts[late], source.starts[late] + 4), (source.starts[never], source.starts[never + 1])
+    for first, last in (begin, end):
+        frames[first:last, 0] = 0
+    if bodies == 2:
+        frames[::3, 1] = 0
+    moved = replace(source, frames=frames)
+    samples = Samples(9, features=("coordinates", "differences"))
+    task = SkeletonTask(moved, np.arange(41), joints=SMALL, samples=samples, batch_size=41)
+    where = torch.zeros(9, 41, dtype=torch.float64)
+    x = task.inputs(torch.arange(41), where)[..., : bodies * 15].unflatten(-1, (bodies, 5, 3))
+    standing = torch.from_numpy(frames[begin[1], 0, SMALL.centre])
+    at = [int(k * source.lengths[late] / 9) for k in range(9)]
+    for step, frame in enumerate(at):
+        wanted = torch.from_numpy(frames[begin[0] + frame, 0]) - standing
+        assert torch.equal(x[step, late, 0], wanted if frame >= 4 else torch.zeros(5, 3))
+    assert not x[:, never, 0].any()
+    changes = task.inputs(torch.arange(41), where)[..., bodies * 15 :].unflatten(-1, (bodies, 5, 3))
+    assert not changes[: sum(frame < 4 for frame in at), late, 0].any()
+    assert changes[:-1].abs().max() < 14  # none is a body that comes from nowhere
+
+
 def test_frames_may_be_a_memory_map(tmp_path: Path) -> None:
     np.save(tmp_path / "frames.npy", RECORDINGS.frames)
     mapped = np.load(tmp_path / "frames.npy", mmap_mode="r")
@@ -290,6 +317,7 @@ def test_a_share_is_kept_back_by_seed() -> None:
     assert np.array_equal(kept, split_by_subject(RECORDINGS, test=(4,), validation=0.25)[1])
     assert not np.array_equal(kept, split_by_subject(RECORDINGS, test=(4,), validation=0.25, seed=1)[1])
     assert [len(part) for part in split_by_subject(RECORDINGS)] == [41, 0, 0]
+    assert len(split_by_subject(RECORDINGS, validation=0.001)[1]) == 1
 
 
 # ---- bad arguments

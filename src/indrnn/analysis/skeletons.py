@@ -85,5 +85,7 @@ def write_confusion(
     axes.set_xlabel("answer")
     axes.set_ylabel("action")
     figure.colorbar(picture, label="share of the action's recordings")
-    write_atomically(out / "confusion.json", (json.dumps({**about, "counts": counts.tolist()}) + "\n").encode())
+    write_atomically(
+        out / "confusion.json", (json.dumps({**about, "classes": names, "counts": counts.tolist()}) + "\n").encode()
+    )
     save_figure(figure, out / "confusion.png")

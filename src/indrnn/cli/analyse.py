@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from .insight import KINDS
 from .main import UsageError, say
 from .opened import check_free, distinct, open_run
 from .parse import Parser
-from .runs import best_of, recipe_of
+from .runs import best_of, recipe_of, with_data
 
 
 @dataclass
@@ -176,7 +176,9 @@ def _analyse_skeletons(arguments: list[str]) -> int:
     for name in ("samples", "confusion"):
         check_free(options.out, name, options.overwrite)
     model, _ = best_of(options.run, recipe)
-    task = replace(recipe, data_dir=options.data_dir).task()
+    recipe = with_data(recipe, options.data_dir, options.run)
+    assert isinstance(recipe, SkeletonRecipe)
+    task = recipe.task()
     if "test" not in task.data:
         raise UsageError(f"run must have recordings for test, and {options.run} has none")
     RunFolder(options.out).prepare()

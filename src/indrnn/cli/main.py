@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
 def say(text: str) -> None:
     """Print a line; where nobody reads it any more, go on without it."""
     with contextlib.suppress(OSError):
-        print(text, flush=True)
+        print(text.encode("utf-8", "backslashreplace").decode(), flush=True)  # a file's name may be no text
 
 
 def _say(error: object, code: int) -> int:

@@ -25,7 +25,8 @@ class NtuOptions:
     folder: tyro.conf.Positional[list[Path]]
     """Folders of .skeleton files, nested as they like, or .zip archives as published, or folders of these."""
     out: Path
-    """The folder to write: frames.npy, index.csv and prepared.json. The disk needs room for the arrays twice."""
+    """The folder to write: frames.npy, index.csv and prepared.json. The disk needs room for the arrays
+    twice, and once more with --overwrite."""
     strict: bool = False
     """Stop at a broken file."""
     workers: int | None = None

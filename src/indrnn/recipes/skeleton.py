@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from torch import nn
 
 from ..analysis.runs import Page, command_of, mean, time_of
@@ -118,6 +119,10 @@ class SkeletonRecipe:
     """The labels' name in a .npz file."""
     subject_field: str = "subject"
     """The subjects' name in a .npz file."""
+    frames_field: str = "frames"
+    """The frames' name in a .npz file."""
+    lengths_field: str = "lengths"
+    """The lengths' name in a .npz file."""
     test_subjects: tuple[int, ...] = ()
     """Subjects whose recordings are for test."""
     validation_subjects: tuple[int, ...] = ()
@@ -174,6 +179,9 @@ class SkeletonRecipe:
         known = _SETS[self.protocol].actions if self.protocol in _SETS else ()
         if len(known) == count:
             return [f"{number} {name}" for number, name in enumerate(known, 1)]
+        labels = self.recordings().fields.get(self.label_field) if self.protocol == "own" else None
+        if labels is not None:
+            return [each if isinstance(each, str) else f"action {each}" for each in np.unique(labels).tolist()]
         return [f"action {number}" for number in range(1, count + 1)]
 
     @property
@@ -190,11 +198,14 @@ class SkeletonRecipe:
             if not path.exists():
                 how = "made by `indrnn prepare ntu`" if self._ntu else "not downloaded"
                 raise FileNotFoundError(
-                    f"data: {_TITLES[self.protocol]} is not at {path}, and is {how}; give its place with --data, or "
-                    "the folder it is in with --data-dir or INDRNN_DATA"
+                    f"data: {_TITLES[self.protocol]} is not at {path}, and is {how}; name the folder it is in "
+                    "with --data-dir or INDRNN_DATA, or its place with --data of `indrnn train`"
                 )
+        elif not path.exists() and self.data_dir is not None and (self.data_dir / path.name).exists():
+            path = self.data_dir / path.name  # it has moved
         changed = path.stat().st_mtime_ns if path.exists() else 0
-        return _read(path, self.label_field, self.subject_field, changed)
+        names = (self.frames_field, self.lengths_field, self.label_field, self.subject_field)
+        return _read(path, names, changed)
 
     def _sizes(self) -> tuple[Joints, int, int]:
         """The joints, bodies and classes."""
@@ -249,7 +260,7 @@ class SkeletonRecipe:
 
     def draw(self, run: RunFolder, model: nn.Module) -> None:
         """The accuracy over training."""
-        validates = self._ntu or self.validation or self.validation_subjects
+        validates = self.validation or self.validation_subjects
         draw_run(run, "accuracy" if validates else "training_accuracy", higher_is_better=True)
 
 
@@ -258,13 +269,14 @@ def _say(text: str) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _read(path: Path, label_field: str, subject_field: str, changed: int) -> Recordings:
+def _read(path: Path, names: tuple[str, str, str, str], changed: int) -> Recordings:
     """Read a set once for its sizes and its content, as long as it is as it was."""
     from ..tasks.recordings import read_npz, read_prepared
 
     if path.is_dir():
         return read_prepared(path)
-    return read_npz(path, label_field=label_field, subject_field=subject_field)
+    fields = ("frames_field", "lengths_field", "label_field", "subject_field")
+    return read_npz(path, **dict(zip(fields, names, strict=True)))
 
 
 # ---- the paper's tables

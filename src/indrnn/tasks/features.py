@@ -67,13 +67,13 @@ def names_of(features: tuple[Feature, ...], joints: Joints, bodies: int) -> list
 
 def check_features(features: tuple[str, ...], joints: Joints) -> None:
     """Raise for features that these joints do not have."""
-    for feature, needed in (("distances", joints.lines), ("bones", joints.bones)):
+    for feature, needed in (("distances", joints.distances), ("bones", joints.bones)):
         if feature in features and not needed:
             what = "lines" if feature == "distances" else "bones"
             raise ValueError(f"features: {feature} need the {what} of the joints; give a file of them (--joints)")
 
 
-def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...]) -> Tensor:
+def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...], shown: Tensor | None = None) -> Tensor:
     """The features of samples, beside each other.
 
     Args:
@@ -86,44 +86,46 @@ def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...]) -> Ten
             velocities, the differences times T: of the size of the coordinates, and the same whatever T is;
             bones, from each bone's first joint to its second;
             distances, of joints to lines between joints.
+        shown: (B, J), bool: which joints are where they are, and not at the origin; None for all.
 
     Returns:
         (T, B, features).
     """
-    return torch.cat([_MAKE[feature](x, joints).flatten(2) for feature in features], dim=-1)
+    here = present(x)  # before joints are hidden, all of them perhaps
+    x = x if shown is None else x * shown[:, None, :, None]
+    return torch.cat([_MAKE[feature](x, joints, here).flatten(2) for feature in features], dim=-1)
 
 
-def _coordinates(x: Tensor, joints: Joints) -> Tensor:
+def _coordinates(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
     return x
 
 
-def _relative(x: Tensor, joints: Joints) -> Tensor:
+def _relative(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
     return x - x[..., joints.centre : joints.centre + 1, :]
 
 
-def _differences(x: Tensor, joints: Joints) -> Tensor:
+def _differences(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
     moved = torch.zeros_like(x)
     torch.sub(x[1:], x[:-1], out=moved[:-1])
-    if x.shape[2] > 1:
-        here = present(x)
+    if x.shape[3] > 1:  # a single joint may well be at the origin
         moved[:-1] *= here[1:] & here[:-1]
     return moved
 
 
-def _velocities(x: Tensor, joints: Joints) -> Tensor:
-    return _differences(x, joints) * len(x)
+def _velocities(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
+    return _differences(x, joints, here) * len(x)
 
 
-def _bones(x: Tensor, joints: Joints) -> Tensor:
+def _bones(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
     first, second = torch.tensor(joints.bones).unbind(1)
     return x[..., second, :] - x[..., first, :]
 
 
-def _distances(x: Tensor, joints: Joints) -> Tensor:
+def _distances(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
     """|(p − a) × d| for a line through a along d, |d| = 1: linear in (p, 1), so one small product for each body."""
     first, second = torch.tensor(joints.lines).unbind(1)
     line, joint = torch.tensor(joints.distances).unbind(1)
-    each = _relative(x, joints).flatten(0, 2)  # (T B M, J, 3): the numbers below are then no larger than a body
+    each = _relative(x, joints, here).flatten(0, 2)  # (T B M, J, 3): the numbers below are then no larger than a body
     a = each[:, first]  # (T B M, lines, 3)
     d = F.normalize(each[:, second] - a, dim=-1)
     dx, dy, dz = d.unbind(-1)
@@ -160,13 +162,13 @@ def present(x: Tensor) -> Tensor:
 
 
 def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) -> Tensor:
-    """Samples relative to where the main body stood in a recording's first frame, turned where a matrix is given.
+    """Samples relative to where the main body stood in its first frame, turned where a matrix is given.
 
     A body that is not there stays zero.
 
     Args:
         x: (T, B, M, J, 3).
-        first: (B, J, 3), the main body in the first frame.
+        first: (B, J, 3), the main body in the first frame that it is in.
         joints: what the J joints are.
         turn: (B, 3, 3), each point p becomes turn p.
     """
@@ -174,7 +176,7 @@ def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) 
     if turn is not None:
         steps, batch = x.shape[:2]
         moved = torch.matmul(moved.view(steps, batch, -1, 3), turn.transpose(1, 2)).view(x.shape)
-    return moved if x.shape[2] == 1 else moved.mul_(present(x))
+    return moved.mul_(present(x))
 
 
 def aligned(first: Tensor, joints: Joints) -> Tensor:

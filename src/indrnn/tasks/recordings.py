@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,14 +105,23 @@ def read_npz(
     """
     try:
         arrays = _arrays(path, (frames_field, lengths_field, label_field, subject_field))
-        frames = _frames(frames_field, arrays.pop(frames_field))
-        lengths = _whole(lengths_field, arrays.pop(lengths_field))
-        subject = _whole(subject_field, arrays.pop(subject_field))
+        frames = _frames(frames_field, arrays[frames_field])
+        lengths = _whole(lengths_field, arrays[lengths_field])
+        subject = _whole(subject_field, arrays[subject_field])
         label = arrays[label_field]
-        if label.ndim != 1 or label.dtype.kind not in "iuUS":
+        if label.dtype.kind not in "iuUS":
             raise ValueError(f"{label_field} must be (n,) whole numbers or words, got {label.shape} in {label.dtype}")
+        for name in (label_field, subject_field):
+            if arrays[name].shape != lengths.shape:
+                raise ValueError(
+                    f"{name} must have the shape {lengths.shape}, as {lengths_field} has, got {arrays[name].shape}"
+                )
         numbered = np.unique(label, return_inverse=True)[1].astype(np.int64)
-        fields = {name: array for name, array in arrays.items() if array.shape == lengths.shape}
+        fields = {
+            name: array
+            for name, array in arrays.items()
+            if array.shape == lengths.shape and name not in {frames_field, lengths_field, subject_field} - {label_field}
+        }
         read = Recordings(frames, lengths, numbered, subject, fields)
         broken = ~np.isfinite(frames).all((1, 2, 3))
         if broken.any():
@@ -137,9 +147,21 @@ def _arrays(path: Path, needed: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             if lacking:
                 has = f"it has {', '.join(file)}" if len(file) else "it is empty"
                 raise ValueError(f"it has no {lacking[0]}; {has}")
-            return {name: file[name] for name in file}
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
+            found = {name: _array(file, name, name in needed) for name in file}
+            return {name: array for name, array in found.items() if array is not None}
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
         raise ValueError(f"it cannot be read as .npz: {error}") from None
+
+
+def _array(file: Any, name: str, needed: bool) -> NDArray[Any] | None:
+    """An array of a file; None for one of Python objects that is not needed."""
+    try:
+        found: NDArray[Any] = file[name]
+    except ValueError as error:
+        if needed:
+            raise ValueError(f"{name} must be an array of numbers or words: {error}") from None
+        return None
+    return found
 
 
 def _frames(name: str, array: NDArray[Any]) -> NDArray[np.float32]:

@@ -47,10 +47,10 @@ class Samples:
     longest: int | None = None
     """See `shortest`."""
     features: tuple[Feature, ...] = ("coordinates",)
-    """coordinates; differences from frame to frame; velocities, which are these times the number of frames; bones as
-    vectors; distances of joints to lines between joints."""
+    """coordinates; relative, from the body's centre in each frame; differences from frame to frame; velocities, which
+    are these times the number of frames; bones as vectors; distances of joints to lines between joints."""
     align: bool = False
-    """Turn each recording so that its main body stands upright in the first frame and faces the camera."""
+    """Turn each recording so that its main body stands upright in its first frame and faces the camera."""
     resize: bool = False
     """Bring bodies to one size, by the mean length of the main body's bones in the first frame."""
     turn: float = 0.0
@@ -213,7 +213,6 @@ class SkeletonTask(TensorTask):
         items: Tensor,
         where: Tensor,
         turns: Tensor | None = None,
-        shown: Tensor | None = None,
         swing: Tensor | None = None,
     ) -> Tensor:
         """Samples of recordings, placed and turned.
@@ -222,7 +221,6 @@ class SkeletonTask(TensorTask):
             items: numbers of recordings, (B,).
             where: in each part of a recording, (T, B); see `sample_frames`.
             turns: (B, 3, 3), applied to each sample.
-            shown: (B, joints), bool: which joints are where they are, and not at the origin; None for all.
             swing: (B,), what movement about the mean pose is multiplied with; None for 1.
 
         Returns:
@@ -231,7 +229,7 @@ class SkeletonTask(TensorTask):
         starts = self._starts[items]
         frames, joints = self.recordings.frames, self.joints
         x = _rows(frames, starts + sample_frames(self._lengths[items], where))
-        first = _rows(frames[:, 0], starts)
+        first = _first_seen(frames[:, 0], starts, self._lengths[items])
         if self.samples.align:
             rotation = aligned(first, joints)
             turns = rotation if turns is None else turns @ rotation
@@ -239,12 +237,11 @@ class SkeletonTask(TensorTask):
             factor = sized(first, joints)
             turns = factor * torch.eye(3) if turns is None else turns * factor
         x = place(x, first, joints, turns)
-        x = x if swing is None else swung(x, swing)
-        return x if shown is None else x * shown[:, None, :, None]
+        return x if swing is None else swung(x, swing)
 
-    def inputs(self, items: Tensor, where: Tensor, **changes: Tensor | None) -> Tensor:
-        """The same as features, as a network reads them: (T, B, features)."""
-        return features_of(self.bodies(items, where, **changes), self.joints, self.samples.features)
+    def inputs(self, items: Tensor, where: Tensor, *, shown: Tensor | None = None, **changes: Tensor | None) -> Tensor:
+        """The same as features, as a network reads them, (T, B, features); for `shown`, see `features_of`."""
+        return features_of(self.bodies(items, where, **changes), self.joints, self.samples.features, shown)
 
     def log_probabilities(self, model: nn.Module, split: str, number: int, draws: int) -> tuple[Tensor, Tensor]:
         """The mean over so many draws of a batch's log-probabilities, (B, classes), and its labels.
@@ -276,6 +273,25 @@ class SkeletonTask(TensorTask):
             yield {f"{prefix}loss": F.nll_loss(mean, target), f"{prefix}accuracy": right}, len(target)
 
 
+def _first_seen(frames: np.ndarray[Any, Any], starts: Tensor, lengths: Tensor) -> Tensor:
+    """The main body of recordings in the first of their frames that it is in, (B, J, 3); zero where it is in none.
+
+    Args:
+        frames: (ΣT, J, 3), of the main body.
+        starts: (B,), the first frame of each recording.
+        lengths: (B,), how many it has.
+    """
+    first = _rows(frames, starts)
+    missing = ~first.flatten(1).any(1)
+    for step in range(1, int(lengths.max())):
+        missing &= step < lengths
+        if not missing.any():
+            break
+        first[missing] = _rows(frames, (starts + step)[missing])
+        missing &= ~first.flatten(1).any(1)
+    return first
+
+
 def _rows(frames: np.ndarray[Any, Any], rows: Tensor) -> Tensor:
     """Rows of an array that may be a memory map, as float32."""
     return torch.from_numpy(np.asarray(frames)[rows.numpy()]).float()
@@ -303,7 +319,7 @@ def split_by_subject(
     kept = np.flatnonzero(np.isin(recordings.subject, subjects))
     if not isinstance(validation, tuple):
         order = torch.randperm(len(rest), generator=generator(seed, "split")).numpy()
-        count = round(validation * len(rest))
+        count = max(1, round(validation * len(rest))) if validation else 0
         kept, rest = np.sort(rest[order[:count]]), np.sort(rest[order[count:]])
     if not len(rest):
         raise ValueError("test_subjects and validation_subjects must leave recordings to train on, and leave none")

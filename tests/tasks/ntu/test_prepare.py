@@ -210,6 +210,71 @@ def test_damage_in_an_archive_is_named_and_left_out(folder: Path, tmp_path: Path
     assert sorted(done.broken) == [f"{path}:{info.filename}", str(path.with_name("torn.zip"))]
 
 
+def test_a_damaged_archive_is_one_error(tmp_path: Path) -> None:
+    path = archived(tmp_path / "all.zip", NAMES)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"PK\x01\x02", b"\x00K\x01\x02"))
+    with pytest.raises(ValueError, match=r"all\.zip: it cannot be read as an archive"):
+        prepare([path], tmp_path / "out", workers=1)
+
+
+def test_names_from_other_systems_and_links(tmp_path: Path) -> None:
+    first, second, third = NAMES[:3]
+    with zipfile.ZipFile(tmp_path / "windows.zip", "w") as archive:
+        info = zipfile.ZipInfo("placeholder")
+        info.filename = f"skeletons\\{first}.skeleton"
+        archive.writestr(info, CONTENTS[first])
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / f"{second}.SKELETON").write_bytes(CONTENTS[second])
+    folder = tmp_path / "ntu"
+    folder.mkdir()
+    (folder / f"{third}.skeleton").write_bytes(CONTENTS[third])
+    (folder / "link").symlink_to(tmp_path / "far")
+    (folder / "round").symlink_to(folder)
+    done = prepare([tmp_path / "windows.zip", folder], tmp_path / "out", workers=1)
+    assert (done.samples, done.broken) == (3, {})
+
+
+def test_a_file_that_the_disk_does_not_give_is_read_the_next_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, read = tmp_path / "out", Path.read_bytes
+
+    def fails(path: Path) -> bytes:
+        if path.stem == NAMES[2]:
+            raise OSError(5, "Input/output error")
+        return read(path)
+
+    with monkeypatch.context() as unplugged:
+        unplugged.setattr(Path, "read_bytes", fails)
+        done = prepare([folder], out, workers=1)
+        assert (done.samples, list(done.broken.values())) == (4, ["it cannot be read: Input/output error"])
+    assert len(read_prepared(out)) == 4
+    done = prepare([folder], out, workers=1)
+    assert (done.samples, done.broken, done.new) == (5, {}, True)
+    prepare([folder], tmp_path / "whole", workers=1)
+    assert content_of(out) == content_of(tmp_path / "whole")
+
+
+def test_a_failed_overwrite_leaves_what_was_there(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare([folder], out, workers=1)
+    before = {name: (out / name).read_bytes() for name in FILES}
+    (folder / "S003C001P001R001A001.skeleton").write_bytes(b"")
+    with pytest.raises(ValueError, match="it breaks off"):
+        prepare([folder], out, workers=1, strict=True, overwrite=True)
+    assert {name: (out / name).read_bytes() for name in FILES} == before
+    assert len(read_prepared(out)) == 5
+    assert prepare([folder], out, workers=1, overwrite=True).samples == 5
+
+
+def test_what_is_wrong_now_is_named_though_all_is_prepared(folder: Path, tmp_path: Path) -> None:
+    prepare([folder], tmp_path / "out", workers=1)
+    (folder / "S001.skeleton").write_bytes(b"")
+    done = prepare([folder], tmp_path / "out", workers=1)
+    assert (done.new, list(done.broken)) == (False, [str(folder / "S001.skeleton")])
+
+
 def test_nothing_that_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "ntu").mkdir()
     with pytest.raises(ValueError, match=r"there is no \.skeleton file in"):
@@ -246,7 +311,7 @@ def test_a_finished_folder_is_kept_and_replaced_when_told(folder: Path, tmp_path
         prepare([folder], out, workers=1)
     assert content_of(out) == before
     assert prepare([folder], out, workers=1, overwrite=True).samples == 6
-    (out / "prepared.json").write_text('{"format": 0}')
+    (out / "prepared.json").write_text('{"format": 1, "files": {}}')
     with pytest.raises(ValueError, match="is damaged, or prepared by another version; --overwrite"):
         prepare([folder], out, workers=1)
     assert prepare([folder], out, workers=1, overwrite=True).samples == 6

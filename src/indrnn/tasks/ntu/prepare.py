@@ -28,7 +28,7 @@ from ..files import progress
 from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST
 from .bodies import SLOTS, arrange
 from .parser import JOINTS, parse
-from .sources import Sample, close_archives, find
+from .sources import Sample, UnreadError, close_archives, find
 from .splits import missing, parts_of
 
 PARTS = ".parts"
@@ -68,7 +68,7 @@ def prepare(
     """Read `.skeleton` files and write the arrays that `read_prepared` reads.
 
     What is done is kept in parts, so that a call after a stop goes on where the last was, and ends with the same bytes.
-    The disk needs room for the arrays twice.
+    The disk needs room for the arrays twice, and once more for those that are replaced.
 
     Args:
         places: folders and `.zip` files, see `sources.find`. Samples in the lists of missing skeletons are left out.
@@ -97,13 +97,12 @@ def prepare(
         _remove_temporary(out)
         if (out / MANIFEST).exists() and not overwrite:
             finished = _finished(out)
-            if finished.get("sources") != _digest(kept):
+            if finished["sources"] not in (_digest(kept), _unread(kept)):
                 raise ValueError(f"out: {out} is prepared from other files; --overwrite replaces it")
-            _check_strict(strict, finished["broken"])
-            _clear_parts(out)
-            return _result(finished, new=False)
-        for name in (MANIFEST, FRAMES, INDEX):  # the first says that the others are there
-            (out / name).unlink(missing_ok=True)
+            if finished["sources"] == _digest(kept):
+                _check_strict(strict, finished["broken"])
+                _clear_parts(out)
+                return _result(finished | {"broken": broken | finished["broken"]}, new=False)
         (out / PARTS).mkdir(exist_ok=True)
         parts = [_Part(out, i // PART_SAMPLES, kept[i : i + PART_SAMPLES]) for i in range(0, len(kept), PART_SAMPLES)]
         try:
@@ -118,10 +117,13 @@ def prepare(
             _clear_parts(out)
             path, word = next(iter(broken.items()))
             raise ValueError(f"none of {len(broken)} files can be read; {path}: {word}")
+        (out / MANIFEST).unlink(missing_ok=True)  # it says that the others are there
         manifest = _write(out, parts, rows) | {"left_out": len(samples) - len(kept), "broken": broken}
-        manifest["sources"] = _digest(kept)
+        all_read = not any(each["unread"] for each in made)
+        manifest["sources"] = _digest(kept) if all_read else _unread(kept)
         write_atomically(out / MANIFEST, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
-        _clear_parts(out)
+        if all_read:
+            _clear_parts(out)
         return _result(manifest)
 
 
@@ -139,6 +141,11 @@ def _digest(samples: list[Sample]) -> str:
     """Of what the arrays are made from, wherever it is."""
     facts = [RULES, *([sample.name, [(each.size, each.version) for each in sample.sources]] for sample in samples)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _unread(samples: list[Sample]) -> str:
+    """In place of `_digest`, where the disk failed at some file: the next call goes on with these."""
+    return f"unread {_digest(samples)}"
 
 
 # ---- the folder
@@ -163,7 +170,8 @@ def _finished(out: Path) -> dict[str, Any]:
     """What an earlier call has finished."""
     try:
         manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-        sound = manifest["format"] == FORMAT and all((out / name).is_file() for name in manifest["files"])
+        sound = manifest["format"] == FORMAT and all((out / name).is_file() for name in (FRAMES, INDEX))
+        sound = sound and {"sources", "samples", "frames", "left_out", "broken", "files"} <= manifest.keys()
     except (OSError, ValueError, KeyError, TypeError):
         sound = False
     if not sound:
@@ -207,17 +215,19 @@ class _Part:
 
     def is_done(self) -> bool:
         with contextlib.suppress(OSError, ValueError, KeyError):
-            return bool(self.read()["bytes"] == self.path(".frames").stat().st_size)
+            about = self.read()
+            return bool(not about["unread"] and about["bytes"] == self.path(".frames").stat().st_size)
         return False
 
     def make(self) -> dict[str, str]:
         """Read its files and write it; returns what is broken."""
-        rows, frames, broken = [], [], {}
+        rows, frames, broken, unread = [], [], {}, False
         for sample in self.samples:
             try:
                 sequence = arrange(parse(sample.read()))
             except ValueError as error:
                 broken[str(sample.sources[0])] = str(error)
+                unread |= isinstance(error, UnreadError)
                 continue
             parts = parts_of(sample.name)
             assert parts is not None
@@ -227,7 +237,7 @@ class _Part:
             frames.append(sequence.frames)
         content = b"".join(each.astype("<f4", copy=False).tobytes() for each in frames)
         write_atomically(self.path(".frames"), content)
-        about = {"rows": rows, "broken": broken, "bytes": len(content)}
+        about = {"rows": rows, "broken": broken, "unread": unread, "bytes": len(content)}
         write_atomically(self.path(".json"), json.dumps(about).encode())
         return broken
 
@@ -248,7 +258,8 @@ def _make(parts: list[_Part], strict: bool, workers: int | None) -> None:
                 advance(part.size)
             return
         with _pool(count) as pool:
-            futures: dict[Future[dict[str, str]], _Part] = {pool.submit(part.make): part for part in left}
+            with _interrupts_later():
+                futures: dict[Future[dict[str, str]], _Part] = {pool.submit(part.make): part for part in left}
             for future in as_completed(futures):
                 _check_strict(strict, future.result())
                 advance(futures[future].size)
@@ -270,6 +281,19 @@ def _pool(workers: int) -> Iterator[Executor]:
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back, also from processes that are started within, which would say so from amid their imports."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker() -> None:

@@ -18,6 +18,10 @@ MOST_BYTES = 1 << 28
 _ZIP_TROUBLES = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
 
 
+class UnreadError(ValueError):
+    """The disk or the system did not give a file's content; it may do so another time."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A file, or a member of an archive."""
@@ -38,7 +42,7 @@ class Source:
         try:
             return self.path.read_bytes() if self.member is None else _archive(self.path).read(self.member)
         except OSError as error:
-            raise ValueError(f"it cannot be read: {error.strerror or error}") from None
+            raise UnreadError(f"it cannot be read: {error.strerror or error}") from None
         except _ZIP_TROUBLES as error:
             raise ValueError(f"it cannot be read from the archive: {error}") from None
 
@@ -93,7 +97,7 @@ def find(places: Iterable[Path]) -> tuple[list[Sample], dict[str, str]]:
     wrong: dict[str, str] = {}
     for place in places:
         for source in _sources(place, wrong):
-            name = Path(source.member or source.path).name.removesuffix(SUFFIX)
+            name = _name_of(source.member or source.path.name)[: -len(SUFFIX)]
             if parts_of(name) is None:
                 wrong[str(source)] = f"it must be named as S001C001P001R001A001{SUFFIX}"
             else:
@@ -110,14 +114,22 @@ def _sources(place: Path, wrong: dict[str, str]) -> Iterator[Source]:
     if not place.is_dir():
         if not zipfile.is_zipfile(place):
             raise ValueError(f"{place} must be a folder of {SUFFIX} files or a .zip of them")
-        yield from _members(place.resolve())
+        try:
+            yield from _members(place.resolve())
+        except (OSError, *_ZIP_TROUBLES) as error:
+            raise ValueError(f"{place}: it cannot be read as an archive: {error}") from None
         return
-    for folder, _, names in os.walk(place.resolve(), onerror=_refuse):
+    seen = set()
+    for folder, folders, names in os.walk(place.resolve(), onerror=_refuse, followlinks=True):
+        if (here := os.path.realpath(folder)) in seen:  # by a link
+            folders.clear()
+            continue
+        seen.add(here)
         for name in names:
             path = Path(folder, name)
             if name.startswith("."):  # of the system, as ._S001...
                 continue
-            if name.endswith(SUFFIX):
+            if name.lower().endswith(SUFFIX):
                 try:
                     about = path.stat()
                 except OSError as error:
@@ -135,9 +147,14 @@ def _refuse(error: OSError) -> None:
     raise ValueError(f"cannot look into {error.filename}: {error.strerror or error}")
 
 
+def _name_of(member: str) -> str:
+    """Without the folders; some programs divide these by backslashes."""
+    return member.replace("\\", "/").rpartition("/")[2]
+
+
 def _members(path: Path) -> Iterator[Source]:
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
-            name = info.filename.rpartition("/")[2]
-            if name.endswith(SUFFIX) and not name.startswith("."):
+            name = _name_of(info.filename)
+            if name.lower().endswith(SUFFIX) and not name.startswith("."):
                 yield Source(path, info.filename, info.file_size, info.CRC)
