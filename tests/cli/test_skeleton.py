@@ -86,6 +86,14 @@ def test_labels_keep_their_names_and_a_file_may_move(data: Path, call: Call, tmp
     assert read(tmp_path / "drawn", "confusion.json")["classes"] == ["clap", "nod", "wave"]
 
 
+def test_joints_whose_order_is_assumed_are_told(call: Call, tmp_path: Path) -> None:
+    for count in (20, 6):
+        np.savez(tmp_path / "set.npz", **arrays(joints=count))
+        done = call(*TRAIN, "--data", tmp_path / "set.npz", "--steps", "1", "--out", tmp_path / f"{count}")
+        assert done.code == 0
+        assert ("20 joints are taken to be in the order of UTD-MHAD" in done.err) == (count == 20)
+
+
 def test_a_run_of_another_kind_has_no_skeletons(finished: Path, call: Call) -> None:
     assert_refused(call("analyse", "skeletons", finished), "run must be of a skeleton recipe")
 

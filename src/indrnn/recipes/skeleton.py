@@ -226,6 +226,9 @@ class SkeletonRecipe:
         """The data, read and checked."""
         recordings = self.recordings()
         joints, bodies, classes = self._sizes()
+        if self.protocol == "own" and self.joints is None and joints.bones:
+            known = "NTU RGB+D" if joints.count == 25 else "UTD-MHAD"
+            _say(f"{joints.count} joints are taken to be in the order of {known}; --joints names a file of others")
         if self._ntu:
             from ..tasks.ntu.splits import ntu_split
 

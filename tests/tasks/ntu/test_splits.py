@@ -97,6 +97,11 @@ GRID = [
 ]
 
 
+def test_a_share_for_validation_that_leaves_nothing_to_train_with() -> None:
+    with pytest.raises(ValueError, match=r"validation must leave samples to train with, and 0\.999 of \d+ leaves none"):
+        ntu_split(recordings_of(GRID), "60-cs", validation=0.999)
+
+
 def test_ntu_120_by_subject_and_by_setup() -> None:
     of = recordings_of(GRID)
     train, validation, test = ntu_split(of, "120-cs")

@@ -118,6 +118,8 @@ def ntu_split(
         say(f"{protocol} is not complete: {lacking:,} of {_SAMPLES[chosen.actions]:,} samples lack")
     order = torch.randperm(len(train), generator=generator(seed, "split")).numpy()
     kept = max(1, round(validation * len(train))) if validation else 0
+    if kept == len(train):
+        raise ValueError(f"validation must leave samples to train with, and {validation} of {len(train):,} leaves none")
     return Split(np.sort(train[order[kept:]]), np.sort(train[order[:kept]]), test)
 
 
