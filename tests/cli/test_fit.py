@@ -284,6 +284,64 @@ def test_columns_of_the_split_are_no_values_later(split: list[str], call: Call, 
     assert_done(call("evaluate", tmp_path / "run", path))
 
 
+def test_columns_of_a_wide_table_are_known_by_their_names(call: Call, tmp_path: Path) -> None:
+    """Whatever else a later file has, in whatever order; and numbers are names where they were so in training."""
+    x, y = slopes(20, 5)
+
+    def write(name: str, columns: dict[str, Any]) -> Path:
+        with (tmp_path / name).open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+        return tmp_path / name
+
+    steps = {str(t): x[:, 0, t].tolist() for t in range(5)}
+    path = write("train.csv", {**steps, "label": y})
+    assert_done(call("fit", path, "--target", "label", *SMALL, "--out", tmp_path / "run"))
+    others = {
+        "plain.csv": steps,
+        "extra.csv": {"pid": range(1000, 1020), **steps},
+        "reversed.csv": dict(reversed(steps.items())),
+        "unknown.csv": {**steps, "label": [""] * 20},
+    }
+    found = []
+    for name, columns in others.items():
+        assert_done(call("predict", tmp_path / "run", write(name, columns), "--out", tmp_path / f"p-{name}"))
+        found.append((tmp_path / f"p-{name}").read_text())
+    assert len(found[0].splitlines()) == 21
+    assert len(set(found)) == 1
+    short = write("short.csv", {name: values for name, values in steps.items() if name != "3"})
+    assert_refused(call("predict", tmp_path / "run", short, "--out", tmp_path / "p.csv"), "has no '3'")
+
+
+def test_names_that_are_numbers_from_0_on_are_names(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "w.csv"
+    path.write_text("0,1,2,3\n" + "0.5,1.5,2.5,7\n0.5,0.5,2.5,8\n" * 4)
+    for options, count in (([], 8), (["--header", "False"], 9)):
+        said = assert_done(call("fit", path, "--target", "3", *options, "--task", "regress", "--dry-run"))
+        assert f"{count} series" in said.out
+
+
+def test_a_table_of_another_encoding(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "latin.csv"
+    path.write_bytes("a,b,größe\n1,2,x\n".encode("latin-1"))
+    assert_refused(call("fit", path, "--target", "größe"), "must be UTF-8; save it as that")
+
+
+def test_a_run_in_the_place_of_data(call: Call, fitted: Path) -> None:
+    assert_refused(call("fit", fitted / "run", "--resume"), "is a run; put it first: indrnn fit --resume")
+    assert_refused(call("evaluate", fitted / "none", fitted / "data.csv"), "holds no config.json")
+
+
+def test_runs_of_other_data_are_other_rows(call: Call, fitted: Path, tmp_path: Path) -> None:
+    write_long(tmp_path / "other.csv")
+    other = tmp_path / "other"
+    assert_done(call("fit", tmp_path / "other.csv", *LONG, *SMALL, "--seed", "1", "--out", other))
+    said = assert_done(call("report", fitted / "run", other, "--out", tmp_path / "results"))
+    assert len(said.out.strip().splitlines()) >= 4
+    assert "n = 2" not in said.out
+
+
 def test_a_table_in_long_form_is_so_later(call: Call, tmp_path: Path) -> None:
     """Each series of the second file has one step, so that by itself it would be taken for the wide form."""
     draw = np.random.default_rng(0)

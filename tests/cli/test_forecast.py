@@ -45,6 +45,14 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_what_was_trained_on_is_no_test(call: Call, tmp_path: Path) -> None:
+    path, out = write_sales(tmp_path / "sales.csv"), tmp_path / "run"
+    assert_done(call("fit", path, *MONTHLY, *SMALL, "--out", out))
+    assert "this is no test" in assert_done(call("evaluate", out, path)).out
+    longer = write_sales(tmp_path / "longer.csv", 66)
+    assert "this is no test" not in assert_done(call("evaluate", out, longer)).out
+
+
 def test_a_forecast_from_a_table(call: Call, tmp_path: Path) -> None:
     path, out = write_sales(tmp_path / "sales.csv"), tmp_path / "run"
     said = assert_done(call("fit", path, *MONTHLY, *SMALL, "--out", out))

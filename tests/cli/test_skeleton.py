@@ -86,6 +86,20 @@ def test_labels_keep_their_names_and_a_file_may_move(data: Path, call: Call, tmp
     assert read(tmp_path / "drawn", "confusion.json")["classes"] == ["clap", "nod", "wave"]
 
 
+def test_a_run_with_relative_paths_is_gone_on_with_from_anywhere(
+    data: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "j.json").write_text('{"count": 6}')
+    monkeypatch.chdir(tmp_path)
+    assert_done(call(*TRAIN, "--data", data.name, "--joints", "j.json", "--steps", "4", "--out", "run"))
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    assert_done(call("evaluate", "../run"))
+    for name in (data.name, "j.json"):
+        (tmp_path / name).rename(tmp_path / "away" / name)
+    assert_done(call("evaluate", "../run", "--data-dir", "."))
+
+
 def test_joints_whose_order_is_assumed_are_told(call: Call, tmp_path: Path) -> None:
     for count in (20, 6):
         np.savez(tmp_path / "set.npz", **arrays(joints=count))

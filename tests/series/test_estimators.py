@@ -307,6 +307,15 @@ def test_a_task_is_known_by_every_number_of_its_series() -> None:
     assert known == changed
 
 
+def test_an_explanation_does_not_depend_on_the_clock() -> None:
+    draw = np.random.default_rng(0)
+    times = np.cumsum(draw.uniform(0.1, 2, size=(12, 1, 20)), 2)
+    X = np.concatenate([times, draw.normal(size=(12, 1, 20))], 1)
+    model = IndRNNClassifier(time_channel=0, **QUICK).fit(X, [0, 1] * 6)
+    later = X[0] + [[1.7e9], [0.0]]
+    np.testing.assert_allclose(model.explain(later).contributions, model.explain(X[0]).contributions, atol=1e-5)
+
+
 def test_one_group_is_not_divided(problem: Problem) -> None:
     X, y = problem
     ones = np.ones(len(X))

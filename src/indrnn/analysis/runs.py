@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -48,7 +49,7 @@ def _own_row(runs: list[Run]) -> list[object]:
     first = runs[0]
     best = mean([run["best"][1] for run in runs], "{:.4g}")
     tests = [run["test"] for run in runs]
-    names = tests[0] if all(tests) else []
+    names = [name for name in tests[0] if all(name in each for each in tests)] if all(tests) else []
     test = ", ".join(f"{name} {mean([each[name] for each in tests], '{:.4g}')}" for name in names)
     return [first["name"], steps_of(first), time_of(first), f"{first['metric']} {best}", test, command_of(first)]
 
@@ -73,7 +74,9 @@ def kind(run: Path) -> str:
     """The type of a run's recipe; "own" for one without."""
     folder = RunFolder(run)
     if not folder.config.exists():
-        raise FileNotFoundError(f"runs must be folders of runs, and {run} holds no config.json")
+        members = sorted(run.glob("member-*"))
+        hint = f" but the networks of an ensemble; take {run}/member-*" if members else ""
+        raise FileNotFoundError(f"runs must be folders of runs, and {run} holds no config.json{hint}")
     return str(folder.read_json(folder.config).get("options", {}).get("type", "own"))
 
 
@@ -112,7 +115,19 @@ def summary(path: Path, page: Page) -> Run:
         "curve": thinned(curve),
         "config": config,  # for the page to look at
     }
+    if page.name == "own":
+        common["asked"] = _asked(config)
     return {name: value for name, value in page.summary(common).items() if name != "config"}
+
+
+def _asked(config: Run) -> str:
+    """A checksum of what a run without a recipe was asked for, but for its seed and the series drawn by it."""
+    task, fit, estimator = (dict(config.get(name) or {}) for name in ("task", "fit", "estimator"))
+    for content, names in ((task, ("seed", "train", "validation")), (fit, ("seed",)), (estimator, ("random_state",))):
+        for name in names:
+            content.pop(name, None)
+    text = json.dumps([task, fit, estimator, config["training"]], sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def thinned(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -177,7 +192,8 @@ def table_of(page: Page, runs: list[Run]) -> str:
     """A table of runs in Markdown; those that differ by their seeds alone are one row."""
     groups: dict[str, list[Run]] = {}
     for run in sorted(runs, key=page.order):
-        key = [page.order(run) if page.name != "own" else None, run["recipe"], run["planned_steps"], run["schedule"]]
+        of_page = page.order(run) if page.name != "own" else run.get("asked")
+        key = [of_page, run["recipe"], run["planned_steps"], run["schedule"]]
         groups.setdefault(json.dumps(key), []).append(run)
     rows = []
     for group in groups.values():

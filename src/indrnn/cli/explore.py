@@ -17,6 +17,7 @@ from ..recipes.adding import AddingRecipe
 from ..recipes.pixels import PixelsRecipe
 from ..recipes.skeleton import SkeletonRecipe
 from ..tokeniser import Tokeniser
+from ..training.folder import RunFolder
 from .main import UsageError, say
 from .opened import Fitted, Opened, open_run
 from .parse import Parser
@@ -83,9 +84,11 @@ def _samples_of(opened: Opened, model: torch.nn.Module, data_dir: Path | None) -
     if isinstance(recipe, AddingRecipe):
         return explorer.adding(recipe.length, recipe.seed)
     if isinstance(model, LanguageModel):
-        tokeniser = getattr(model, "tokeniser", None)
+        tokeniser, path = model.tokeniser, RunFolder(opened.run).tokeniser
+        if not isinstance(tokeniser, Tokeniser) and path.exists():  # of a run that is not finished
+            tokeniser = Tokeniser.from_json(path.read_text(encoding="utf-8"))
         if not isinstance(tokeniser, Tokeniser):
-            raise UsageError("explore: the run has no tokeniser.json, which is written when it is finished")
+            raise UsageError(f"explore: {opened.run} holds no {path.name}")
         return explorer.text(tokeniser, recipe.length)  # type: ignore[attr-defined]
     if not isinstance(recipe, SkeletonRecipe):
         raise UsageError(f"explore: runs of {type(recipe).__name__} are not supported")

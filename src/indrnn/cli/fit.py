@@ -146,6 +146,8 @@ def fit(arguments: list[str]) -> int:
         raise UsageError("fit needs DATA: a .npz, .ts, .csv or .parquet file, or a folder of WAV files by class")
     else:
         options = FIT(arguments)
+        if options.resume and homes(options.data):
+            raise UsageError(f"resume: {options.data} is a run; put it first: indrnn fit --resume {options.data} ...")
     return fit_for(options).run()
 
 
@@ -291,7 +293,8 @@ class Fit:
         estimator.n_features_in_ = len(self.data.channels)
         save_estimator(estimator, out)
         self._measure(estimator, out)
-        say(f"saved in {out}; indrnn predict {out} DATA gives answers, indrnn.load({str(out)!r}) the model")
+        use = f"indrnn predict {shlex.quote(str(out))} DATA gives answers"
+        say(f"saved in {out}; {use}, indrnn.load({str(out)!r}) the model")
         return 0
 
     def _measure(self, estimator: Any, out: Path) -> None:

@@ -82,7 +82,8 @@ class Forecast:
             return 128 + (last.stopped_by or 0)
         content = {"run": out.resolve().name, "data": options.data.name, "split": "the last steps were held back"}
         write_scores(out, {**content, "train": len(fitting.data), "test": _numbers(estimator.errors_)})
-        say(f"saved in {out}; indrnn predict {out} DATA gives the next steps, indrnn.load({str(out)!r}) the forecaster")
+        use = f"indrnn predict {shlex.quote(str(out))} DATA gives the next steps"
+        say(f"saved in {out}; {use}, indrnn.load({str(out)!r}) the forecaster")
         return 0
 
 
@@ -96,7 +97,10 @@ def _numbers(errors: dict[str, float]) -> dict[str, Any]:
 def score(estimator: Any, data: Collection) -> tuple[list[str], dict[str, Any]]:
     """Forecast the last steps of each series from those before: lines for the screen, and numbers for a file."""
     errors = estimator.measure(data)
-    lines = [f"mean absolute error of the last {estimator.horizon} steps, forecast from those before them:"]
+    lines = []
+    if all(estimator.is_known(one) for one in data.x):
+        lines.append("these steps were trained on, so this is no test")
+    lines += [f"mean absolute error of the last {estimator.horizon} steps, forecast from those before them:"]
     lines += [f"  {name:22s}  {errors[key]:.5g}" for key, name in NAMES.items()]
     lines.append(f"intervals of {estimator.coverage:.0%}: {errors['covered']:.1%} of the values lie within")
     return lines, {**_numbers(errors), "series": len(data)}

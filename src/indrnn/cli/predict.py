@@ -169,7 +169,9 @@ def evaluate_fitted(
 
         again = Fit(resumed(ResumeOptions(run)))
         if again.test is None:
-            raise UsageError(f"{run} kept no series for test; name a file of them: indrnn evaluate {run} DATA")
+            raise UsageError(
+                f"{run} kept no series for test; name a file of them: indrnn evaluate {shlex.quote(str(run))} DATA"
+            )
         _check_unchanged(run, again)
         scored = score(estimator, again.test, again.train)
         told = f"{len(again.test):,} test series of {again.options.data.name}"

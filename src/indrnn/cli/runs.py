@@ -72,9 +72,9 @@ def evaluate(arguments: list[str]) -> int:
     _check_dynamic(options)
     if _is_fitted(options.run):
         return _evaluate_fitted(options, arguments)
+    recorded, recipe = recipe_of(options.run)
     if options.data is not None or options.resample:
         raise UsageError(f"DATA and resample are for runs of `indrnn fit`, and {options.run} is of a recipe")
-    recorded, recipe = recipe_of(options.run)
     recipe = with_data(recipe, options.data_dir, options.run)
     about = {"recipe": recorded["recipe"], "command": shlex.join(["indrnn", "evaluate", *arguments])}
     if options.dynamic:

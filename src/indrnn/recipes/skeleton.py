@@ -152,8 +152,9 @@ class SkeletonRecipe:
 
     def __post_init__(self) -> None:
         for name in ("data", "joints", "data_dir"):
-            if isinstance(getattr(self, name), str):  # of config.json
-                object.__setattr__(self, name, Path(getattr(self, name)))
+            if getattr(self, name) is not None:  # text of config.json; a run may be gone on with from elsewhere
+                path = Path(getattr(self, name))
+                object.__setattr__(self, name, path if name == "data_dir" else path.absolute())
         for name in ("test_subjects", "validation_subjects"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.protocol not in _TITLES:
@@ -201,11 +202,16 @@ class SkeletonRecipe:
                     f"data: {_TITLES[self.protocol]} is not at {path}, and is {how}; name the folder it is in "
                     "with --data-dir or INDRNN_DATA, or its place with --data of `indrnn train`"
                 )
-        elif not path.exists() and self.data_dir is not None and (self.data_dir / path.name).exists():
-            path = self.data_dir / path.name  # it has moved
+        path = self._found(path)
         changed = path.stat().st_mtime_ns if path.exists() else 0
         names = (self.frames_field, self.lengths_field, self.label_field, self.subject_field)
         return _read(path, names, changed)
+
+    def _found(self, path: Path) -> Path:
+        """Where a file is now: in the data folder, where it has moved."""
+        if not path.exists() and self.data_dir is not None and (self.data_dir / path.name).exists():
+            return self.data_dir / path.name
+        return path
 
     def _sizes(self) -> tuple[Joints, int, int]:
         """The joints, bodies and classes."""
@@ -213,7 +219,8 @@ class SkeletonRecipe:
         if known is None:
             read = self.recordings()
             known = _Set("", read.frames.shape[2], read.frames.shape[1], int(read.label.max()) + 1)
-        return joints_of(known.joints, self.joints), known.bodies, known.classes
+        joints = None if self.joints is None else self._found(self.joints)
+        return joints_of(known.joints, joints), known.bodies, known.classes
 
     def model_config(self) -> Head:
         """The model."""

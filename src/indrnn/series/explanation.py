@@ -51,7 +51,7 @@ def explain(estimator: Estimator, x: Any, target: Any = None, most: int = 20) ->
     values = as_array(x)
     if values.ndim not in (1, 2):
         raise ValueError(f"x must be one series, (channels, time) or (time,), got the shape {values.shape}")
-    data = estimator._checked(Collection.from_arrays(values[None] if values.ndim == 2 else values[None, None]))
+    data = estimator._checked(values[None] if values.ndim == 2 else values[None, None])
     inputs = estimator.preparation_(data.x[0]).unsqueeze(1)  # (T, 1, features)
     learnt = estimator.target_
     output = _number_of(estimator, data, target)

@@ -258,6 +258,10 @@ class IndRNNForecaster(Estimator):
         covered = float(((low <= actual) & (actual <= high)).mean())
         return {**self._errors(pasts, actual, found), "covered": covered}
 
+    def is_known(self, series: Array) -> bool:
+        """Whether all steps of a series (channels, time) were in `fit`."""
+        return end_of(self._known, np.asarray(series, dtype=np.float64)) == int(series.shape[1])
+
     def report(self) -> str:
         """The errors on held-back steps in a line."""
         e = self.errors_

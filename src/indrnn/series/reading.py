@@ -43,6 +43,8 @@ class Reading:
     """Tables: columns that are neither values nor any of these."""
     layout: Literal["auto", "long", "wide"] = "auto"
     """Of tables: long has a row for each step, wide has one for each series; auto takes long with id or time."""
+    header: bool | None = None
+    """Tables: whether the first line of a CSV names the columns; found out if it is not said."""
     per_step: bool = False
     """Tables in long form: there is a target at every step."""
     time_differences: bool = False
@@ -89,7 +91,7 @@ USED: dict[str, tuple[str, ...]] = {
     ".ts": (),
     "table": (
         *("target", "id", "time", "features", "group", "test_where", "ignore"),
-        *("layout", "per_step", "time_differences"),
+        *("layout", "header", "per_step", "time_differences"),
     ),
     "a folder": ("group", "rate", "resample", "mono"),
 }
@@ -121,6 +123,10 @@ class Found:
     """Samples in a second, of WAV files."""
     layout: Literal["auto", "long", "wide"] = "auto"
     """Which form a table was read in."""
+    header: bool | None = None
+    """Whether its first line named the columns."""
+    columns: tuple[str, ...] = ()
+    """Of a table in wide form with one channel: the columns of its steps, where they are named."""
 
     def called(self, number: int) -> str:
         """A series, for a message."""

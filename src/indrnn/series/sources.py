@@ -39,7 +39,7 @@ class Read:
 
     collection: Collection
     reading: Reading
-    """With what follows from this file: the rate of the sounds, the form of the table."""
+    """With what follows from this file: the rate of the sounds, the form and the columns of the table."""
     test: Path | None = None
     """The file of the test split."""
 
@@ -49,7 +49,10 @@ def read_with(
 ) -> Read:
     """Read a file with its options; see `read`. `alone`: no test file is looked for beside it."""
     found = [_found(path, reading, target_needed=target_needed)]
-    reading = replace(reading, rate=found[0].rate, layout=found[0].layout)
+    first = found[0]
+    reading = replace(reading, rate=first.rate, layout=first.layout, header=first.header)
+    if first.columns:
+        reading = replace(reading, features=first.columns)  # by name in other files too
     beside = None if alone else _beside(path)
     if test is not None:
         beside = Path(test)

@@ -44,6 +44,7 @@ class _Table:
         self.path = path
         self.pandas = need("pandas", f"{path.name}, a table,")
         self.parquet = path.suffix.lower() in (".parquet", ".pq")
+        self.header = True
         self.frame = self._parquet() if self.parquet else self._csv(reading)
         self.columns = [str(name) for name in self.frame.columns]
         self.frame.columns = self.columns
@@ -59,7 +60,7 @@ class _Table:
             raise ValueError(
                 f"target: name the column of the labels (--target). {path} has {', '.join(self.columns[:20])}"
             )
-        if self.target is not None and (target_needed or self.target in self.columns):
+        if self.target is not None and target_needed:
             pick(self.target, "target", self.columns, path)
         else:
             self.target = None
@@ -86,6 +87,9 @@ class _Table:
             sign = max("\t;,", key=first.count) if self.path.suffix.lower() != ".tsv" else "\t"
             found = [cell.strip() for cell in first.split(sign)]
             headless = any(map(_is_number, found)) and all(_is_number(cell) or cell in _MISSING for cell in found)
+            headless = headless and found != [str(i) for i in range(len(found))]  # names that pandas gives
+            if reading.header is not None:
+                headless = not reading.header
             text = [name for name in (reading.target, reading.id, reading.group) if name is not None]
             cells = [cell.strip() for cell in next(csv.reader([first], delimiter=sign), [])]
             names = [str(i) for i in range(len(cells))] if headless else cells
@@ -111,10 +115,13 @@ class _Table:
             raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series") from None
         except self.pandas.errors.ParserWarning:
             raise ValueError(f"{self.path} cannot be read as a table: a row has more cells than the first") from None
-        except (self.pandas.errors.ParserError, UnicodeError) as error:
+        except UnicodeError as error:
+            raise ValueError(f"{self.path} must be UTF-8; save it as that: {error}") from None
+        except self.pandas.errors.ParserError as error:
             raise ValueError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from None
         frame.columns = [str(name).strip() for name in frame.columns]
         self.first_line, self.columns_of_file = (1 if headless else 2), len(frame.columns)
+        self.header = not headless
         missing = (frame.isna() | (frame == "")).all(axis=1).to_numpy()
         return frame[~self._blank(missing)] if missing.any() else frame
 
@@ -212,7 +219,8 @@ def _wide(table: _Table, reading: Reading) -> Found:
     y = None if table.target is None else table.texts(table.target, "target")
     names = _names(table, reading)
     fields = {name: table.texts(name, "group, test_where") for name in table.described}
-    return Found(table.path, x, y, tuple(columns), names, fields, layout="wide")
+    steps = tuple(columns["0"]) if table.header and list(columns) == ["0"] else ()
+    return Found(table.path, x, y, tuple(columns), names, fields, layout="wide", header=table.header, columns=steps)
 
 
 def _names(table: _Table, reading: Reading) -> tuple[str, ...] | None:
@@ -275,7 +283,7 @@ def _long(table: _Table, reading: Reading) -> Found:
     fields = {
         name: _constant(table, name, "group, test_where", order, starts, ends, called) for name in table.described
     }
-    return Found(path, x, y, tuple(names), called, fields, layout="long")
+    return Found(path, x, y, tuple(names), called, fields, layout="long", header=table.header)
 
 
 def _times(table: _Table, name: str) -> Array:
