@@ -76,5 +76,6 @@ def test_answers_over_time() -> None:
     assert [row["seconds"] for row in rows] == pytest.approx([0.1, 0.2, 0.3])
     assert [row["going on"] for row in rows] == pytest.approx([2 / 3, 1 / 3, 0])
     assert [row["right"] for row in rows] == pytest.approx([2 / 3, 1 / 3, 2 / 3])
+    assert [row["settled"] for row in rows] == pytest.approx([2 / 3, 2 / 3, 1])
     assert [row["decided"] for row in rows] == pytest.approx([2 / 3, 1, 1])
     assert [row["right of decided"] for row in rows] == pytest.approx([1, 2 / 3, 2 / 3])
