@@ -258,8 +258,7 @@ def _make(parts: list[_Part], strict: bool, workers: int | None) -> None:
                 advance(part.size)
             return
         with _pool(count) as pool:
-            with _interrupts_later():
-                futures: dict[Future[dict[str, str]], _Part] = {pool.submit(part.make): part for part in left}
+            futures: dict[Future[dict[str, str]], _Part] = {pool.submit(part.make): part for part in left}
             for future in as_completed(futures):
                 _check_strict(strict, future.result())
                 advance(futures[future].size)
@@ -281,19 +280,6 @@ def _pool(workers: int) -> Iterator[Executor]:
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back, also from processes that are started within, which would say so from amid their imports."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker() -> None:
