@@ -93,6 +93,15 @@ def test_series_at_another_speed_have_the_same_course() -> None:
     assert changed > 6
 
 
+def test_masks_stay_masks_at_another_speed() -> None:
+    mask = (torch.arange(40) % 3 > 0).float()
+    part = Part([torch.stack([mask, mask], 1)] * 4, [torch.tensor(0)] * 4)
+    task = SeriesTask(part, kind="classes", batch_size=4, augmentation=Augmentation(speed=0.2), masks=1, seed=0)
+    inputs = task.batch(0, Shard()).inputs
+    assert inputs[..., 0].unique().numel() > 2
+    assert inputs[..., 1].unique().tolist() == [0.0, 1.0]
+
+
 def test_split_is_by_class_and_keeps_groups_whole() -> None:
     y = np.repeat([0, 1, 2], [50, 20, 1])
     kept, held = split(71, 0.2, y, None, seed=0)

@@ -174,7 +174,7 @@ class Estimator(Parameters):
             len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), per_step=self.per_step
         )
         chosen = {name: self._given(name) for name in _PLANNED}
-        if data.groups is not None and len(np.unique(data.groups)) == 1:  # which is never divided
+        if data.groups is not None and _count(data.groups) == 1:  # which is never divided
             if chosen["validation"]:
                 raise ValueError(
                     f"groups must have at least two values to hold one of them back, got one; validation="
@@ -382,6 +382,15 @@ def _weights(sample_weight: Any, count: int) -> Array | None:
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
         raise ValueError("sample_weight must hold finite numbers of at least 0, and not all sample weights may be zero")
     return weights
+
+
+def _count(groups: Array) -> int:
+    """How many groups there are."""
+    try:
+        return len(np.unique(groups))
+    except TypeError:
+        kinds = " and ".join(sorted({type(each).__name__ for each in groups}))
+        raise ValueError(f"groups must be of one kind, such as all numbers or all words, got {kinds}") from None
 
 
 def _is_flat(X: Any) -> bool:

@@ -129,6 +129,7 @@ class SeriesTask:
         x, how = batch.inputs, self.augmentation
         if how.speed and len(x) > 2 and not self.per_step:
             x, batch.lengths = _at_another_speed(x, batch.lengths, how.speed, source)
+            x[..., x.shape[-1] - self.masks :].round_()  # there or not, and nothing between
         T, B, C = x.shape
         values = C - self.masks
         changed = x[..., :values]
