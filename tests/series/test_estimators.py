@@ -324,7 +324,7 @@ def test_one_group_is_not_divided(problem: Problem) -> None:
     fitting = IndRNNClassifier(**QUICK).fitting(X * 10, np.tile(y, 10), groups=np.ones(480))
     assert len(fitting.split()[1]) == 0
     assert "no series held back" in fitting.plan.describe()
-    with pytest.raises(ValueError, match="groups must be of one kind, .* got int and str"):
+    with pytest.raises(ValueError, match=r"groups must be of one kind, .* got int and str"):
         IndRNNClassifier(**QUICK).fitting(X, y, groups=np.array([1, "a"] * 24, dtype=object))
     with pytest.raises(ValueError, match=r"groups must have the shape \(48,\)"):
         IndRNNClassifier(**QUICK).fitting(X, y, groups=np.stack([ones, ones], 1))
