@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -403,15 +404,61 @@ def test_parts_are_made_anew_when_their_files_change(
     assert sorted(content_of(out)) == FILES
 
 
-@pytest.mark.slow
-def test_processes_end_with_the_one_that_started_them(folder: Path, tmp_path: Path) -> None:
-    """Killed while processes are at work: none of them stays, and the next call ends with the same bytes."""
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """400 samples, so that there are parts for several processes."""
     many = tmp_path / "many"
     many.mkdir()
     for k in range(400):
-        (many / f"S001C001P{k % 100 + 1:03}R00{k // 100 % 2 + 1}A{k // 200 + 1:03}.skeleton").write_bytes(
-            CONTENTS[NAMES[4]]
-        )
+        name = f"S001C001P{k % 100 + 1:03}R00{k // 100 % 2 + 1}A{k // 200 + 1:03}.skeleton"
+        (many / name).write_bytes(CONTENTS[NAMES[4]])
+    return many
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("after", [0.05, 0.7, None])
+def test_ctrl_c_ends_all_processes_in_a_line(after: float | None, times: int, many: Path, tmp_path: Path) -> None:
+    """As a terminal sends it, to all of them: while they start, and (None) while they are at work."""
+    out, word = tmp_path / "out", f"INDRNN_TEST_CTRL_C={tmp_path}"
+    command = [sys.executable, "-c", INTERRUPTED, str(many), str(out)]
+    environment = {**os.environ, **dict([word.split("=", 1)])}
+    with subprocess.Popen(
+        command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as started:
+        while len(_with_environment(word)) < 3 and started.poll() is None:
+            time.sleep(0.001)
+        if after is None:
+            while not list((out / ".parts").glob("*.json")) and started.poll() is None:
+                time.sleep(0.001)
+        time.sleep(after or 0)
+        for _ in range(times):
+            time.sleep(0.01)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGINT)
+        said, _ = started.communicate(timeout=120)
+    assert said == "indrnn: interrupted\n"
+    assert started.returncode in (130, -signal.SIGINT)  # the latter from a signal in the interpreter's last moment
+    assert _with_environment(word) == []
+    prepare([many], out, workers=2)
+    prepare([many], tmp_path / "whole", workers=1)
+    assert content_of(out) == content_of(tmp_path / "whole")
+
+
+INTERRUPTED = """
+import signal, sys
+from indrnn.cli.main import main
+from indrnn.tasks.ntu import prepare as module
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it
+    module.PART_SAMPLES = 2
+    sys.exit(main(["prepare", "ntu", sys.argv[1], "--workers", "2", "--out", sys.argv[2]]))
+"""
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_one_that_started_them(many: Path, tmp_path: Path) -> None:
+    """Killed while processes are at work: none of them stays, and the next call ends with the same bytes."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "indrnn", "prepare", "ntu", str(many), "--workers", "2", "--out"]
     started = subprocess.Popen([*command, str(out)], env={**os.environ, "INDRNN_TEST_ENDS": str(out)})

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
@@ -258,7 +259,8 @@ def _make(parts: list[_Part], strict: bool, workers: int | None) -> None:
                 advance(part.size)
             return
         with _pool(count) as pool:
-            futures: dict[Future[dict[str, str]], _Part] = {pool.submit(part.make): part for part in left}
+            with _on_interrupt(signal.SIG_IGN):  # for milliseconds: what is started in them ignores it from the first
+                futures: dict[Future[dict[str, str]], _Part] = {pool.submit(part.make): part for part in left}
             for future in as_completed(futures):
                 _check_strict(strict, future.result())
                 advance(futures[future].size)
@@ -270,26 +272,54 @@ def _cores() -> int:
 
 @contextlib.contextmanager
 def _pool(workers: int) -> Iterator[Executor]:
+    """Processes that Ctrl-C ends at once, without a word of theirs: `KeyboardInterrupt` when they are gone."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    end, alive = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(end,))
+    interrupted = False
+
+    def stop(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        alive.close()
+
     try:
-        yield pool
+        with _on_interrupt(stop):
+            try:
+                yield pool
+            finally:
+                pool.shutdown(cancel_futures=True)
     except BrokenProcessPool:
-        raise OSError(
-            "a process was killed, for want of memory perhaps; call again to go on, with fewer --workers"
-        ) from None
+        if not interrupted:
+            raise OSError(
+                "a process was killed, for want of memory perhaps; call again to go on, with fewer --workers"
+            ) from None
     finally:
-        pool.shutdown(cancel_futures=True)
+        alive.close()
+        end.close()
+    if interrupted:
+        raise KeyboardInterrupt
 
 
-def _start_worker() -> None:
-    """Leave Ctrl-C to the process that started this one, and end with it, however it ends."""
+@contextlib.contextmanager
+def _on_interrupt(handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # has no say in it
+        yield
+        return
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _start_worker(end: Connection) -> None:
+    """Leave Ctrl-C to the process that started this one, and end with it or when it says so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
 
     def follow() -> None:
-        parent.join()
+        with contextlib.suppress(EOFError, OSError):
+            end.recv()  # nothing comes: the other side is closed, or gone
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
