@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from indrnn.series.choices import SPOKEN, folds, measured, table, training_split
+from indrnn.series.experiments import classification_table
 from indrnn.series.spoken import over_time, speakers_page
 
 
@@ -79,3 +80,11 @@ def test_answers_over_time() -> None:
     assert [row["settled"] for row in rows] == pytest.approx([2 / 3, 2 / 3, 1])
     assert [row["decided"] for row in rows] == pytest.approx([2 / 3, 1, 1])
     assert [row["right of decided"] for row in rows] == pytest.approx([1, 2 / 3, 2 / 3])
+
+
+def test_a_page_of_classification_has_deviations_of_several_seeds_alone() -> None:
+    about = {"set": "GunPoint", "fit_seconds": 2.0, "predict_seconds": 0.5}
+    runs = [{"method": "indrnn", "accuracy": accuracy, **about} for accuracy in (90.0, 92.0)]
+    page = classification_table([*runs, {"method": "best", "accuracy": 93.0, **about}])
+    assert "| GunPoint | 91.0 ± 1.0 (2) | 93.0 (1) |" in page
+    assert "| GunPoint | 2.0 / 0.50 | 2.0 / 0.50 |" in page

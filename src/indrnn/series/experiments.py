@@ -111,7 +111,7 @@ def classification_table(runs: list[dict[str, Any]]) -> str:
         cells = []
         for method in methods:
             values = of(method, name, "accuracy")
-            cells.append(f"{np.mean(values):.1f} ± {np.std(values):.1f} ({len(values)})" if values else "–")
+            cells.append(f"{_over_seeds(values)} ({len(values)})" if values else "–")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     cells = []
     for method in methods:
@@ -127,6 +127,11 @@ def classification_table(runs: list[dict[str, Any]]) -> str:
             cells.append(f"{np.median(fit):.1f} / {np.median(predict):.2f}" if fit else "–")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _over_seeds(values: list[float]) -> str:
+    """Mean and deviation; one number has none."""
+    return f"{np.mean(values):.1f}" + (f" ± {np.std(values):.1f}" if len(values) > 1 else "")
 
 
 def airline(out: Path, seeds: int) -> None:
@@ -165,7 +170,7 @@ def airline(out: Path, seeds: int) -> None:
         "machine": machine(),
     }
     (out / "airline.json").write_text(json.dumps(content, indent=1) + "\n")
-    table = [f"| {name} | {np.mean(each):.1f} ± {np.std(each):.1f} |" for name, each in rows.items()]
+    table = [f"| {name} | {_over_seeds(each)} |" for name, each in rows.items()]
     page = [
         "# Airline: rolling forecasts",
         "",
