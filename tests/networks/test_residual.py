@@ -16,10 +16,10 @@ from tests.networks.networks import NORMS, Composition, M, assert_composed, live
 pytestmark = pytest.mark.usefixtures("_one_thread")
 
 
-@pytest.mark.parametrize(("operations", "gated"), [(2, False), (3, False), (2, True)])
+@pytest.mark.parametrize("operations", [2, 3])
 @pytest.mark.parametrize("norm", NORMS)
-def test_equals_composition(norm: str, operations: int, gated: bool) -> None:
-    network = ResidualIndRNN(M, 9, 2, **NORMS[norm], operations=operations, gated=gated, dtype=torch.float64)
+def test_equals_composition(norm: str, operations: int) -> None:
+    network = ResidualIndRNN(M, 9, 2, **NORMS[norm], operations=operations, dtype=torch.float64)
 
     def compose(layers: Composition, x: Tensor) -> Tensor:
         x = layers.weight(x)
@@ -27,8 +27,6 @@ def test_equals_composition(norm: str, operations: int, gated: bool) -> None:
             residual = x
             for _ in range(operations):
                 residual = layers.weight(layers.recurrent(residual))
-            if gated:
-                residual = residual[..., :9] / (1 + torch.exp(-residual[..., 9:]))
             x = x + residual
         return layers.recurrent(x)
 
@@ -43,14 +41,6 @@ def test_depth(blocks: int, layers: int) -> None:
     assert sum(isinstance(module, torch.nn.Linear) for module in network.modules()) == layers
     assert network.extra_repr() == f"recurrent_layers={layers}, blocks={blocks} of 2"
     assert network.extra_repr() in repr(network)
-
-
-def test_gates_double_the_last_weight_of_a_block() -> None:
-    network = ResidualIndRNN(M, 4, 2, gated=True, bidirectional=True)
-    for block in network.blocks:
-        assert block.weight.weight.shape == (16, 8)  # type: ignore[union-attr]
-    assert network.extra_repr() == "recurrent_layers=5, blocks=2 of 2, gated"
-    assert network.config.build()(torch.randn(5, 3, M))[0].shape == (5, 3, 8)
 
 
 def test_depth_of_three_operations() -> None:

@@ -172,9 +172,6 @@ class Residual(NetworkConfig):
     _: KW_ONLY
     operations: int = 2
     """Recurrent layers in each block."""
-    gated: bool = False
-    """The last Weight of each block is twice as wide, and one half of what it gives is multiplied with the sigmoid of
-    the other. Not in the paper; for short runs on text (docs/language.md)."""
     last_transition: int | None = None
     """Neurons of one more layer after the last block's, as 600 after 2000 in the paper's word model; None for none."""
     dropout: float = 0.0

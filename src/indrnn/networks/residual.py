@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import Residual
@@ -19,7 +18,6 @@ class ResidualBlock(nn.Module):
     """x + F(x), F of `operations` times recurrence → norm → dropout → Weight (pre-activation).
 
     The units are `unit1`, `unit2`, ...; each but the first has the Weight before it inside, and `weight` is the last.
-    With `gated`, `weight` gives a and b beside each other, and a ⊙ sigmoid(b) is added to x.
 
     Args:
         size: neurons.
@@ -38,11 +36,11 @@ class ResidualBlock(nn.Module):
     ) -> None:
         super().__init__()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.operations, self.gated = config.operations, config.gated
+        self.operations = config.operations
         for i in range(config.operations):
             unit = RecurrentUnit(size if i else None, size, config, config.dropout, **factory)
             self.add_module(f"unit{i + 1}", unit)
-        self.weight = Weight(size, 2 * size if config.gated else size, std=config.weight_std, **factory)
+        self.weight = Weight(size, size, std=config.weight_std, **factory)
 
     def forward(
         self, x: Tensor, state: Sequence[Tensor | None] | None = None, **steps: Tensor | None
@@ -52,8 +50,7 @@ class ResidualBlock(nn.Module):
         for i in range(self.operations):
             y, h = getattr(self, f"unit{i + 1}")(y, None if state is None else state[i], **steps)
             leaving.append(h)
-        y = self.weight(y)
-        return x + (F.glu(y) if self.gated else y), tuple(leaving)
+        return x + self.weight(y), tuple(leaving)
 
 
 class ResidualIndRNN(Network):
@@ -104,5 +101,4 @@ class ResidualIndRNN(Network):
 
     def extra_repr(self) -> str:
         """How the depth is counted."""
-        gated = ", gated" if self.config.gated else ""
-        return f"{super().extra_repr()}, blocks={self.config.blocks} of {self.config.operations}{gated}"
+        return f"{super().extra_repr()}, blocks={self.config.blocks} of {self.config.operations}"

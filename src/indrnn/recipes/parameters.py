@@ -64,7 +64,6 @@ PARAMETERS: dict[str, int] = {
     "ptb-char-6-fast": 1_420_594,
     "ptb-char-res-fast": 1_684_786,
     "ptb-char-dense-fast": 1_695_594,
-    "ptb-char-gated-fast": 1_650_898,
     "ptb-char-lstm-fast": 1_344_818,
     "ptb-char-gru-fast": 1_350_450,
     "ptb-word-res12": 48_500_400,

@@ -31,7 +31,6 @@ NETWORKS: dict[str, AnyNetwork] = {
     "plain": Plain(INPUTS, 7, 3),
     "two weights": Plain(INPUTS, 5, 2, weights_per_block=2),
     "residual": Residual(INPUTS, 6, 2, last_transition=5),
-    "gated": Residual(INPUTS, 5, 2, gated=True),
     "dense": Dense(INPUTS, 3, (2, 1)),
     "dense without a first layer": Dense(INPUTS, 2, (1, 2), first_layer=False, last_transition=4),
 }

@@ -5,7 +5,6 @@
 //   unit       [Weight →] [norm →] h_t = σ(x_t + b + u h_{t−1}) [→ norm]
 //   linear     W x + b
 //   relu       max(x, 0)
-//   glu        the first half of x times the sigmoid of the second
 //   residual   x + body(x)
 //   dense      x beside body(x)
 //   embedding  token numbers (T, 1) to vectors
@@ -27,16 +26,6 @@ const Engine = (() => {
     const result = new Float32Array(bytes.length / 4);
     for (let i = 0; i < result.length; i++) result[i] = view.getFloat32(4 * i, true);
     return result;
-  }
-
-  /** a σ(b) of x (T, 2 size), in which a and b are beside each other: (T, size). */
-  function glu(x, T) {
-    const size = x.length / T / 2;
-    const y = new Float32Array(T * size);
-    for (let t = 0; t < T; t++) {
-      for (let n = 0, a = 2 * t * size; n < size; n++, a++) y[t * size + n] = x[a] * ACTIVATIONS.sigmoid(x[a + size]);
-    }
-    return y;
   }
 
   /** x (T, inputs) times weight (outputs, inputs), plus bias: (T, outputs). */
@@ -139,8 +128,6 @@ const Engine = (() => {
           return this._convolution(node, x, T);
         case "relu":
           return x.map(ACTIVATIONS.relu);
-        case "glu":
-          return glu(x, T);
         case "residual":
           return this._nodes(node.body, x, T, result, without).map((y, i) => x[i] + y);
         case "dense":

@@ -229,8 +229,7 @@ class _Writer:
                 self._unit(getattr(block, f"unit{i + 1}"), f"block {number + 1}, layer {i + 1}")
                 for i in range(block.operations)  # type: ignore[arg-type]
             ]
-            gate = [{"op": "glu"}] if block.gated else []
-            nodes.append({"op": "residual", "body": [*body, self.linear(block.weight), *gate]})
+            nodes.append({"op": "residual", "body": [*body, self.linear(block.weight)]})
         self._sources = stream
         nodes.append(self._unit(network.last, "last layer"))
         if network.transition is not None:
