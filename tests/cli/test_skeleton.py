@@ -86,6 +86,39 @@ def test_labels_keep_their_names_and_a_file_may_move(data: Path, call: Call, tmp
     assert read(tmp_path / "drawn", "confusion.json")["classes"] == ["clap", "nod", "wave"]
 
 
+def test_words_of_bytes_are_words(data: Path, call: Call, tmp_path: Path) -> None:
+    given = arrays()
+    given["action"] = np.array([b"wave", b"clap", b"nod"])[given["action"] - 1]
+    np.savez(data, **given)
+    assert_done(call(*TRAIN, "--data", data, "--steps", "1", "--out", tmp_path / "run"))
+    assert_done(call("analyse", "skeletons", tmp_path / "run", "--out", tmp_path / "drawn"))
+    assert read(tmp_path / "drawn", "confusion.json")["classes"] == ["clap", "nod", "wave"]
+
+
+@pytest.mark.parametrize("change", ["a class less", "labels reversed", "frames moved"])
+def test_recordings_that_have_changed_are_not_measured(change: str, data: Path, call: Call, tmp_path: Path) -> None:
+    out, given = tmp_path / "run", arrays()
+    assert_done(call(*TRAIN, "--data", data, "--steps", "1", "--out", out))
+    if change == "a class less":
+        kept = given["action"] > 1
+        given["frames"] = given["frames"][np.repeat(kept, given["lengths"])]
+        given |= {name: given[name][kept] for name in ("lengths", "action", "subject", "view")}
+    elif change == "labels reversed":
+        given["action"] = 4 - given["action"]
+    else:
+        given["frames"] = given["frames"] + 1
+    np.savez(data, **given)
+    for command in (["evaluate", out], ["analyse", "skeletons", out, "--out", tmp_path / "drawn"]):
+        assert_refused(call(*command), f"data: the recordings are no longer those of {out}")
+    assert not (tmp_path / "drawn").exists()
+
+
+def test_a_run_without_test_subjects_has_no_test(data: Path, call: Call, tmp_path: Path) -> None:
+    at = TRAIN.index("--test-subjects")
+    assert_done(call(*TRAIN[:at], *TRAIN[at + 3 :], "--data", data, "--steps", "1", "--out", tmp_path / "run"))
+    assert_refused(call("evaluate", tmp_path / "run"), "run must have data for a test")
+
+
 def test_a_run_with_relative_paths_is_gone_on_with_from_anywhere(
     data: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_a_file_of_joints(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "must be a file of JSON"),
+        pytest.param("[" * 100_000, "must be a file of JSON", id="deep"),
         ("[1]", "must be an object with count"),
         ({"bones": []}, "must be an object with count"),
         ({"count": 4, "knees": 2}, "must be an object with count"),

@@ -95,6 +95,12 @@ WRONG: dict[str, tuple[Arrays, str]] = {
     "no lengths": ({"lengths": None}, "it has no lengths"),
     "lengths too short": ({"lengths": np.array([2, 1, 3])}, "lengths must add up to the 7 frames that are there, and"),
     "lengths too long": ({"lengths": np.array([2, 1, 5])}, "lengths must add up to the 7 frames that are there, and"),
+    "lengths that add up beyond the largest number": (
+        {"lengths": np.array([2**62] * 4 + [7]), **dict.fromkeys(("label", "subject", "view"), np.arange(5))},
+        "lengths must add up to the 7 frames that are there, got 4611686018427387904 for sequence 0",
+    ),
+    "a view of other sequences": ({"view": np.zeros(2)}, "view must have the shape (3,), got (2,)"),
+    "words in no known writing": ({"label": np.array([b"\xff", b"a", b"b"])}, "label must be words in UTF-8"),
     "a length of 0": ({"lengths": np.array([3, 0, 4])}, "lengths must be at least 1, got 0 for sequence 1"),
     "a negative length": ({"lengths": np.array([4, -1, 4])}, "lengths must be at least 1, got -1 for sequence 1"),
     "a fraction": ({"lengths": np.array([2.0, 1.0, 4.0])}, "lengths must be (n,) whole numbers, got (3,) in float64"),
@@ -181,6 +187,15 @@ def test_changed_files_are_found(prepared: Path) -> None:
         read_prepared(prepared)
     path.unlink()
     with pytest.raises(ValueError, match=r"frames.npy cannot be read: No such file"):
+        read_prepared(prepared)
+
+
+@pytest.mark.parametrize("byte", [b"\xff", b'"', b"9"])
+def test_a_changed_index_is_found(byte: bytes, prepared: Path) -> None:
+    path = prepared / "index.csv"
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + byte + content[101:])
+    with pytest.raises(ValueError, match=r"index.csv has another checksum than when it was written; prepare it anew"):
         read_prepared(prepared)
 
 

@@ -329,6 +329,7 @@ def test_a_share_is_kept_back_by_seed() -> None:
         ({"test": (9,)}, "test_subjects must be of the subjects 1, 2, 3, 4, got 9"),
         ({"validation": (0,)}, "validation_subjects must be of the subjects 1, 2, 3, 4, got 0"),
         ({"test": (1, 2), "validation": (3, 4)}, "must leave recordings to train on"),
+        ({"validation": 0.999}, "validation must leave recordings to train on, and 0.999 of"),
     ],
     ids=str,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from ..training.checkpoint import write_atomically
 from ..training.curve import new_figure, save_figure
 
 
-def draw_samples(task: SkeletonTask, path: Path, *, rows: int = 4, frames: int = 10) -> None:
+def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int = 4, frames: int = 10) -> None:
     """Draw frames of samples of some recordings for training, a row each, as they are before features are made.
 
     Args:
         task: whose joints have bones.
+        names: what its classes are called.
         path: the picture.
         rows: how many recordings, of as many actions.
         frames: how many of a sample's frames, evenly over it.
@@ -42,7 +44,7 @@ def draw_samples(task: SkeletonTask, path: Path, *, rows: int = 4, frames: int =
             for one, two in task.joints.bones:
                 axes.plot(across[[one, two]], up[[one, two]], color=f"C{row}", linewidth=1.2)
             axes.scatter(across, up, s=3, color="0.2", zorder=3)
-        axes.text(-0.6 * step, -step * row, f"action {label + 1}", ha="right", va="center")
+        axes.text(-0.6 * step, -step * row, names[label], ha="right", va="center")
     for column, frame in enumerate(shown):
         axes.text(0.8 * step * column, -step * (len(picked) - 0.35), f"{frame + 1}", ha="center", va="top", color="0.4")
     axes.set_aspect("equal")
@@ -75,12 +77,14 @@ def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> np.n
 def write_confusion(
     counts: np.ndarray[Any, np.dtype[np.int64]], names: list[str], about: dict[str, Any], out: Path
 ) -> None:
-    """Write confusion.json and confusion.png into a folder; rows are called by the names, columns by their numbers."""
+    """Write confusion.json and confusion.png into a folder; columns by the names' numbers, where they have one."""
     figure, (axes,) = new_figure(1, width=6.2)
     figure.set_figheight(4.8)
     share = counts / counts.sum(1, keepdims=True).clip(1)
     picture = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    axes.set_xticks(range(len(counts)), [str(number) for number in range(1, len(counts) + 1)], fontsize=6)
+    numbers = [match[1] for match in (re.fullmatch(r"(?:action )?(-?\d+)\b.*", name) for name in names) if match]
+    short = numbers if len(set(numbers)) == len(names) else names
+    axes.set_xticks(range(len(counts)), short, fontsize=6, rotation=90 if short is names else 0)
     axes.set_yticks(range(len(counts)), names, fontsize=6)
     axes.set_xlabel("answer")
     axes.set_ylabel("action")

@@ -19,7 +19,7 @@ from .insight import KINDS
 from .main import UsageError, say
 from .opened import check_free, distinct, open_run
 from .parse import Parser
-from .runs import best_of, recipe_of, with_data
+from .runs import best_of, check_data, recipe_of, with_data
 
 
 @dataclass
@@ -179,16 +179,18 @@ def _analyse_skeletons(arguments: list[str]) -> int:
     recipe = with_data(recipe, options.data_dir, options.run)
     assert isinstance(recipe, SkeletonRecipe)
     task = recipe.task()
+    check_data(recorded, task, options.run, ("test", "frames"))
     if "test" not in task.data:
         raise UsageError(f"run must have recordings for test, and {options.run} has none")
     RunFolder(options.out).prepare()
     drawn = ["confusion.png"]
-    if task.joints.bones:
-        skeletons.draw_samples(task, options.out / "samples.png")
-        drawn.append("samples.png")
     counts = skeletons.confusion(task, model)
+    names = recipe.actions(len(counts))
+    if task.joints.bones:
+        skeletons.draw_samples(task, names, options.out / "samples.png")
+        drawn.append("samples.png")
     about = {"run": options.run.name, "recipe": recorded["recipe"], "command": shlex.join(recorded["command"])}
-    skeletons.write_confusion(counts, recipe.actions(len(counts)), about, options.out)
+    skeletons.write_confusion(counts, names, about, options.out)
     say(f"{counts.trace()} of {counts.sum()} recordings right; drawn in {options.out}: {', '.join(drawn)}")
     return 0
 

@@ -244,11 +244,11 @@ def evaluate_dynamically(
     options: EvaluateOptions, recipe: Recipe, recorded: dict[str, Any], about: dict[str, Any]
 ) -> None:
     """Measure a run's best weights on the test text, as they are and with dynamic evaluation."""
-    from .runs import best_of, check_text, write_numbers
+    from .runs import best_of, check_data, write_numbers
     from .train import time_of
 
     task = _language_recipe(options.run, recipe).task()
-    check_text(recorded, task, options.run, ("train", "validation", "test"))
+    check_data(recorded, task, options.run, ("train", "validation", "test"))
     device = choose_device(options.device, Processes())
     model, which = best_of(options.run, recipe)
     assert isinstance(model, LanguageModel)

@@ -87,7 +87,7 @@ def evaluate(arguments: list[str]) -> int:
             raise UsageError(f"test_batch: {options.run} is of no language model")
         recipe = replace(recipe, test_batch=options.test_batch)  # type: ignore[type-var]
     task = recipe.task()
-    check_text(recorded, task, options.run, ("test",))
+    check_data(recorded, task, options.run, ("test", "frames"))
     model, which = best_of(options.run, recipe)
     device = choose_device(options.device, Processes())
     precision = recipe.training.precision
@@ -97,6 +97,8 @@ def evaluate(arguments: list[str]) -> int:
     model = model.to(device).eval()
     with torch.inference_mode(), autocast(precision, device):
         measured = measure(iter(task.test(model, Shard())), Processes(), task=task) or {}
+    if not measured:
+        raise UsageError(f"run must have data for a test, and {options.run} has none")
     say(f"{recorded['recipe']}: {told_numbers(measured, 6)} with {which}")
     write_numbers(options.out, {**about, "weights": which, "test": measured})
     return 0
@@ -176,13 +178,24 @@ def recipe_of(run: Path) -> tuple[dict[str, Any], Recipe]:
     return recorded, from_plain(options, TYPES)
 
 
-def check_text(recorded: dict[str, Any], task: Any, run: Path, parts: Sequence[str] = ()) -> None:
-    """Raise where a language model's vocabulary, or these parts of its text, are no longer those of its run."""
-    before, now = recorded.get("task") or {}, task.describe() if hasattr(task, "describe") else {}
+def check_data(recorded: dict[str, Any], task: Any, run: Path, parts: Sequence[str] = ()) -> None:
+    """Raise where what a run was trained or is measured with is no longer there.
+
+    Args:
+        recorded: the run's config.json.
+        task: a language model's or one of skeletons; no other is looked at.
+        run: the run.
+        parts: of `task.describe()`; a language model's vocabulary is compared in any case.
+    """
+    before = recorded.get("task") or {}
+    if before.keys().isdisjoint({"tokeniser", "frames"}):
+        return
+    now = json.loads(json.dumps(task.describe()))
     for name in ("tokeniser", *parts):
-        if "tokeniser" in before and before[name] != now.get(name):
+        if name in before and before[name] != now.get(name):
             what = "vocabulary" if name == "tokeniser" else f"{name} text"
-            raise UsageError(f"data: the {what} is no longer that of {run}; give the files that it was trained with")
+            changed = f"{what} is no longer that" if "tokeniser" in before else "recordings are no longer those"
+            raise UsageError(f"data: the {changed} of {run}; give the files that it was trained with")
 
 
 def best_of(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:

@@ -262,7 +262,7 @@ def train_recipe(
 
 
 def _initialise(model: torch.nn.Module, task: Any, run: Path) -> None:
-    from .runs import check_text
+    from .runs import check_data
 
     folder = RunFolder(run)
     try:
@@ -270,7 +270,7 @@ def _initialise(model: torch.nn.Module, task: Any, run: Path) -> None:
     except (RuntimeError, ValueError, OSError) as error:
         raise UsageError(f"init_from: {run} cannot be started from: {' '.join(str(error).split())}") from None
     if folder.config.exists():
-        check_text(folder.read_json(folder.config), task, run)
+        check_data(folder.read_json(folder.config), task, run)
 
 
 def prepare_half_precision(training: Training) -> None:

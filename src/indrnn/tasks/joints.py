@@ -130,7 +130,7 @@ def joints_of(count: int, path: Path | None = None) -> Joints:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"joints: {path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"joints: {path} must be a file of JSON: {error}") from None
     names = [each.name for each in fields(Joints)]
     if not isinstance(content, dict) or "count" not in content or not content.keys() <= set(names):

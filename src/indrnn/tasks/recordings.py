@@ -58,6 +58,12 @@ class Recordings:
         if n and self.lengths.min() < 1:
             at = int(self.lengths.argmin())
             raise ValueError(f"lengths must be at least 1, got {self.lengths[at]} for sequence {at}")
+        if n and self.lengths.max() > len(self.frames):
+            at = int(self.lengths.argmax())
+            raise ValueError(
+                f"lengths must add up to the {len(self.frames)} frames that are there, got {self.lengths[at]} for "
+                f"sequence {at}"
+            )
         if self.lengths.sum() != len(self.frames):
             raise ValueError(
                 f"lengths must add up to the {len(self.frames)} frames that are there, and add up to "
@@ -116,6 +122,10 @@ def read_npz(
                 raise ValueError(
                     f"{name} must have the shape {lengths.shape}, as {lengths_field} has, got {arrays[name].shape}"
                 )
+        if "view" in arrays and arrays["view"].shape != lengths.shape:
+            raise ValueError(f"view must have the shape {lengths.shape}, got {arrays['view'].shape}")
+        if label.dtype.kind == "S":
+            label = arrays[label_field] = _words(label_field, label)
         numbered = np.unique(label, return_inverse=True)[1].astype(np.int64)
         fields = {
             name: array
@@ -175,6 +185,13 @@ def _frames(name: str, array: NDArray[Any]) -> NDArray[np.float32]:
     return array[:, None] if array.ndim == 3 else array
 
 
+def _words(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    try:
+        return np.char.decode(array, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} must be words in UTF-8: {error}") from None
+
+
 def _whole(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ValueError(f"{name} must be (n,) whole numbers, got {array.shape} in {array.dtype}")
@@ -189,7 +206,8 @@ def read_prepared(folder: Path, *, verify: bool = False) -> Recordings:
 
     Args:
         folder: which.
-        verify: whether checksums are compared too, which reads all of the frames; sizes are in any case.
+        verify: whether the frames' checksum is compared too, which reads all of them; their size is in any case, and
+            the index's checksum.
 
     Returns:
         The recordings, in the order of their names. Labels are actions less 1, subjects are performers; fields are
@@ -201,7 +219,7 @@ def read_prepared(folder: Path, *, verify: bool = False) -> Recordings:
     """
     manifest = _manifest(folder)
     for name, about in manifest["files"].items():
-        _check(folder / name, about, verify)
+        _check(folder / name, about, verify or name == INDEX)
     columns = _index(folder / INDEX)
     fields: dict[str, NDArray[Any]] = {name: columns[name] for name in columns if name != "length"}
     try:
@@ -246,8 +264,11 @@ def checksum(path: Path) -> str:
 
 
 def _index(path: Path) -> dict[str, NDArray[Any]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read: {error}; prepare it anew") from None
     if not rows or tuple(rows[0]) != ("name", *COLUMNS) or any(len(row) != len(rows[0]) for row in rows):
         raise ValueError(f"{path} must have the columns {', '.join(('name', *COLUMNS))}; prepare it anew")
     names, *numbers = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(rows[0])

@@ -320,6 +320,11 @@ def split_by_subject(
     if not isinstance(validation, tuple):
         order = torch.randperm(len(rest), generator=generator(seed, "split")).numpy()
         count = max(1, round(validation * len(rest))) if validation else 0
+        if count and count >= len(rest) > 0:
+            raise ValueError(
+                f"validation must leave recordings to train on, and {validation} of {len(rest)} leaves none; 0 keeps "
+                "none back"
+            )
         kept, rest = np.sort(rest[order[:count]]), np.sort(rest[order[count:]])
     if not len(rest):
         raise ValueError("test_subjects and validation_subjects must leave recordings to train on, and leave none")

@@ -165,7 +165,18 @@ def test_frames_without_a_body_are_dropped() -> None:
     assert is_slot(found, 0, person[np.arange(20) % 3 != 0])
 
 
+def test_a_body_whose_joints_are_all_at_the_origin_is_none() -> None:
+    person, nobody = lively(20), np.zeros((25, 3))
+    found = read(
+        [[Body(nobody, OTHER_ID), Body(joints)] if t % 3 else [Body(nobody)] for t, joints in enumerate(person)]
+    )
+    assert is_slot(found, 0, person[np.arange(20) % 3 != 0])
+    assert found.ids.tolist() == [FIRST_ID, 0]
+
+
 def test_no_body_at_all() -> None:
+    with pytest.raises(ValueError, match="none of its 2 frames has a body"):
+        read([[Body(np.zeros((25, 3)))]] * 2)
     with pytest.raises(ValueError, match="none of its 4 frames has a body"):
         read([[], [], [], []])
     with pytest.raises(ValueError, match="none of its 0 frames has a body"):

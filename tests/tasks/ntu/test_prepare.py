@@ -95,9 +95,9 @@ def test_other_tools_read_the_files(folder: Path, tmp_path: Path) -> None:
     assert lines[4] == f"S018C001P106R002A120,18,1,106,2,120,8,{FIRST_ID + 1},{FIRST_ID}"
 
 
-def archived(path: Path, names: list[str]) -> Path:
+def archived(path: Path, names: list[str], how: int = zipfile.ZIP_DEFLATED) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(path, "w", how) as archive:
         for name in names:
             archive.writestr(f"nturgb+d_skeletons/{name}.skeleton", CONTENTS[name])
         archive.writestr("__MACOSX/nturgb+d_skeletons/._S001C001P001R001A001.skeleton", b"\x00")
@@ -198,17 +198,45 @@ def test_copies_that_differ_are_named_and_left_out(folder: Path, tmp_path: Path)
     assert "has the same name and another content" in next(iter(done.broken.values()))
 
 
-def test_damage_in_an_archive_is_named_and_left_out(folder: Path, tmp_path: Path) -> None:
-    path = archived(tmp_path / "zips" / "all.zip", NAMES)
+@pytest.mark.parametrize("how", ["deflated", "lzma", "bzip2"])
+def test_damage_in_an_archive_is_named_and_left_out(how: str, tmp_path: Path) -> None:
+    path = archived(tmp_path / "zips" / "all.zip", NAMES, getattr(zipfile, f"ZIP_{how.upper()}"))
     with zipfile.ZipFile(path) as archive:
         info = archive.infolist()[2]
     content = bytearray(path.read_bytes())
-    content[info.header_offset + 200] ^= 0xFF
+    for at in range(200, 300):
+        content[info.header_offset + at] ^= 0x5A
     path.write_bytes(content)
     (tmp_path / "zips" / "torn.zip").write_bytes(content[:1000])
     done = prepare([tmp_path / "zips"], tmp_path / "out", workers=1)
     assert done.samples == 4
     assert sorted(done.broken) == [f"{path}:{info.filename}", str(path.with_name("torn.zip"))]
+    assert not prepare([tmp_path / "zips"], tmp_path / "out", workers=1).new
+    assert sorted(content_of(tmp_path / "out")) == FILES
+
+
+def test_archives_whose_names_are_no_text_are_named_and_left_out(folder: Path, tmp_path: Path) -> None:
+    path = folder / "a" / "odd.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("é.txt", b"")
+    path.write_bytes(path.read_bytes().replace("é".encode(), b"\xff\xfe"))
+    done = prepare([folder], tmp_path / "out", workers=1)
+    assert (done.samples, list(done.broken)) == (5, [str(path)])
+    with pytest.raises(ValueError, match=r"odd\.zip: it cannot be read as an archive"):
+        prepare([path], tmp_path / "other", workers=1)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes have no names here")
+def test_what_is_no_file_is_named_and_left_out(folder: Path, tmp_path: Path) -> None:
+    pipes = [folder / "S001C001P002R001A001.skeleton", folder / "all.zip"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    done = prepare([folder], tmp_path / "out", workers=1)
+    assert done.samples == 5
+    assert {path: word for path, word in done.broken.items() if "it is not a regular file" in word} == done.broken
+    assert sorted(done.broken) == sorted(map(str, pipes))
+    with pytest.raises(ValueError, match=r"must be a folder of \.skeleton files or a \.zip"):
+        prepare([pipes[1]], tmp_path / "other", workers=1)
 
 
 def test_a_damaged_archive_is_one_error(tmp_path: Path) -> None:
@@ -274,6 +302,23 @@ def test_what_is_wrong_now_is_named_though_all_is_prepared(folder: Path, tmp_pat
     (folder / "S001.skeleton").write_bytes(b"")
     done = prepare([folder], tmp_path / "out", workers=1)
     assert (done.new, list(done.broken)) == (False, [str(folder / "S001.skeleton")])
+
+
+def test_what_is_no_longer_wrong_is_not_named(folder: Path, tmp_path: Path) -> None:
+    wrong = folder / "S001.skeleton"
+    wrong.write_bytes(b"")
+    torn, listed = folder / "S001C001P001R001A002.skeleton", folder / f"{min(missing())}.skeleton"
+    for path in (torn, listed):
+        path.write_bytes(b"3\n")
+    done = prepare([folder], tmp_path / "out", workers=1)
+    assert (sorted(done.broken), done.left_out) == (sorted([str(wrong), str(torn)]), 1)
+    for path in (wrong, listed):
+        path.unlink()
+    moved = folder.rename(tmp_path / "moved")
+    done = prepare([moved], tmp_path / "out", workers=1)
+    assert (done.new, list(done.broken), done.left_out) == (False, [str(moved / torn.name)], 0)
+    with pytest.raises(ValueError, match=torn.name):
+        prepare([moved], tmp_path / "out", workers=1, strict=True)
 
 
 def test_nothing_that_can_be_read(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Sequence:
 def arrange(skeletons: Skeletons) -> Sequence:
     """Keep each body in one slot over time.
 
-    1. Frames without a body are dropped.
+    1. Frames without a body are dropped; one whose joints are all at the origin is none.
     2. Bodies of successive frames are matched by position, to the least sum of distances; Kinect's ids, which change
        and swap, are not asked. What moves by `REACH` or more is not the same body.
     3. A body that comes back after a gap is matched with the nearest of those that went, if it is nearer than `REACH`
@@ -53,6 +53,7 @@ def arrange(skeletons: Skeletons) -> Sequence:
     Raises:
         ValueError: if no frame has a body.
     """
+    skeletons = _seen(skeletons)
     joints = skeletons.joints
     if len(joints) == 0:
         raise ValueError(f"none of its {len(skeletons.counts)} frames has a body")
@@ -78,6 +79,16 @@ def arrange(skeletons: Skeletons) -> Sequence:
                 break
     kept = taken.any(0)
     return Sequence(frames if kept.all() else frames[kept], ids)
+
+
+def _seen(skeletons: Skeletons) -> Skeletons:
+    """Without bodies that are all at the origin."""
+    seen = skeletons.joints.any((1, 2))
+    if seen.all():
+        return skeletons
+    of = np.repeat(np.arange(len(skeletons.counts)), skeletons.counts)
+    counts = np.bincount(of[seen], minlength=len(skeletons.counts)).astype(np.int64)
+    return Skeletons(counts, skeletons.ids[seen], skeletons.joints[seen], skeletons.tracked[seen])
 
 
 def _links(joints: NDArray[np.float32], counts: NDArray[np.int64], at: NDArray[np.int64]) -> list[Track]:

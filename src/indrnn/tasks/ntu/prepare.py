@@ -29,13 +29,13 @@ from ..files import progress
 from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST
 from .bodies import SLOTS, arrange
 from .parser import JOINTS, parse
-from .sources import Sample, UnreadError, close_archives, find
+from .sources import EXAMPLE, SUFFIX, Sample, UnreadError, close_archives, find
 from .splits import missing, parts_of
 
 PARTS = ".parts"
 """Folder of what is done, until all is."""
 PART_SAMPLES = 128
-RULES = 1
+RULES = 2
 """Version of what makes frames of files: parts that were made by another are made anew."""
 
 
@@ -101,9 +101,10 @@ def prepare(
             if finished["sources"] not in (_digest(kept), _unread(kept)):
                 raise ValueError(f"out: {out} is prepared from other files; --overwrite replaces it")
             if finished["sources"] == _digest(kept):
-                _check_strict(strict, finished["broken"])
+                broken |= _broken_of(kept, finished["broken"])
+                _check_strict(strict, broken)
                 _clear_parts(out)
-                return _result(finished | {"broken": broken | finished["broken"]}, new=False)
+                return _result(finished | {"left_out": len(samples) - len(kept), "broken": broken}, new=False)
         (out / PARTS).mkdir(exist_ok=True)
         parts = [_Part(out, i // PART_SAMPLES, kept[i : i + PART_SAMPLES]) for i in range(0, len(kept), PART_SAMPLES)]
         try:
@@ -132,6 +133,14 @@ def _check_strict(strict: bool, broken: dict[str, str]) -> None:
     if strict and broken:
         path, word = next(iter(broken.items()))
         raise ValueError(f"{path}: {word}")
+
+
+def _broken_of(samples: list[Sample], before: dict[str, str]) -> dict[str, str]:
+    """Those of an earlier call's broken files that are these samples', by where they are now."""
+    places = {sample.name: str(sample.sources[0]) for sample in samples}
+    end = len(SUFFIX)
+    names = {path[-len(EXAMPLE) - end : -end]: word for path, word in before.items()}
+    return {places[name]: word for name, word in names.items() if name in places}
 
 
 def _result(manifest: dict[str, Any], *, new: bool = True) -> Prepared:

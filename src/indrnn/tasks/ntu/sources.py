@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python that was built without it; zipfile says so then
+    LZMAError = EOFError  # type: ignore[assignment, misc]
+
 from .splits import parts_of
 
-SUFFIX = ".skeleton"
+SUFFIX, EXAMPLE = ".skeleton", "S001C001P001R001A001"
 MOST_BYTES = 1 << 28
 """Of a file: the longest recordings have some 10 MB."""
-_ZIP_TROUBLES = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
+_ZIP_TROUBLES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    LZMAError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    UnicodeDecodeError,
+)
 
 
 class UnreadError(ValueError):
@@ -42,6 +56,8 @@ class Source:
         try:
             return self.path.read_bytes() if self.member is None else _archive(self.path).read(self.member)
         except OSError as error:
+            if self.member is not None and error.errno is None:  # of bz2, for a damaged stream
+                raise ValueError(f"it cannot be read from the archive: {error}") from None
             raise UnreadError(f"it cannot be read: {error.strerror or error}") from None
         except _ZIP_TROUBLES as error:
             raise ValueError(f"it cannot be read from the archive: {error}") from None
@@ -99,7 +115,7 @@ def find(places: Iterable[Path]) -> tuple[list[Sample], dict[str, str]]:
         for source in _sources(place, wrong):
             name = _name_of(source.member or source.path.name)[: -len(SUFFIX)]
             if parts_of(name) is None:
-                wrong[str(source)] = f"it must be named as S001C001P001R001A001{SUFFIX}"
+                wrong[str(source)] = f"it must be named as {EXAMPLE}{SUFFIX}"
             else:
                 found.setdefault(name, {})[str(source)] = source
     if not found and not wrong:
@@ -112,7 +128,7 @@ def _sources(place: Path, wrong: dict[str, str]) -> Iterator[Source]:
     if not place.exists():
         raise FileNotFoundError(f"{place}: there is no such folder or archive")
     if not place.is_dir():
-        if not zipfile.is_zipfile(place):
+        if not place.is_file() or not zipfile.is_zipfile(place):
             raise ValueError(f"{place} must be a folder of {SUFFIX} files or a .zip of them")
         try:
             yield from _members(place.resolve())
@@ -131,16 +147,25 @@ def _sources(place: Path, wrong: dict[str, str]) -> Iterator[Source]:
                 continue
             if name.lower().endswith(SUFFIX):
                 try:
-                    about = path.stat()
+                    about = _about(path)
                 except OSError as error:
                     wrong[str(path)] = f"it cannot be read: {error.strerror or error}"
                 else:
                     yield Source(path, None, about.st_size, about.st_mtime_ns)
             elif name.lower().endswith(".zip"):
                 try:
+                    _about(path)
                     yield from _members(path)
                 except (OSError, *_ZIP_TROUBLES) as error:
                     wrong[str(path)] = f"it cannot be read as an archive: {error}"
+
+
+def _about(path: Path) -> os.stat_result:
+    """Size and time of a file; what is none, as a pipe, is an `OSError`, as opening it could wait for ever."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError("it is not a regular file")
+    return about
 
 
 def _refuse(error: OSError) -> None:
