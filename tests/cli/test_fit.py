@@ -203,6 +203,67 @@ def test_an_ensemble_is_one_run(call: Call, tmp_path: Path) -> None:
     assert read(tmp_path, "again.json")["test"] == read(out, "scores.json")["test"]
 
 
+def test_networks_of_an_ensemble_are_reported(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    data = write_npz(tmp_path / "set.npz")
+    assert_done(call("fit", data, *SMALL, "--members", "2", "--out", out))
+    (out / "member-1.bak").mkdir()
+    (out / "member-old").write_text("")
+    said = assert_done(call("report", out, "--out", tmp_path / "results")).out
+    assert "the rows are of its 2 networks" in said
+    assert len(list((tmp_path / "results").glob("*.json"))) == 2
+    for command in (["predict", out, data, "--out", tmp_path / "p.csv"], ["evaluate", out], ["fit", "--resume", out]):
+        assert_done(call(*command))
+    assert_done(call("fit", data, *SMALL, "--members", "2", "--out", out, "--overwrite"))
+
+
+def test_several_labels_have_scores_of_their_own_and_a_baseline(call: Call, tmp_path: Path) -> None:
+    x, y = slopes()
+    labels = np.stack([y == "up", np.arange(len(y)) % 4 == 0], 1).astype(int)
+    np.savez(tmp_path / "set.npz", x=x, y=labels)
+    said = assert_done(call("fit", tmp_path / "set.npz", *ENOUGH, "--out", tmp_path / "run")).out
+    test = read(tmp_path / "run", "scores.json")["test"]
+    counts = np.array([one["counts"] for one in test["labels"]])
+    assert counts.shape == (2, 2, 2)
+    assert counts.sum((1, 2)).tolist() == [test["series"]] * 2
+    assert test["labels"][0]["accuracy"] == pytest.approx(counts[0].trace() / test["series"])
+    assert test["naive"]["most frequent answer of each label"]["balanced_accuracy"] == 0.5
+    assert "naive baseline" in said
+    assert f"    1  {test['labels'][1]['accuracy']:>6.1%}" in said
+    assert_done(call("evaluate", tmp_path / "run"))
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_targets_in_a_column(kind: str, call: Call, tmp_path: Path) -> None:
+    x, y = slopes()
+    given = y[:, None] if kind == "classes" else np.linspace(0, 1.5, len(y))[:, None]
+    np.savez(tmp_path / "set.npz", x=x, y=given)
+    assert_done(call("fit", tmp_path / "set.npz", *SMALL, "--out", tmp_path / "run"))
+    assert read(tmp_path / "run", "scores.json")["test"]["series"] == 8
+    assert_done(call("evaluate", tmp_path / "run"))
+    assert_done(call("evaluate", tmp_path / "run", tmp_path / "set.npz"))
+
+
+def test_a_device_that_is_not_there_is_refused_before_any_work(call: Call, tmp_path: Path) -> None:
+    data = write_npz(tmp_path / "set.npz")
+    for more in ([], ["--dry-run"]):
+        said = call("fit", data, *SMALL, "--device", "foo", "--out", tmp_path / "run", *more)
+        assert_refused(said, "device must be auto, cpu, cuda")
+        assert said.out == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_that_were_moved_are_measured_again(call: Call, tmp_path: Path) -> None:
+    data, run = write_npz(tmp_path / "set.npz"), tmp_path / "run"
+    assert_done(call("fit", data, *SMALL, "--out", run))
+    before = assert_done(call("evaluate", run)).out
+    (tmp_path / "elsewhere").mkdir()
+    moved = data.rename(tmp_path / "elsewhere" / data.name)
+    assert_refused(call("evaluate", run), str(data))
+    assert assert_done(call("evaluate", run, "--data-dir", moved.parent)).out == before
+    assert_refused(call("evaluate", run, moved, "--data-dir", moved.parent), "DATA names another file")
+
+
 def test_a_regression(call: Call, tmp_path: Path) -> None:
     x, _ = slopes()
     y = x[:, 0, -1].astype(np.float64) + np.arange(40) / 100

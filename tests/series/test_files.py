@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indrnn.series.reading import parsed, where
-from indrnn.series.sources import MissingPackageError, read
+from indrnn.series.reading import Reading, parsed, where
+from indrnn.series.sources import MissingPackageError, read, read_with
 
 pandas = pytest.importorskip("pandas", reason="needs pandas: pip install 'indrnn[data]'")
 
@@ -105,8 +105,25 @@ def test_npz_that_is_wrong(tmp_path: Path) -> None:
     np.savez(path, x=x, y=[0, 1, 0], s=["a", "b", "c"])
     refused(path, "none of the 3 series", test_where="s==d")
     refused(path, "all of the 3 series", test_where="s!=d")
-    path.write_bytes(b"PK\3\4 and no more")
-    refused(path, "cannot be read as .npz")
+    for content in (b"PK\3\4 and no more", b"some text"):
+        path.write_bytes(content)
+        refused(path, "cannot be read as .npz")
+    with path.open("wb") as file:
+        np.save(file, x)
+    refused(path, "cannot be read as .npz", "a single array")
+
+
+def test_npz_with_bytes_as_text(tmp_path: Path) -> None:
+    """Only fields that are used must be UTF-8."""
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.ones((2, 5)), y=[b"a", "b\u00e9".encode()], who=[b"ann", b"bob"], other=[b"\xff", b"a"])
+    found = read(path, group="who", test_where="who==bob")
+    assert found.y is not None
+    assert found.test is not None
+    assert (found.y.tolist(), found.test.tolist()) == (["a", "b\u00e9"], [False, True])
+    refused(path, "other must hold text in UTF-8", "xff", target="other")
+    assert len(read(path, target="other", target_needed=False)) == 2
+    refused(path, "other must hold text in UTF-8", "xff", group="other")
 
 
 def test_values_that_no_series_may_have_are_named(tmp_path: Path) -> None:
@@ -193,6 +210,15 @@ def test_ts_of_train_and_test(tmp_path: Path) -> None:
         ("@dimensions 3\n@classLabel true 1\n@data\n1,2:1,4:1\n", ["line 4 must have 3 channels", "got 2"]),
         ("@classLabel true 1\n@data\n1,2\n", ["line 3", "a colon and a label"]),
         ("@classLabel false\n@data\n1,2\n", ["no labels"]),
+        ("@targetLabel true\n@data\n1,2:0.5\n1,2:?\n", ["line 4 has no target"]),
+        ("@targetLabel true\n@data\n1,2:0.5\n1,2:NaN\n", ["line 4 has no target"]),
+        ("@targetLabel true\n@data\n1,2:0.5\n1,2:1_0\n", ["line 4 must have a number as its target", "'1_0'"]),
+        ("@classLabel true 1 2\n@data\n1,2:1\n1,2:?\n", ["line 4 has no target"]),
+        ("@classLabel true\n@data\n1,2:1\n1,2:\n", ["line 4 has no target"]),
+        ("@classLabel true 1\n@data\n1,1_0:1\n", ["line 3, channel 0: value 1", "'1_0'"]),
+        ("@classLabel true 1\n@\n@data\n1,2:1\n", ["line 2 must have a name after @"]),
+        ("@classLabel true 'a' 'b'\n@data\n1,2:a\n", ["line 3", "without quotes or commas"]),
+        ("@classLabel true a,b\n@data\n1,2:a\n", ["line 3", "without quotes or commas"]),
         ("@timeStamps true\n@classLabel true 1\n@data\n(0,1),(1,2):1\n", ["not supported"]),
     ],
 )
@@ -200,6 +226,18 @@ def test_ts_that_is_wrong(text: str, parts: list[str], tmp_path: Path) -> None:
     path = tmp_path / "a.ts"
     path.write_text(text)
     refused(path, *parts)
+
+
+def test_ts_with_question_marks_as_labels(tmp_path: Path) -> None:
+    """Where it is declared it is a class; where no label is needed there is none."""
+    path = tmp_path / "a.ts"
+    path.write_text("@classLabel true a ?\n@data\n1,2:a\n1,2:?\n")
+    found = read(path)
+    assert found.y is not None
+    assert found.y.tolist() == ["a", "?"]
+    path.write_text("@classLabel true a b\n@data\n1,2:a\n1,2:?\n")
+    found = read(path, target_needed=False)
+    assert (found.y, len(found)) == (None, 2)
 
 
 # ---- tables
@@ -317,6 +355,124 @@ def test_columns_that_are_ignored(tmp_path: Path) -> None:
     )
 
 
+def test_a_column_that_is_ignored_must_be_there(tmp_path: Path) -> None:
+    """But not in the files that are read with the options of another: those for test or prediction."""
+    path, other = write(tmp_path / "a.csv", "a,note,c\n1,x,0\n3,y,1\n"), write(tmp_path / "b.csv", "a,c\n2,0\n4,1\n")
+    refused(path, "ignore: ", "'nota'", "did you mean note?", target="c", ignore=("nota",))
+    refused(path, "ignore: ", "'nota'", target_needed=False, ignore=("nota",))
+    assert len(read(path, test=other, target="c", ignore=("note",))) == 4
+    reading = read_with(path, Reading(target="c", ignore=("note",))).reading
+    assert len(read_with(other, reading, target_needed=False, alone=True).collection) == 2
+    of_npz = Reading(target="c", ignore=("who",))
+    assert len(read_with(other, of_npz, target_needed=False, alone=True).collection) == 2
+    with pytest.raises(ValueError, match=r"ignore: .*'nota'"):
+        read_with(path, Reading(layout="long", ignore=("nota",)), target_needed=False, alone=True)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["written once", "read and written again"])
+def test_the_index_that_pandas_writes_is_no_feature(again: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0], "label": ["x", "y"]})
+    frame.to_csv(path)
+    unnamed: tuple[str, ...] = ("Unnamed: 0",)
+    if again:
+        pandas.read_csv(path).to_csv(path)
+        unnamed = ("Unnamed: 0.1", "Unnamed: 0")
+    refused(path, "without a name", "index=False", "--ignore " + " ".join(map(repr, unnamed)), target="label")
+    wanted = [np.array([row], np.float32) for row in ([1, 3], [2, 4])]
+    for options in ({"ignore": unnamed}, {"features": ("a", "b")}):
+        assert_same(read(path, target="label", **options).x, wanted)
+    named = read(path, target="label", id=unnamed[0], ignore=unnamed[1:])
+    assert_same(named.x, wanted)
+    assert named.names == ("0", "1")
+
+
+@pytest.mark.parametrize("end", [",", ""], ids=["in every row", "in the header"])
+def test_a_comma_at_the_end_is_no_column(end: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", f"a,b,label,\n1,2,x{end}\n3,4,y{end}\n")
+    assert_same(read(path, target="label").x, [np.array([row], np.float32) for row in ([1, 2], [3, 4])])
+
+
+def test_words_with_underscores_are_no_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "label,who,a\n1_1,1_1,5\n1_2,11,6\n11,2,7\n")
+    found = read(path, target="label", group="who", test_where="who==11")
+    assert found.y is not None
+    assert found.groups is not None
+    assert found.test is not None
+    assert (found.y.tolist(), found.groups.tolist()) == (["1_1", "1_2", "11"], ["1_1", "11", "2"])
+    assert found.test.tolist() == [False, True, False]
+    found = read(write(path, "1_1,1_2\n3,4\n"), target="1_1")
+    assert found.x[0].tolist() == [[4]]
+    refused(write(path, "label,a\n1,1_0\n"), "line 2: a must be a number, got '1_0'", target="label")
+
+
+def test_quotes_and_blank_lines_above(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", '"0","0.5","1.5"\n"1","2","3"\n')
+    assert_same(read(path, target="0").x, [np.array([row], np.float32) for row in ([0.5, 1.5], [2, 3])])
+    for header, target in (("a,b,label\n", "label"), ("", "2")):
+        found = read(write(path, f"\n  \n{header}1,2,7\n3,4,8\n"), target=target)
+        assert_same(found.x, [np.array([row], np.float32) for row in ([1, 2], [3, 4])])
+    refused(write(path, "\n\na,label\n1,x\nq,y\n"), "line 5: a must be a number", target="label")
+    refused(write(path, "\n \n"), "is empty", target="label")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_are_counted_as_an_editor_does(end: str, tmp_path: Path) -> None:
+    """With line breaks in cells, and a blank line that is no row."""
+    rows = ['id,t,"no', 'te",a,label', '0,0,"x', 'y",1,a', "", '0,1,"x', 'y",{},a', "1,0,z,1,b", ""]
+    path = tmp_path / "a.csv"
+    options: dict[str, Any] = {"id": "id", "time": "t", "target": "label", "features": ("a",)}
+    path.write_bytes(end.join(rows).format("abc").encode())
+    refused(path, "line 6: a must be a number, got 'abc'", **options)
+    path.write_bytes(end.join(rows).format("2").encode())
+    assert [one.tolist() for one in read(path, **options).x] == [[[1, 2]], [[1]]]
+
+
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_dates_that_are_far_apart(unit: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'indrnn[data]'")
+    days = ["2260-01-03", "1680-01-01", "1680-01-02"] if unit == "ns" else ["9999-12-31", "0900-01-01", "0900-01-02"]
+    times = np.array(days, dtype=f"datetime64[{unit}]")
+    frame = pandas.DataFrame({"t": times, "a": [3.0, 1.0, 2.0], "label": ["x"] * 3})
+    frame.to_parquet(tmp_path / "a.parquet")
+    found = read(tmp_path / "a.parquet", time="t", target="label", time_differences=True)
+    last = (np.datetime64(days[0], "s") - np.datetime64(days[2], "s")).astype(np.float32)
+    assert found.x[0].tolist() == [[1, 2, 3], [0, 86400, last]]
+
+
+@pytest.mark.skipif(int(pandas.__version__.split(".")[0]) < 3, reason="pandas 2 reads dates as nanoseconds")
+def test_far_dates_in_text(tmp_path: Path) -> None:
+    text = "t,a,label\n9999-12-31,3,x\n3000-01-03,2,x\n2000-01-03{},1,x\n"
+    path = write(tmp_path / "a.csv", text.format(""))
+    assert read(path, time="t", target="label").x[0].tolist() == [[1, 2, 3]]
+    write(path, text.format(" 00:00:00.123456789"))
+    refused(path, "line 2: t (time)", "in nanoseconds", time="t", target="label")
+
+
+def test_times_in_nanoseconds(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "t,a,label\n1700000000000000100,2,x\n1700000000000000000,1,x\n")
+    found = read(path, time="t", target="label", time_differences=True)
+    assert found.x[0].tolist() == [[1, 2], [0, 100]]
+
+
+@pytest.mark.parametrize("index", ["id", ["id", "t"], "row"])
+def test_parquet_with_an_index_and_bytes(index: Any, tmp_path: Path) -> None:
+    """The index is there for options that name it, and is no feature."""
+    pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'indrnn[data]'")
+    path = tmp_path / "a.parquet"
+    frame = pandas.DataFrame({"id": [0, 0, 1], "t": [1, 0, 0], "row": [7, 8, 9], "a": [2.0, 1.0, 3.0]})
+    frame["label"] = [b"x", b"x", b"y"]
+    frame = frame if index == "row" else frame.drop(columns="row")
+    frame.set_index(index).to_parquet(path)
+    found = read(path, id="id", time="t", target="label")
+    assert found.y is not None
+    assert (found.channels, [one.tolist() for one in found.x]) == (("a",), [[[1, 2]], [[3]]])
+    assert found.y.tolist() == ["x", "y"]
+    frame["label"] = [b"x", b"x", b"\xff"]
+    frame.to_parquet(path)
+    refused(path, "label (target) must be UTF-8", "xff", id="id", time="t", target="label", features=("a",))
+
+
 def test_semicolons_a_byte_order_mark_and_compression(tmp_path: Path) -> None:
     import gzip
 
@@ -388,19 +544,28 @@ def test_a_missing_package_is_named(name: str, package: str, tmp_path: Path, mon
         ("s != b", [1, 0, 0]),
         ("s==a, c", [1, 0, 0]),
         ("flag", [0, 1, 1]),
+        ("share", [1, 0, 0]),
+        ("long==1700000000000000001", [0, 1, 0]),
+        ("code==11", [0, 1, 0]),
         ("word", [0, 0, 1]),
     ],
 )
 def test_conditions(condition: str, wanted: list[int]) -> None:
     arrays = {"n": np.array([3, 5, 7]), "s": np.array(["a", "b", "b"]), "flag": np.array([False, True, True])}
     arrays["word"] = np.array(["train", "valid", "Test"])
+    arrays |= {"share": np.array([1.0, 0.0, 0.5]), "code": np.array(["1_1", "11", "1_1_"])}
+    arrays["long"] = 1700000000000000000 + np.arange(3)
     assert where(condition, arrays, Path("a")).tolist() == [bool(each) for each in wanted]
 
 
-@pytest.mark.parametrize(("condition", "part"), [("<5", "test_where must be"), ("m<5", "no 'm'"), ("s<5", "numbers")])
+@pytest.mark.parametrize(
+    ("condition", "part"),
+    [("<5", "test_where must be"), ("m<5", "no 'm'"), ("s<5", "numbers"), ("n<5", "numbers"), ("f<1_1", "numbers")],
+)
 def test_conditions_that_are_wrong(condition: str, part: str) -> None:
+    arrays = {"s": np.array(["a", "b"]), "n": np.array(["1_1", "2"]), "f": np.array([1.0, 2.0])}
     with pytest.raises(ValueError, match=part):
-        where(condition, {"s": np.array(["a", "b"])}, Path("a"))
+        where(condition, arrays, Path("a"))
 
 
 @pytest.mark.parametrize(
@@ -410,6 +575,8 @@ def test_conditions_that_are_wrong(condition: str, part: str) -> None:
         (["1", "2.5"], [1.0, 2.5]),
         (["007", "008"], ["007", "008"]),
         (["1", "x"], ["1", "x"]),
+        (["1_1", "11"], ["1_1", "11"]),
+        (["12345678901234567890", "12345678901234567891"], ["12345678901234567890", "12345678901234567891"]),
     ],
 )
 def test_labels_in_text(texts: list[str], wanted: list[Any]) -> None:

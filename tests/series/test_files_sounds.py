@@ -81,6 +81,8 @@ def test_another_rate_is_refused_and_resampled_when_asked_for(folder: Path) -> N
     write(folder / "yes" / "zoe_yes.wav", tone(400, 16000), 16000)
     with pytest.raises(ValueError, match=r"zoe_yes\.wav has 16000 samples a second.*8000.*--rate 8000 --resample"):
         read(folder)
+    with pytest.raises(ValueError, match=r"zoe_yes\.wav.*the one wanted is 8000; resample \(--resample\) changes it$"):
+        read(folder, rate=8000)
     found = read(folder, rate=8000, resample=True)
     assert found.x[4].shape == (1, 200)
     np.testing.assert_allclose(found.x[4][0, 20:-20], tone(200)[20:-20], atol=0.01)
@@ -110,6 +112,21 @@ def test_files_without_classes_are_for_prediction(folder: Path) -> None:
     found = read(folder, target_needed=False)
     assert found.y is None
     assert len(found) == 5
+
+
+def test_hidden_files_are_passed_over(folder: Path) -> None:
+    for name in ("no/._ann_no.wav", "._no", ".trash/a.wav"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"no sound")
+    assert len(read(folder)) == 4
+
+
+def test_a_class_without_a_sound_is_refused(folder: Path) -> None:
+    (folder / "maybe").mkdir()
+    (folder / "maybe" / "a.mp3").write_bytes(b"ID3")
+    with pytest.raises(ValueError, match=r"maybe must have sound files.*got none"):
+        read(folder)
+    assert len(read(folder, target_needed=False)) == 4
 
 
 @pytest.mark.parametrize("pattern", ["ann", "(a)(b)", "("])

@@ -159,3 +159,16 @@ def test_what_is_wrong_is_named() -> None:
     fitted = IndRNNForecaster(2, steps=2, hidden_size=4, members=1, verbose=0).fit(np.arange(40.0))
     with pytest.raises(ValueError, match="horizon was 2 in fit and is 3 now"):
         fitted.set_params(horizon=3).predict()
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-3, 5e6])
+def test_what_never_changes_is_forecast_as_it_is(value: float) -> None:
+    model = IndRNNForecaster(3, steps=5, random_state=0).fit(np.full(60, value))
+    np.testing.assert_allclose(model.predict(), value, rtol=1e-5, atol=1e-5 if value == 0 else 0)
+
+
+def test_flat_series_do_not_hide_the_season_of_others() -> None:
+    season = 1e-3 * np.sin(2 * np.pi * np.arange(60) / 12)
+    model = IndRNNForecaster(3, steps=5, random_state=0).fit([np.zeros(60), np.zeros(60), season])
+    assert model.period_ == 12
+    assert model.errors_["indrnn"] < model.errors_["naive"] / 10

@@ -13,10 +13,12 @@ import numpy as np
 import tyro
 
 from ..series.collection import Array, Collection
+from ..series.fitting import clear_run, members_of
 from ..series.reading import Reading
 from ..training.checkpoint import write_atomically
 from ..training.folder import RunFolder, finite
 from ..training.options import check_count, check_fraction, check_positive, check_seed
+from ..training.processes import Processes, choose_device
 from .main import UsageError, say
 from .parse import Parser
 
@@ -182,7 +184,7 @@ def homes(run: Path) -> list[Path]:
     """The folders of a run's networks: itself, or those of the members of an ensemble."""
     if (run / "config.json").exists() or (run / "checkpoints").exists():
         return [run]
-    return sorted(run.glob("member-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    return members_of(run)
 
 
 def fit_of(run: Path) -> dict[str, Any]:
@@ -232,6 +234,7 @@ class Fit:
 
     def run(self) -> int:
         """Say what was understood, train, measure."""
+        choose_device(self.options.device, Processes())
         estimator = self.estimator()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
@@ -328,11 +331,8 @@ def prepare_folder(options: FitOptions) -> dict[str, Any]:
     if options.resume and homes(out):  # the data may have been moved: their checksum is in the task's description
         known = fit_of(out)
         config["fit"] |= {name: known[name] for name in ("data", "test")}
-    folder = RunFolder(out)
-    # Of another number of networks, perhaps, whose files are not where those of this run go
-    if options.overwrite and folder.used and (homes(out) == [out] or (out / "estimator.json").exists()):
-        with folder.locked():
-            folder.clear()
+    if options.overwrite:
+        clear_run(out)
     return config
 
 
@@ -346,8 +346,15 @@ def write_scores(out: Path, scores: dict[str, Any]) -> None:
         folder.write_json(folder.result, folder.read_json(folder.result) | {"test": figures})
 
 
+def without_column(data: Collection) -> Collection:
+    """The collection with targets (n, 1) as (n,)."""
+    y = data.y
+    return data if y is None or y.ndim != 2 or y.shape[1] != 1 else replace(data, y=y[:, 0])
+
+
 def targeted(data: Collection, task: str) -> tuple[Collection, bool]:
     """The collection with targets as classes or numbers, and whether they are classes."""
+    data = without_column(data)
     y = data.y
     assert y is not None
     values = np.concatenate([np.ravel(one) for one in y]) if y.dtype == object else np.ravel(y)

@@ -18,7 +18,7 @@ from ..series.reading import USED, Reading, tested_column
 from ..training.checkpoint import write_atomically
 from ..training.folder import RunFolder
 from . import forecast
-from .fit import fit_of, homes, targeted
+from .fit import fit_of, homes, targeted, without_column
 from .main import UsageError, say
 from .parse import Parser
 
@@ -152,9 +152,18 @@ def _told(shares: Any) -> list[str]:
 
 
 def evaluate_fitted(
-    run: Path, data: Path | None, *, device: str, about: dict[str, Any], resample: bool
+    run: Path, data: Path | None, *, moved: Path | None, device: str, about: dict[str, Any], resample: bool
 ) -> dict[str, Any]:
-    """Measure a run of `fit`: on every series of a file, or again on those that were kept for test."""
+    """Measure a run of `fit`: on every series of a file, or again on those that were kept for test.
+
+    Args:
+        run: which.
+        data: the file, if any.
+        moved: where the data of the run are now, if they were moved.
+        device: to compute on.
+        about: what the numbers are to say of themselves.
+        resample: see `indrnn predict`.
+    """
     from .scoring import score
 
     known, estimator = fit_of(run), estimator_of(run, device)
@@ -167,7 +176,8 @@ def evaluate_fitted(
     elif data is None:
         from .fit import Fit, ResumeOptions, resumed
 
-        again = Fit(resumed(ResumeOptions(run)))
+        place, test = (moved / Path(known[name]).name if moved and known[name] else None for name in ("data", "test"))
+        again = Fit(resumed(ResumeOptions(run, place, test)))
         if again.test is None:
             raise UsageError(
                 f"{run} kept no series for test; name a file of them: indrnn evaluate {shlex.quote(str(run))} DATA"
@@ -178,6 +188,7 @@ def evaluate_fitted(
         lines, numbers = scored.lines, scored.numbers
     else:
         found, _ = read_like(known, estimator, data, resample=resample, target_needed=True)
+        found = without_column(found)
         if known["task"] != "regress" and estimator.target_.kind != "numbers":
             found, _ = targeted(found, "classify")
         scored = score(estimator, found)

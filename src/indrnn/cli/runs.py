@@ -16,6 +16,7 @@ import tyro
 from ..models import from_plain, load_module
 from ..recipes import Recipe
 from ..recipes.types import TYPES
+from ..series.fitting import members_of
 from ..training import RunFolder, Shard
 from ..training.checkpoint import write_atomically
 from ..training.evaluation import is_finished, load_best, measure
@@ -116,12 +117,19 @@ def _is_fitted(run: Path) -> bool:
 def _evaluate_fitted(options: EvaluateOptions, arguments: list[str]) -> int:
     from .predict import evaluate_fitted
 
-    if options.dynamic or options.test_batch is not None or options.data_dir is not None:
-        raise UsageError(
-            f"dynamic, test_batch and data_dir are for runs of recipes, and {options.run} is of `indrnn fit`"
-        )
+    if options.dynamic or options.test_batch is not None:
+        raise UsageError(f"dynamic and test_batch are for runs of recipes, and {options.run} is of `indrnn fit`")
+    if options.data is not None and options.data_dir is not None:
+        raise UsageError("data_dir is for the data that the run was fitted to; DATA names another file")
     about = {"command": shlex.join(["indrnn", "evaluate", *arguments])}
-    found = evaluate_fitted(options.run, options.data, device=options.device, about=about, resample=options.resample)
+    found = evaluate_fitted(
+        options.run,
+        options.data,
+        moved=options.data_dir,
+        device=options.device,
+        about=about,
+        resample=options.resample,
+    )
     write_numbers(options.out, found)
     return 0
 
@@ -257,23 +265,32 @@ def report(arguments: list[str]) -> int:
             say(line)
         say(f"{tables} tables on {len(pages)} pages, {len(wrong)} differences")
         return 1 if wrong else 0
-    kinds = {kept.kind(run) for run in options.runs}
+    runs = [home for run in options.runs for home in _homes(run)]
+    kinds = {kept.kind(run) for run in runs}
     by_type = {name: kind.page for name, kind in TYPES.items() if hasattr(kind, "page")}
     names = {by_type[kind].name if kind in by_type else kind for kind in kinds}
     if len(names) != 1 or not names <= {*_pages(), "own"}:
         raise UsageError(f"runs must be of one task, {', '.join(_pages())} or your own")
     first = kinds.pop()
     if first == "own":
-        folder = RunFolder(options.runs[0])
+        folder = RunFolder(runs[0])
         lines = folder.read_metrics()
         if not lines:
-            raise UsageError(f"runs must have an evaluation at least; {options.runs[0]} has none")
+            raise UsageError(f"runs must have an evaluation at least; {runs[0]} has none")
         page = kept.own_page(lines)
     else:
         page = by_type[first]
     out = options.out or Path("results") / page.name
-    say(kept.gather(page, options.runs, out, overwrite=options.overwrite))
+    say(kept.gather(page, runs, out, overwrite=options.overwrite))
     return 0
+
+
+def _homes(run: Path) -> list[Path]:
+    """The run itself; of an ensemble its networks, each of which is a run."""
+    members = [] if RunFolder(run).config.exists() else [each for each in members_of(run) if RunFolder(each).used]
+    if members:
+        say(f"{run} is an ensemble: the rows are of its {len(members)} networks, its own figures in scores.json")
+    return members or [run]
 
 
 def _pages() -> dict[str, Any]:

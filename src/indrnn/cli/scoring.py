@@ -48,10 +48,7 @@ def score(estimator: Any, test: Collection, train: Collection | None = None) -> 
     _check_targets(estimator.target_, test.y)
     answers = estimator.predict(test)
     if kind == "labels":
-        right = int((np.asarray(answers) == test.y).all(1).sum())
-        low, high = wilson(right, len(test))
-        line = f"all labels right    {right / len(test):.1%}, 95 % interval {low:.1%} to {high:.1%}"
-        return Scored([line], {"accuracy": right / len(test), "accuracy_interval": [low, high], "series": len(test)})
+        return _of_labels(np.asarray(answers), test, train)
     if kind == "numbers":
         return _of_numbers(answers, test, train, per_step)
     truth = _flat(test.y) if per_step else test.y
@@ -73,6 +70,44 @@ def score(estimator: Any, test: Collection, train: Collection | None = None) -> 
         lines.append(f"naive baseline     {each.accuracy:.1%}, balanced {each.balanced_accuracy:.1%}: {name}")
     baselines = {name: each.numbers() for name, each in naive.items()}
     return Scored([*lines, "", *found.table()], {**found.numbers(), "naive": baselines}, found)
+
+
+def _of_labels(answers: Array, test: Collection, train: Collection | None) -> Scored:
+    """Of several labels at once: how often all are right, and each of them by itself."""
+    truth = np.asarray(test.y)
+
+    def numbers(given: Array) -> dict[str, Any]:
+        right = int((given == truth).all(1).sum())
+        low, high = wilson(right, len(truth))
+        each = [ClassScores.of(truth[:, i], given[:, i], np.arange(2)) for i in range(truth.shape[1])]
+        return {
+            "accuracy": right / len(truth),
+            "accuracy_interval": [low, high],
+            "balanced_accuracy": float(np.mean([one.balanced_accuracy for one in each])),
+            "series": len(truth),
+            "labels": [{**one.numbers(), "counts": one.counts.tolist()} for one in each],
+        }
+
+    found = numbers(answers)
+    low, high = found["accuracy_interval"]
+    lines = [
+        f"all labels right   {found['accuracy']:.1%}, 95 % interval {low:.1%} to {high:.1%} "
+        f"({round(found['accuracy'] * len(truth))} of {len(truth)})",
+        f"balanced accuracy  {found['balanced_accuracy']:.1%}, the mean over labels",
+    ]
+    if train is not None and train.y is not None:
+        most = (np.asarray(train.y).mean(0) > 0.5).astype(np.int64)
+        naive = numbers(np.broadcast_to(most, truth.shape))
+        found["naive"] = {"most frequent answer of each label": naive}
+        lines.append(
+            f"naive baseline     {naive['accuracy']:.1%}, balanced {naive['balanced_accuracy']:.1%}: each label's most "
+            "frequent answer"
+        )
+    lines += ["", f"{'label':>5}  {'right':>6}  {'series':>6}  {'found':>6}  {'missed':>6}  {'wrongly':>7}"]
+    for label, one in enumerate(found["labels"]):
+        (_, wrongly), (missed, there) = one["counts"]
+        lines.append(f"{label:>5}  {one['accuracy']:>6.1%}  {missed + there:>6}  {there:>6}  {missed:>6}  {wrongly:>7}")
+    return Scored(lines, found)
 
 
 def _of_numbers(answers: Any, test: Collection, train: Collection | None, per_step: bool) -> Scored:

@@ -308,7 +308,8 @@ def _fast(
 _FAST_SIX = Plain(hidden_size=512, layers=6, bound=0.99)
 _FAST_RESIDUAL = Residual(hidden_size=512, blocks=3, bound=0.99)
 _FAST_DENSE = Dense(growth_rate=80, blocks=(4, 3, 2), first_layer=False, bound=0.99)
-_FAST_LSTM, _FAST_GRU, _FAST_WORDS_LSTM = Baseline("lstm", 512), Baseline("gru", 600), Baseline("lstm", 256, 2)
+_FAST_LSTM, _FAST_GRU = Baseline("lstm", 512), Baseline("gru", 600)
+_FAST_WORDS_LSTM = Baseline("lstm", 256, 2, dropout=0.3)
 _FAST_WORDS = replace(_FAST_RESIDUAL, last_transition=256, dropout=0.2, last_dropout=0.3)
 _FAST_WORDS_DENSE = replace(_FAST_DENSE, last_transition=256, dense_dropout=0.2, last_dropout=0.3)
 

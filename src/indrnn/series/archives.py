@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
-from .reading import Array, Found, Reading, pick
+from .reading import Array, Found, Reading, pick, tested_column
 
 _X, _Y, _LENGTHS = ("x", "X", "data"), ("y", "Y", "labels", "label", "target"), ("lengths", "length")
 
@@ -30,8 +31,9 @@ def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> Fou
         raise ValueError(f"{path}: {x_name} must hold numbers, got {values.dtype}")
     x = _series(values, arrays.get(lengths_name or ""), reading, f"{path}: {x_name}")
     y = _target(reading, arrays, path, len(x), needed=target_needed)
+    described = (reading.group, tested_column(reading.test_where))
     known = {
-        name: array
+        name: _text(array, f"{path}: {name}", needed=name in described)
         for name, array in arrays.items()
         if name not in (x_name, lengths_name) and array.ndim == 1 and len(array) == len(x)
     }
@@ -40,7 +42,7 @@ def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> Fou
 
 def _arrays(path: Path) -> dict[str, Array]:
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:  # NumPy leaves a broken one open
+        with path.open("rb") as raw, _opened(raw) as file:  # NumPy leaves a broken one open
             found: dict[str, Any] = {}
             for name in file.files:
                 try:
@@ -55,6 +57,16 @@ def _arrays(path: Path) -> dict[str, Array]:
     except (OSError, EOFError, zipfile.BadZipFile, KeyError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read as .npz: {error}; np.savez(path, x=..., y=...) writes one") from None
     return found
+
+
+def _opened(raw: IO[bytes]) -> NpzFile:
+    try:
+        file = np.load(raw, allow_pickle=False)
+    except ValueError:  # NumPy takes what it does not know for a pickle
+        raise OSError("it is no archive of arrays") from None
+    if not isinstance(file, NpzFile):
+        raise OSError("it is a single array, as np.save writes")
+    return file
 
 
 def _list(arrays: dict[str, Array]) -> str:
@@ -82,7 +94,17 @@ def _target(reading: Reading, arrays: dict[str, Array], path: Path, count: int, 
         if not needed:
             return None
         raise ValueError(f"{path}: {name} must have one entry for each of the {count} series, got {y.shape}")
-    return y
+    return _text(y, f"{path}: {name}", needed=needed)
+
+
+def _text(array: Array, where: str, *, needed: bool) -> Array:
+    """Bytes as text, which must be UTF-8 where it is needed; others as they are."""
+    if array.dtype.kind != "S":
+        return array
+    try:
+        return np.char.decode(array, "utf-8", "strict" if needed else "replace")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} must hold text in UTF-8, got the bytes {error.object[:40]!r}") from None
 
 
 def _series(values: Array, lengths: Array | None, reading: Reading, where: str) -> list[Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -101,9 +102,17 @@ class Collection:
 
 
 def as_array(value: Any) -> Array:
-    """As a NumPy array, from torch too."""
+    """As a NumPy array, from torch too; NaN where a masked array has no value."""
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # type: ignore[no-any-return]
+    if isinstance(value, np.ma.MaskedArray):
+        if not np.ma.is_masked(value):
+            return np.asarray(value.data)
+        if value.dtype.kind not in "biuf":
+            raise ValueError(f"masked values must be of numbers, got {value.dtype}; leave what is masked out")
+        numbers = value.data.astype(np.result_type(value.dtype, np.float32))
+        return np.where(np.ma.getmaskarray(value), np.nan, numbers)
     if hasattr(value, "to_numpy"):
         return np.asarray(value.to_numpy())
     return np.asarray(value)
@@ -127,7 +136,7 @@ def target_of(y: Any, series: Collection) -> Array:
 
 
 def _plain(value: Any) -> Any:
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+    return as_array(value) if isinstance(value, torch.Tensor) else value
 
 
 def _as_many(name: str, values: Any, count: int) -> Any:
@@ -188,6 +197,9 @@ def is_list_of_series(X: Any) -> bool:
 def _numbers(value: Any, name: str) -> Array:
     """An array as float32."""
     array = as_array(value)
+    if array.dtype == object and hasattr(value, "to_numpy"):  # of pandas, with NA where a value is missing
+        with contextlib.suppress(TypeError, ValueError):
+            array = np.asarray(value.to_numpy(dtype=np.float64, na_value=np.nan))
     if np.iscomplexobj(array):
         raise ValueError(f"{name} must hold real numbers, got {array.dtype}. Complex data not supported")
     if array.dtype == object and array.ndim == 1 and len(array) and np.ndim(array[0]) >= 1:

@@ -200,12 +200,17 @@ class Estimator(Parameters):
             return X
         if not isinstance(channel, (int, np.integer)):
             raise ValueError(f"time_channel must be the number of a channel, got {channel!r}")
-        is_array = isinstance(X, (np.ndarray, torch.Tensor)) and X.ndim == 3
-        series = [as_array(one) for one in X] if is_array or isinstance(X, (list, tuple)) else []
-        if not series or not all(one.dtype == np.float64 and one.ndim == 2 and len(one) > channel for one in series):
+        listed = isinstance(X, (list, tuple))
+        series = [as_array(one) for one in (X if listed else as_array(X))]
+        series = [one[None] if one.ndim == 1 else one for one in series]
+        if any(one.dtype.kind not in "fiuO" or one.ndim != 2 for one in series):
             return X
-        moved = [from_first_time(one, int(channel))[0] for one in series]
-        return np.stack(moved) if is_array else moved
+        if any(not -len(one) <= channel < len(one) for one in series):
+            return X
+        try:
+            return [from_first_time(one, int(channel))[0] for one in series]
+        except (TypeError, ValueError):  # of objects that are no numbers, which is said where they are checked
+            return X
 
     def _given(self, name: str) -> Any:
         return getattr(self, name)
@@ -220,6 +225,7 @@ class Estimator(Parameters):
 
     def _checked(self, X: Any) -> Collection:
         self._check_fitted()
+        self._check_names(X)
         data = X if isinstance(X, Collection) else Collection.from_arrays(self._from_first_time(X))
         if len(data.x[0]) != self.preparation_.channels:
             raise ValueError(
@@ -234,6 +240,17 @@ class Estimator(Parameters):
                 "input (steps, in two dimensions, as in training); give (n, 1, time) for series of another length"
             )
         return data
+
+    def _check_names(self, X: Any) -> None:
+        """Raise for a table whose columns are not those of training, in their order."""
+        known, given = getattr(self, "feature_names_in_", None), getattr(X, "columns", None)
+        if known is not None and given is not None and list(given) != list(known):
+            pairs = zip([*map(str, given), "nothing"], [*known, "nothing"], strict=False)
+            at, (found, expected) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+            raise ValueError(
+                f"X must have the columns of training in their order, got {found!r} as column {at} in place of "
+                f"{expected!r}. The feature names should match those that were passed during fit"
+            )
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "models_"):

@@ -150,13 +150,13 @@ class IndRNNClassifier(Estimator):
         """The share of series (of steps, with `per_step`) that are classified right; of several labels, all of them."""
         found = self.predict(X)
         if self.target_.kind == "labels":
-            right = (found == as_array(y)).all(1)
+            right = (found == _like(y, found)).all(1)
         elif self.per_step:
             pairs = zip(found, y, strict=True)
             right = np.concatenate([np.ravel(as_array(a)) == np.ravel(as_array(b)) for a, b in pairs])
             sample_weight = _of_steps(sample_weight, found)
         else:
-            right = found == np.ravel(as_array(y))
+            right = found == _like(np.ravel(as_array(y)), found)
         return float(np.average(right, weights=sample_weight))
 
 
@@ -238,6 +238,7 @@ class IndRNNRegressor(Estimator):
             sample_weight = _of_steps(sample_weight, found)
             found, y = (np.concatenate([_columns(one) for one in each]) for each in (found, y))
         found, y = (_columns(each) if np.ndim(each) == 1 else as_array(each) for each in (found, y))
+        y = _like(y, found)
         weights = np.ones(len(y)) if sample_weight is None else as_array(sample_weight)
         mean = np.average(y, axis=0, weights=weights)
         rest = np.average((y - found) ** 2, axis=0, weights=weights)
@@ -245,6 +246,14 @@ class IndRNNRegressor(Estimator):
         constant = spread == 0
         scores = np.where(constant, np.where(rest == 0, 1.0, 0.0), 1 - rest / np.where(constant, 1.0, spread))
         return float(scores.mean())
+
+
+def _like(y: Any, answers: Array) -> Array:
+    """Targets in the shape of the answers, or an error."""
+    array = as_array(y)
+    if array.shape != answers.shape:
+        raise ValueError(f"y must have a target for each series, of the shape {answers.shape}, got {array.shape}")
+    return array
 
 
 def _of_steps(weights: Any, answers: Any) -> Array | None:

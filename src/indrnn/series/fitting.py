@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -168,8 +169,8 @@ class Fitting:
     ) -> tuple[list[nn.Module], list[Result]]:
         """Train each network of the ensemble: in `out`, or in its member-NUMBER folders where there are several."""
         models, results = [], []
-        if out is not None and overwrite:  # or it would speak of new networks beside old ones
-            (Path(out) / "estimator.json").unlink(missing_ok=True)
+        if out is not None and overwrite:
+            clear_run(Path(out))
         for member in range(self.plan.members):
             model, task = self.model(member), self.task(member)
             seed = self.member_seed(member)
@@ -195,6 +196,22 @@ class Fitting:
             if not result.finished:
                 break
         return models, results
+
+
+def members_of(run: Path) -> list[Path]:
+    """The folders of an ensemble's networks in its folder, in order; none where it is of one network."""
+    found = [path for path in run.glob("member-*") if re.fullmatch(r"member-\d+", path.name) and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+
+
+def clear_run(out: Path) -> None:
+    """Remove what an earlier fit left in a folder, of however many networks, and nothing else."""
+    for home in (out, *members_of(out)):
+        folder = RunFolder(home)
+        ours = folder.config.exists() or folder.checkpoints.folder.exists() or (home / "estimator.json").exists()
+        if ours and folder.used:
+            with folder.locked():
+                folder.clear()
 
 
 class _Saved:

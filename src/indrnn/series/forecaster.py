@@ -374,9 +374,15 @@ def _floor(series: list[Array]) -> Array:
     """The least that counts as a deviation of each channel, (channels, 1): a hundredth of the usual one of a series.
 
     Steps at which nothing happens have none of their own, and their forecasts are then on the scale of the others.
+    Where a channel never changes at all it is a millionth of its largest value.
     """
-    usual = np.median([one.std(1, keepdims=True) for one in series], 0)
-    return np.where(usual > 0, usual / 100, 1.0)
+    found = []
+    for channel in range(len(series[0])):
+        largest = max(float(np.abs(one[channel]).max()) for one in series)
+        each = [float(one[channel].std()) for one in series]
+        known = [deviation for deviation in each if deviation > 1e-12 * largest]  # or it is rounding
+        found.append(np.median(known) / 100 if known else 1e-6 * largest or 1e-6)
+    return np.array(found)[:, None]
 
 
 def _scale(past: Array, floor: Array) -> tuple[Array, Array]:

@@ -27,17 +27,18 @@ def find_period(series: Sequence[Array], longest: int = 400) -> int:
         longest: lag that is looked at; no more than a third of a series.
     """
     most = min(longest, min(one.shape[1] for one in series) // 3)
-    total = np.zeros(most + 2)
+    total, counted = np.zeros(most + 2), 0
     for one in series:
         for channel in one:
             steps = np.diff(np.nan_to_num(channel.astype(np.float64), nan=float(np.nanmean(channel))))
             steps = steps - steps.mean()
             power = float((steps**2).sum())
-            if power > 0:
+            if power > 0:  # what never changes says nothing of a season
+                counted += 1
                 total[1:] += [
                     float((steps[lag:] * steps[: len(steps) - lag]).sum()) / power for lag in range(1, most + 2)
                 ]
-    total /= sum(len(one) for one in series)
+    total /= max(1, counted)
     peaks = [lag for lag in range(2, most + 1) if total[lag] > max(total[lag - 1], total[lag + 1], 0.3)]
     return max(peaks, key=lambda lag: total[lag]) if peaks else 1
 

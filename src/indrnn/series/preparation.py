@@ -94,7 +94,7 @@ class Preparation:
         return cls(mean, scale, masked, plain["time_channel"])
 
 
-def from_first_time(series: Array, channel: int, first: float | None = None) -> tuple[Array, float | None]:
+def from_first_time(series: Array, channel: int, first: Any = None) -> tuple[Array, Any]:
     """The same with times that count from the first, as those of a clock do not survive float32; and that time.
 
     Args:
@@ -102,7 +102,11 @@ def from_first_time(series: Array, channel: int, first: float | None = None) -> 
         channel: the one that holds times.
         first: the first time, where the series goes on from an earlier piece; None to take it from this one.
     """
-    moved = series.astype(np.float64)
+    times, moved = series[channel], series.astype(np.float64)
+    if times.dtype.kind in "iu":  # whole numbers of nanoseconds do not survive float64 either
+        first = int(times[0]) if first is None else int(first)
+        moved[channel] = [int(each) - first for each in times.tolist()]
+        return moved, first
     known = moved[channel][np.isfinite(moved[channel])]
     if first is None and len(known):
         first = float(known[0])

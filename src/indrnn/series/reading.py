@@ -40,7 +40,8 @@ class Reading:
     """Which series are for test: a condition on a column or field, index<5 or speaker==theo,lucas; or the name of one
     that is 1, true or test for these."""
     ignore: tuple[str, ...] = ()
-    """Tables: columns that are neither values nor any of these."""
+    """Tables: columns that are neither values nor any of these. One without a name in the header is Unnamed: 0, by its
+    place."""
     layout: Literal["auto", "long", "wide"] = "auto"
     """Of tables: long has a row for each step, wide has one for each series; auto takes long with id or time."""
     header: bool | None = None
@@ -152,6 +153,22 @@ def pick(name: str, option: str, known: Iterable[str], path: Path) -> str:
     raise ValueError(f"{option}: {path} has no {name!r}{hint} it has {some or 'none'}")
 
 
+def number(text: str) -> float:
+    """A number in a file; raises ValueError for 1_1 too, which Python takes for 11."""
+    if "_" in text:
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether `number` takes it."""
+    try:
+        number(text)
+    except ValueError:
+        return False
+    return True
+
+
 _CONDITION = re.compile(r"\s*([^<>=!]+?)\s*(?:(==|=|!=|<=|>=|<|>)\s*(.+?)\s*)?")
 _TRUE = ("1", "true", "test", "yes")
 
@@ -166,19 +183,21 @@ def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
     name, operator, value = match[1], match[2], match[3]
     found = fields[pick(name, "test_where", fields, path)]
     if operator is None:
-        return np.array([str(each).strip().lower() in _TRUE for each in found], dtype=bool)
+        return np.array([_same(str(each)).lower() in _TRUE for each in found], dtype=bool)
     if operator in ("=", "==", "!="):
         wanted = {_same(part) for part in value.split(",")}
         equal = np.array([_same(str(each)) in wanted for each in found], dtype=bool)
         return ~equal if operator == "!=" else equal
     try:
-        number, numbers = float(value), found.astype(np.float64)
+        limit = number(value)
+        plain = found.dtype.kind in "biuf"
+        numbers = found.astype(np.float64) if plain else np.array([number(str(each)) for each in found])
     except ValueError:
         raise ValueError(
             f"test_where: {operator} is for numbers; {name} or {value!r} is none; == is for text"
         ) from None
     holds: Array = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}[operator](
-        numbers, number
+        numbers, limit
     )
     return holds
 
@@ -187,10 +206,12 @@ def _same(text: str) -> str:
     """A value as it is compared: 5, 5.0 and "5" are one."""
     text = text.strip()
     try:
-        number = float(text)
+        if re.fullmatch(r"[+-]?\d+", text):
+            return str(int(text))
+        value = number(text)
     except ValueError:
         return text
-    return str(int(number)) if number.is_integer() else str(number)
+    return str(int(value)) if value.is_integer() else str(value)
 
 
 def parsed(labels: Array) -> Array:
@@ -200,13 +221,15 @@ def parsed(labels: Array) -> Array:
     texts = [(label.decode() if isinstance(label, bytes) else str(label)).strip() for label in labels]
     try:
         whole = [int(text) for text in texts]
-        if all(str(number) == text.removeprefix("+") for number, text in zip(whole, texts, strict=True)):
+        if all(str(value) == text.removeprefix("+") for value, text in zip(whole, texts, strict=True)):
             return np.array(whole, dtype=np.int64)
-    except (ValueError, OverflowError):
+    except OverflowError:
+        return np.array(texts)  # as float64, neighbours would be one
+    except ValueError:
         pass
     try:
         if not any(text.startswith("0") and text.isdigit() and len(text) > 1 for text in texts):  # 007 is a name
-            return np.array([float(text) for text in texts])
+            return np.array([number(text) for text in texts])
     except ValueError:
         pass
     return np.array(texts)

@@ -16,12 +16,15 @@ SUFFIXES = (".wav", ".flac", ".ogg")
 
 def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> Found:
     """Read FOLDER/CLASS/FILE.wav, as numbers from -1 to 1. Where no labels are needed, files may lie in the folder."""
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    found = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    files = sorted(file for file in found if not _hidden(file.relative_to(path)))
     if not files:
         raise ValueError(f"{path} must have sound files ({', '.join(SUFFIXES)}) in folders of their classes, got none")
     loose = [file for file in files if file.parent == path]
     if loose and target_needed:
         raise ValueError(f"{loose[0]} must be in a folder named by its class, {path}/CLASS/{loose[0].name}")
+    if target_needed:
+        _check_folders(path, files)
     pattern = _pattern(reading.group)
     rate = reading.rate
     x: list[Array] = []
@@ -34,11 +37,10 @@ def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> 
             rate = its_rate
         if its_rate != rate:
             if not reading.resample:
-                told = "that of the others" if reading.rate is None else "the one wanted"
-                raise ValueError(
-                    f"{file} has {its_rate} samples a second, and {told} is {rate}; rate and resample (--rate {rate} "
-                    "--resample) change it"
-                )
+                told, change = "the one wanted", "resample (--resample) changes it"
+                if reading.rate is None:
+                    told, change = "that of the others", f"rate and resample (--rate {rate} --resample) change it"
+                raise ValueError(f"{file} has {its_rate} samples a second, and {told} is {rate}; {change}")
             samples = resampled(samples, its_rate, rate)
         if x and len(samples) != len(x[0]):
             raise ValueError(
@@ -55,6 +57,22 @@ def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> 
     names = tuple(file.relative_to(path).as_posix() for file in files)
     fields = {} if pattern is None else {str(reading.group): np.array(groups)}
     return Found(path, x, y, tuple(str(i) for i in range(len(x[0]))), names, fields, rate)
+
+
+def _hidden(inside: Path) -> bool:
+    """Whether a file is no one's data, such as ._0.wav, which macOS leaves beside 0.wav."""
+    return any(part.startswith(".") for part in inside.parts)
+
+
+def _check_folders(path: Path, files: list[Path]) -> None:
+    """Raise for a folder of a class that has no sound."""
+    filled = {file.relative_to(path).parts[0] for file in files}
+    for folder in sorted(path.iterdir()):
+        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in filled:
+            raise ValueError(
+                f"{folder} must have sound files ({', '.join(SUFFIXES)}), as every folder of a class, got none; move "
+                f"it out of {path} if it is no class"
+            )
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

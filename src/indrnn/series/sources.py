@@ -48,7 +48,9 @@ def read_with(
     path: Path, reading: Reading, *, test: str | Path | None = None, target_needed: bool = True, alone: bool = False
 ) -> Read:
     """Read a file with its options; see `read`. `alone`: no test file is looked for beside it."""
-    found = [_found(path, reading, target_needed=target_needed)]
+    # One that came out of another file has a header, or no layout, and may ignore columns that this file lacks
+    own = not alone or (reading.header is None and reading.layout != "auto")
+    found = [_found(path, reading, target_needed=target_needed, ignore_needed=own)]
     first = found[0]
     reading = replace(reading, rate=first.rate, layout=first.layout, header=first.header)
     if first.columns:
@@ -57,7 +59,7 @@ def read_with(
     if test is not None:
         beside = Path(test)
     if beside is not None:
-        found.append(_found(beside, reading, target_needed=target_needed))
+        found.append(_found(beside, reading, target_needed=target_needed, ignore_needed=False))
         if found[1].x[0].shape[0] != found[0].x[0].shape[0]:
             one, two = (each.x[0].shape[0] for each in found)
             raise ValueError(f"{beside} has {two} channels, and {path} has {one}; they must be of one kind")
@@ -84,7 +86,7 @@ def kind_of(path: Path) -> str:
     return "table" if suffix in tables.SUFFIXES else suffix
 
 
-def _found(path: Path, reading: Reading, *, target_needed: bool) -> Found:
+def _found(path: Path, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> Found:
     if not path.exists():
         raise FileNotFoundError(f"{path} is not there; DATA is {KINDS}")
     kind = kind_of(path)
@@ -95,13 +97,13 @@ def _found(path: Path, reading: Reading, *, target_needed: bool) -> Found:
         raise ValueError(f"{path} is empty")
     if kind == "table":
         check_used(reading, kind, path)
-        return tables.read_table(path, reading, target_needed=target_needed)
+        return tables.read_table(path, reading, target_needed=target_needed, ignore_needed=ignore_needed)
     if kind == ".npz":
         check_used(reading, kind, path)
         return archives.read_npz(path, reading, target_needed=target_needed)
     if kind == ".ts":
         check_used(reading, kind, path)
-        found = ts.read_ts(path)
+        found = ts.read_ts(path, target_needed=target_needed)
         if found.y is None and target_needed:
             raise ValueError(f"{path} has no labels: neither @classLabel true nor @targetLabel true")
         return found

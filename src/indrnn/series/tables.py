@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .reading import Array, Found, Reading, need, pick, tested_column
+from .reading import Array, Found, Reading, is_number, need, pick, tested_column
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 _MISSING = ["", "?", "NA", "N/A", "NaN", "nan", "null", "None", "-nan"]
+_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
+"""What pandas calls a column without a name, such as the index that it writes."""
 
 
-def read_table(path: Path, reading: Reading, *, target_needed: bool = True) -> Found:
+def read_table(path: Path, reading: Reading, *, target_needed: bool = True, ignore_needed: bool = True) -> Found:
     """Read a table. Rows are named in messages as an editor counts lines, or by number in a Parquet file."""
-    table = _Table(path, reading, target_needed=target_needed)
+    table = _Table(path, reading, target_needed=target_needed, ignore_needed=ignore_needed)
     long = reading.layout == "long" or (reading.layout == "auto" and (reading.id or reading.time) is not None)
     if reading.layout == "auto" and reading.id is not None and reading.time is None and table.unique(reading.id):
         long = False  # an identifier for each row: these are series, one a row
@@ -38,13 +42,15 @@ class _Table:
         path: the file.
         reading: which columns are what.
         target_needed: whether the column of the target must be there.
+        ignore_needed: whether the columns that are ignored must be there.
     """
 
-    def __init__(self, path: Path, reading: Reading, *, target_needed: bool) -> None:
+    def __init__(self, path: Path, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> None:
         self.path = path
         self.pandas = need("pandas", f"{path.name}, a table,")
         self.parquet = path.suffix.lower() in (".parquet", ".pq")
         self.header = True
+        self.index: list[str] = []
         self.frame = self._parquet() if self.parquet else self._csv(reading)
         self.columns = [str(name) for name in self.frame.columns]
         self.frame.columns = self.columns
@@ -55,6 +61,8 @@ class _Table:
             name = getattr(reading, option)
             if name is not None and not (option == "group" and not target_needed):
                 pick(name, option, self.columns, path)
+        for name in reading.ignore if ignore_needed else ():
+            pick(name, "ignore", self.columns, path)
         self.target = reading.target
         if target_needed and self.target is None:
             raise ValueError(
@@ -66,42 +74,49 @@ class _Table:
             self.target = None
         described = (reading.group, tested_column(reading.test_where))
         self.described = [name for name in dict.fromkeys(described) if name is not None and name in self.columns]
-        taken = {self.target, reading.target, reading.id, reading.time, *self.described, *reading.ignore}
-        self.others = [name for name in self.columns if name not in taken]
+        taken = {reading.target, reading.id, reading.time, *self.described, *reading.ignore, *self.index}
+        others = [name for name in self.columns if name not in taken]
+        self.others = [name for name in others if not _UNNAMED.fullmatch(name)]
+        self.unnamed = [name for name in others if _UNNAMED.fullmatch(name) and self.frame[name].notna().any()]
 
     def _parquet(self) -> Any:
+        """Read with the named levels of an index as columns, which are no values unless they are asked for."""
         need("pyarrow", f"{self.path.name}, a Parquet file,")
         try:
-            return self.pandas.read_parquet(self.path, engine="pyarrow")
+            frame = self.pandas.read_parquet(self.path, engine="pyarrow")
+            levels = [name for name in frame.index.names if name is not None]
+            self.index = [str(name) for name in levels]
+            return (frame.reset_index(levels) if levels else frame).reset_index(drop=True)
         except (ValueError, OSError) as error:  # pyarrow's own are among these
             raise ValueError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
 
     def _csv(self, reading: Reading) -> Any:
-        """Read with blank lines, which are then dropped, so that the index counts the lines of the file."""
+        """Read with blank lines, which are then dropped, so that the index counts the rows of the file."""
         try:
             with self._open() as file:
-                first = file.readline().strip("\r\n")
-            while_blank = first.strip() == ""
-            if while_blank and self.path.stat().st_size == 0:
+                first = next((line for line in file if line.strip()), "")
+            self.sign = sign = max("\t;,", key=first.count) if self.path.suffix.lower() != ".tsv" else "\t"
+            above, cells = next(
+                ((i, cells) for i, (_, cells) in enumerate(self._rows()) if not self._empty(cells)), (0, [])
+            )
+            if not cells:
                 raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series")
-            sign = max("\t;,", key=first.count) if self.path.suffix.lower() != ".tsv" else "\t"
-            found = [cell.strip() for cell in first.split(sign)]
-            headless = any(map(_is_number, found)) and all(_is_number(cell) or cell in _MISSING for cell in found)
-            headless = headless and found != [str(i) for i in range(len(found))]  # names that pandas gives
+            headless = any(map(is_number, cells)) and all(is_number(cell) or cell in _MISSING for cell in cells)
+            headless = headless and cells != [str(i) for i in range(len(cells))]  # names that pandas gives
             if reading.header is not None:
                 headless = not reading.header
             text = [name for name in (reading.target, reading.id, reading.group) if name is not None]
-            cells = [cell.strip() for cell in next(csv.reader([first], delimiter=sign), [])]
-            names = [str(i) for i in range(len(cells))] if headless else cells
-            _check_once(names, self.path)  # pandas would give the second one another name
+            names = [str(i) for i in range(len(cells))] if headless else _named(cells)
+            _check_once(names, self.path)
             plain = [name for name in names if name not in text]
             with warnings.catch_warnings():
                 warnings.simplefilter("error", self.pandas.errors.ParserWarning)  # of rows that would be cut short
                 frame = self.pandas.read_csv(
                     self.path,
                     sep=sign,
+                    skiprows=above,
                     header=None if headless else 0,
-                    names=names if headless else None,
+                    names=names,
                     dtype=dict.fromkeys(text, str),
                     keep_default_na=False,
                     na_values=dict.fromkeys(plain, _MISSING),
@@ -119,23 +134,36 @@ class _Table:
             raise ValueError(f"{self.path} must be UTF-8; save it as that: {error}") from None
         except self.pandas.errors.ParserError as error:
             raise ValueError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from None
-        frame.columns = [str(name).strip() for name in frame.columns]
-        self.first_line, self.columns_of_file = (1 if headless else 2), len(frame.columns)
+        self.first_row = above if headless else above + 1
         self.header = not headless
         missing = (frame.isna() | (frame == "")).all(axis=1).to_numpy()
-        return frame[~self._blank(missing)] if missing.any() else frame
+        return frame[~self._blank(missing, len(names))] if missing.any() else frame
 
-    def _blank(self, missing: Array) -> Array:
+    def _blank(self, missing: Array, columns: int) -> Array:
         """Which rows are blank lines of the file, of those in which every value is missing.
 
         A blank line of a single column is a missing value, but for those at the end.
         """
-        with self._open() as file:
-            empty = np.array([not line.strip() for line in file][self.first_line - 1 :] + [True] * len(missing))
+        empty = np.array([self._empty(cells) for _, cells in self._rows()][self.first_row :] + [True] * len(missing))
         blank = missing & empty[: len(missing)]
-        if self.columns_of_file == 1:
+        if columns == 1:
             blank[: np.flatnonzero(~blank)[-1] + 1 if not blank.all() else 0] = False
         return np.asarray(blank)
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """The first line and the cells of each row of a CSV, with blank lines; a cell may go over several lines."""
+        with self._open() as file:
+            rows, line = csv.reader(file, delimiter=self.sign, skipinitialspace=True), 1
+            try:
+                for cells in rows:
+                    yield line, [cell.strip() for cell in cells]
+                    line = rows.line_num + 1
+            except csv.Error as error:
+                raise ValueError(f"{self.path}: line {line} cannot be read as a row of a table: {error}") from None
+
+    def _empty(self, cells: list[str]) -> bool:
+        """Whether a row is a blank line, and not one of missing values."""
+        return not any(cells) and (len(cells) < 2 or self.sign == "\t")
 
     def _open(self) -> Any:
         if self.path.name.lower().endswith(".gz"):
@@ -146,7 +174,10 @@ class _Table:
 
     def place(self, row: int) -> str:
         """A row, for a message."""
-        return f"row {row}" if self.parquet else f"line {self.frame.index[row] + self.first_line}"
+        if self.parquet:
+            return f"row {row}"
+        line, _ = next(itertools.islice(self._rows(), int(self.frame.index[row]) + self.first_row, None))
+        return f"line {line}"
 
     def unique(self, name: str) -> bool:
         """Whether a column, if it is there, has each value once."""
@@ -184,12 +215,21 @@ class _Table:
             return np.asarray(column.to_numpy())
         if column.dtype.kind == "f":
             return np.asarray(column.to_numpy(dtype=np.float64))
-        return np.array([str(value).strip() for value in column])
+        try:
+            return np.array([_text(value) for value in column])
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self.path}: {name} ({option}) must be UTF-8, got {error.object[:40]!r}") from None
 
     def features(self, given: Sequence[str]) -> list[str]:
         """The columns of the values."""
         if given:
             return [pick(name, "features", self.columns, self.path) for name in given]
+        if self.unnamed:
+            ignored = " ".join(repr(name) for name in self.unnamed)
+            raise ValueError(
+                f"{self.path}: {self.unnamed[0]} is a column without a name, such as the index that to_csv() of pandas "
+                f"writes; leave it out (--ignore {ignored}, or index=False in to_csv), or give it a name"
+            )
         if not self.others:
             raise ValueError(f"features: {self.path} has no column of values beside {', '.join(self.columns)}")
         return self.others
@@ -201,12 +241,14 @@ def _check_once(names: list[str], path: Path) -> None:
         raise ValueError(f"{path} must have each column once, and {twice!r} is there {names.count(twice)} times")
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _named(cells: list[str]) -> list[str]:
+    """The cells of a header, with the names that pandas gives to those without one."""
+    names = [cell or f"Unnamed: {i}" for i, cell in enumerate(cells)]
+    return [name if cell or name not in cells else f"{name}.1" for name, cell in zip(names, cells, strict=True)]
+
+
+def _text(value: Any) -> str:
+    return (value.decode() if isinstance(value, bytes) else str(value)).strip()
 
 
 def _wide(table: _Table, reading: Reading) -> Found:
@@ -253,7 +295,7 @@ def _long(table: _Table, reading: Reading) -> Found:
     values = [table.numbers(name) for name in names]
     ids = np.zeros(len(frame), dtype=np.int64) if reading.id is None else table.texts(reading.id, "id")
     codes, known = table.pandas.factorize(ids)
-    times = np.arange(len(frame), dtype=np.float64) if reading.time is None else _times(table, reading.time)
+    times, second = (np.arange(len(frame)), 1.0) if reading.time is None else _times(table, reading.time)
     order = np.lexsort((times, codes))  # stable: rows of one time stay as they are, and are refused below
     codes, times = codes[order], times[order]
     same = (codes[1:] == codes[:-1]) & (times[1:] == times[:-1])
@@ -271,7 +313,8 @@ def _long(table: _Table, reading: Reading) -> Found:
     if reading.time_differences:
         if reading.time is None:
             raise ValueError("time_differences needs the column of the time: time (--time)")
-        since = np.diff(times, prepend=times[:1])
+        exact = times if times.dtype.kind == "f" else times.view(np.uint64)  # they ascend: no difference overflows
+        since = np.diff(exact, prepend=exact[:1]).astype(np.float64) / second
         since[starts] = 0
         matrix, names = np.concatenate([matrix, since[None]]), [*names, "dt"]
     ends = np.r_[starts[1:], len(codes)]
@@ -286,13 +329,15 @@ def _long(table: _Table, reading: Reading) -> Found:
     return Found(path, x, y, tuple(names), called, fields, layout="long", header=table.header)
 
 
-def _times(table: _Table, name: str) -> Array:
+def _times(table: _Table, name: str) -> tuple[Array, float]:
+    """Times that can be ordered, whole numbers where that is what they are, and how many units of them are a second."""
     column = table.frame[name]
     empty = column.isna().to_numpy()
     if empty.any():
         raise ValueError(f"{table.path}: {table.place(int(np.argmax(empty)))}: {name} (time) must not be empty")
     if column.dtype.kind in "iufb":
-        return np.asarray(column.to_numpy(dtype=np.float64))
+        exact = {"f": np.float64, "u": np.uint64}.get(column.dtype.kind, np.int64)
+        return np.asarray(column.to_numpy(dtype=exact)), 1.0
     pandas = table.pandas
     try:
         dates = (
@@ -305,13 +350,16 @@ def _times(table: _Table, name: str) -> Array:
     wrong = dates.isna().to_numpy()
     if wrong.any():
         row = int(np.argmax(wrong))
+        value = str(column.iloc[row])[:40]
+        hint = "; in nanoseconds, dates go from 1678 to 2261" if re.match(r"\d{4}-", value) else ""
         raise ValueError(
             f"{table.path}: {table.place(row)}: {name} (time) must be a number or a date such as 2024-01-31 12:00, got "
-            f"{str(column.iloc[row])[:40]!r}"
+            f"{value!r}{hint}"
         )
     naive = dates.dt.tz_convert(None) if dates.dt.tz is not None else dates
-    since = naive.to_numpy(dtype="datetime64[ns]") - naive.to_numpy(dtype="datetime64[ns]").min()
-    return np.asarray(since / np.timedelta64(1, "s"), dtype=np.float64)
+    found = naive.to_numpy()  # in the unit that pandas chose: nanoseconds span no more than 584 years
+    unit, _ = np.datetime_data(found.dtype)
+    return found.astype(np.int64), _UNITS[unit]
 
 
 def _constant(

@@ -34,8 +34,9 @@ class Target:
     @classmethod
     def of_classes(cls, y: Array, per_step: bool) -> Target:
         """From the targets of training."""
+        y = _fixed(y)
         if per_step:
-            values = np.concatenate([np.ravel(one) for one in y])
+            values = np.concatenate([_fixed(np.ravel(one)) for one in y])
         else:
             y = _one_column(y)
             if y.ndim == 2:
@@ -98,6 +99,7 @@ class Target:
 
     def _numbers(self, y: Array) -> Array:
         assert self.classes is not None
+        y = _fixed(y)
         at = np.searchsorted(self.classes, y).clip(0, len(self.classes) - 1)
         unknown = self.classes[at] != y
         if unknown.any():
@@ -128,6 +130,11 @@ class Target:
             classes = np.array(classes["values"], dtype=kind)
         rest = {name: plain[name] for name in ("kind", "outputs", "per_step", "flat")}
         return cls(**rest, classes=classes, mean=tuple(plain["mean"]), scale=tuple(plain["scale"]))
+
+
+def _fixed(y: Array) -> Array:
+    """Text of NumPy's type without a length as the older type, which files can name."""
+    return np.array(y.tolist()) if y.dtype.kind == "T" else y
 
 
 def _one_column(y: Array) -> Array:

@@ -2,45 +2,56 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 
 import numpy as np
 
-from .reading import Array, Found
+from .reading import Array, Found, is_number, number
+
+_MISSING = ("?", "")
 
 
-def read_ts(path: Path) -> Found:
-    """Read a .ts file: of one or more channels, of one length or several, `?` and NaN where a value is missing."""
+def read_ts(path: Path, *, target_needed: bool = True) -> Found:
+    """Read a .ts file: of one or more channels, of one length or several, `?` and NaN where a value is missing.
+
+    A label may be missing only where none is needed; there are no labels then.
+    """
     header: dict[str, list[str]] = {}
     x: list[Array] = []
-    labels: list[str] = []
+    labels: list[str | None] = []
     begun = False
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            text = line.strip()
+        for line_number, line in enumerate(lines, 1):
+            text, where = line.strip(), f"{path}: line {line_number}"
             if not text or text.startswith(("#", "%")):
                 continue
             if not begun:
                 if not text.startswith("@"):
-                    raise ValueError(f"{path}: line {number} must start with @, or # for a comment, before @data")
-                name, *values = text[1:].split()
+                    raise ValueError(f"{where} must start with @, or # for a comment, before @data")
+                name, *values = text[1:].split() or [""]
+                if not name:
+                    raise ValueError(f"{where} must have a name after @, such as @data")
                 header[name.lower()] = values
                 begun = name.lower() == "data"
                 if begun:
                     _check(header, path)
                 continue
-            series, label = _series(text, header, f"{path}: line {number}")
-            if x and len(series) != len(x[0]):
+            series, label = _series(text, header, where)
+            if label is None and target_needed and _has_target(header):
                 raise ValueError(
-                    f"{path}: line {number} must have {len(x[0])} channels as those before, got {len(series)}"
+                    f"{where} has no target after its last colon, but ?, NaN or nothing; leave the line out"
                 )
+            if x and len(series) != len(x[0]):
+                raise ValueError(f"{where} must have {len(x[0])} channels as those before, got {len(series)}")
             x.append(series)
             labels.append(label)
     if not begun:
         raise ValueError(f"{path} must have a line @data: it is no .ts file, or an empty one")
     if not x:
         raise ValueError(f"{path} must have at least one series after @data, got none")
-    y = np.array(labels) if _has_target(header) else None
+    y = np.array(labels) if None not in labels else None
     return Found(path, x, y, tuple(str(i) for i in range(len(x[0]))))
 
 
@@ -57,19 +68,14 @@ def _check(header: dict[str, list[str]], path: Path) -> None:
         raise ValueError(f"{path}: @timeStamps true is not supported; a CSV in long form with a column of times is")
 
 
-def _series(text: str, header: dict[str, list[str]], where: str) -> tuple[Array, str]:
-    """(channels, time) and the label of a line."""
+def _series(text: str, header: dict[str, list[str]], where: str) -> tuple[Array, str | None]:
+    """(channels, time) and the label of a line, None where there is none."""
     parts = text.split(":")
-    label = ""
+    label = None
     if _has_target(header):
         if len(parts) < 2:
             raise ValueError(f"{where} must have values, a colon and a label, got {text[:40]!r}")
-        label = parts.pop().strip()
-        known = header.get("classlabel", [])[1:]
-        if known and label not in known:
-            raise ValueError(
-                f"{where} has the label {label!r}, which is not among those of @classLabel, {' '.join(known)}"
-            )
+        label = _label(parts.pop().strip(), header, where)
     dimensions = header.get("dimensions", header.get("dimension"))
     if dimensions and dimensions[0].isdigit() and int(dimensions[0]) != len(parts):
         raise ValueError(f"{where} must have {dimensions[0]} channels, as @dimensions says, got {len(parts)}")
@@ -81,18 +87,25 @@ def _series(text: str, header: dict[str, list[str]], where: str) -> tuple[Array,
     return series, label
 
 
+def _label(text: str, header: dict[str, list[str]], where: str) -> str | None:
+    known = header.get("classlabel", [])[1:]
+    if text in _MISSING and text not in known:
+        return None
+    if known and text not in known:
+        told = " ".join(known)
+        hint = "; divide those by white space, without quotes or commas" if re.search("[\"',;]", told) else ""
+        raise ValueError(f"{where} has the label {text!r}, which is not among those of @classLabel, {told}{hint}")
+    if not _flag(header, "classlabel"):
+        if not is_number(text):
+            raise ValueError(f"{where} must have a number as its target, as @targetLabel says, got {text[:40]!r}")
+        return None if math.isnan(number(text)) else text
+    return text
+
+
 def _values(text: str, where: str) -> Array:
     words = [word.strip() for word in text.split(",")]
     try:
-        return np.array([float(word) if word not in ("?", "") else np.nan for word in words])
+        return np.array([number(word) if word not in _MISSING else np.nan for word in words])
     except ValueError:
-        wrong = next(i for i, word in enumerate(words) if word not in ("?", "") and not _number(word))
+        wrong = next(i for i, word in enumerate(words) if word not in _MISSING and not is_number(word))
         raise ValueError(f"{where}: value {wrong} must be a number or ?, got {words[wrong][:40]!r}") from None
-
-
-def _number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
