@@ -160,6 +160,7 @@ def test_a_stream_over_strides(length: int, stride: int) -> None:
     X = np.random.default_rng(1).normal(size=(8, 1, length))
     model = IndRNNClassifier(**QUICK | {"steps": 2}, bidirectional=False).fit(X, [0, 1] * 4)
     assert np.prod(model.plan_.network.strides) == stride
+    assert model.preparation_.levelled == (stride == 16)
     stream = model.stream()
     for start, stop in ((0, 3), (3, 501), (501, 502), (502, length)):
         answer = stream.push(X[0, :, start:stop])
@@ -321,7 +322,11 @@ def test_one_group_is_not_divided(problem: Problem) -> None:
     ones = np.ones(len(X))
     with pytest.raises(ValueError, match="at least two values"):
         IndRNNClassifier(validation=0.2, **QUICK).fitting(X, y, groups=ones)
-    fitting = IndRNNClassifier(**QUICK).fitting(X * 10, np.tile(y, 10), groups=np.ones(480))
+    many = (X * 10, np.tile(y, 10))
+    for count, share in ((9, 0.0), (10, 0.1)):  # of few, one is too much to hold back
+        assert IndRNNClassifier(**QUICK).fitting(*many, groups=np.arange(480) % count).plan.validation == share
+    assert IndRNNClassifier(validation=0.2, **QUICK).fitting(*many, groups=np.arange(480) % 9).plan.validation == 0.2
+    fitting = IndRNNClassifier(**QUICK).fitting(*many, groups=np.ones(480))
     assert len(fitting.split()[1]) == 0
     assert "no series held back" in fitting.plan.describe()
     with pytest.raises(ValueError, match=r"groups must be of one kind, .* got int and str"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from indrnn.series.defaults import Augmentation
 from indrnn.series.fitting import split
-from indrnn.series.preparation import Preparation
+from indrnn.series.preparation import Preparation, loudness_tells
 from indrnn.series.task import Part, SeriesTask
 from indrnn.training import Shard
 
@@ -45,6 +46,40 @@ def test_times_become_differences() -> None:
         Preparation.fitted([series[0][:, ::-1]], time_channel=0)
     with pytest.raises(ValueError, match="from 0 to 1"):
         Preparation.fitted(series, time_channel=5)
+
+
+def test_raw_signals_are_brought_to_one_level() -> None:
+    """By an independent loop over steps; a signal a hundred times as loud is read alike; times are left alone."""
+    draw = np.random.default_rng(0)
+    one = np.stack([draw.normal(size=900), np.arange(900.0)]).astype(np.float32)
+    one[0, 7] = np.nan
+    found = Preparation.fitted([one, one * np.array([[3], [1]], dtype=np.float32)], time_channel=1, levelled=True)
+    x, plain = found(one).numpy(), replace(found, levelled=False)(one).numpy()
+    for step in (0, 6, 7, 8, 500):
+        until = [value for at, value in enumerate(plain[: step + 1, 0]) if at != 7]
+        level = math.sqrt((sum(float(value) ** 2 for value in until) + 5) / (len(until) + 5))
+        assert x[step, 0] == pytest.approx(plain[step, 0] / level, abs=1e-5)
+    np.testing.assert_array_equal(x[:, 1:], plain[:, 1:])
+    loud = found(one * np.array([[100], [1]], dtype=np.float32)).numpy()
+    assert loud[300:, 0].std() == pytest.approx(x[300:, 0].std(), rel=0.05)
+    assert Preparation.from_plain(json.loads(json.dumps(found.to_plain()))) == found
+    silence = np.zeros((2, 50), dtype=np.float32)
+    assert found(silence).isfinite().all()
+    assert torch.equal(found(one[:, 449:], found.heard(one[:, :449]))[2:], found(one)[451:])
+
+
+def test_whether_loudness_tells_classes_apart() -> None:
+    draw = np.random.default_rng(0)
+    classes = np.arange(60) % 3
+    level = draw.uniform(0.1, 3, 60)
+    alike = [level[i] * draw.normal(size=(1, 200)) for i in range(60)]
+    assert not loudness_tells(alike, classes)
+    assert loudness_tells([one * (1 + 9 * (classes[i] == 2)) for i, one in enumerate(alike)], classes)
+    quiet = [np.full((2, 5), 3.0)] * 60  # and none at all
+    assert not loudness_tells(quiet, classes)
+    timed = [np.concatenate([one, np.arange(200.0)[None] * (1 + classes[i])]) for i, one in enumerate(alike)]
+    assert not loudness_tells(timed, classes, 1)
+    assert loudness_tells(timed, classes)
 
 
 def _task(augmentation: Augmentation | None = None) -> SeriesTask:

@@ -19,6 +19,8 @@ Core = Literal["indrnn", "lstm", "gru"]
 
 SMALL = 300
 """Series below which none is held back for validation: each counts for more in training than in choosing weights."""
+FEW = 10
+"""Groups below which none is held back: one of them is more than a tenth of what there is to learn from."""
 FRAMES = 256
 """Steps that the recurrent layers see of a long signal, about: convolutions in front are strided to that."""
 RAW = 8

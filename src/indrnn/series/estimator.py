@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from ..training import Listener, Result
 from ..training.listeners import progress
 from .collection import Array, Collection, as_array, is_list_of_series
-from .defaults import Plan, Shape, check_effort, plan
+from .defaults import FEW, Plan, Shape, check_effort, is_raw, plan
 from .fitting import Fitting
-from .preparation import Preparation, from_first_time
+from .preparation import Preparation, from_first_time, loudness_tells
 from .targets import Target
 from .task import by_length, pad
 
@@ -167,19 +167,23 @@ class Estimator(Parameters):
             raise ValueError(f"y must have a target at every step with per_step=True, got the shape {y.shape}")
         weights = _weights(sample_weight, len(data))
         target = self._target(y)
-        target.encode(y, data.lengths)  # or say now what is wrong with it
+        encoded = target.encode(y, data.lengths)  # or say now what is wrong with it
         lengths = data.lengths
-        preparation = Preparation.fitted(data.x, self._given("time_channel"))
+        time_channel = self._given("time_channel")
+        levelled = is_raw(float(lengths.mean()), self.per_step) and target.kind == "classes"
+        levelled = levelled and not loudness_tells(data.x, torch.stack(encoded).numpy(), time_channel)
+        preparation = Preparation.fitted(data.x, time_channel, levelled=levelled)
         shape = Shape(
             len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), per_step=self.per_step
         )
         chosen = {name: self._given(name) for name in _PLANNED}
-        if data.groups is not None and _count(data.groups) == 1:  # which is never divided
-            if chosen["validation"]:
-                raise ValueError(
-                    f"groups must have at least two values to hold one of them back, got one; validation="
-                    f"{chosen['validation']!r} must be 0 or None then"
-                )
+        groups = None if data.groups is None else _count(data.groups)
+        if groups == 1 and chosen["validation"]:  # which is never divided
+            raise ValueError(
+                f"groups must have at least two values to hold one of them back, got one; validation="
+                f"{chosen['validation']!r} must be 0 or None then"
+            )
+        if groups is not None and groups < FEW and chosen["validation"] is None:
             chosen["validation"] = 0.0
         return Fitting(
             data,

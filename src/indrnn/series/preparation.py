@@ -1,4 +1,7 @@
-"""How series become a network's input: standardised by training statistics, with a mask beside what can be missing."""
+"""How series become a network's input: standardised by training statistics, with a mask beside what can be missing.
+
+Raw signals whose loudness says nothing of their class are also brought to one level, by what was heard until then.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,10 @@ import torch
 from torch import Tensor
 
 from .collection import Array
+
+TELLS = 0.25
+"""Share of the variance of loudness that classes explain, from which on it is left as it is."""
+_COUNTED = 5.0
 
 
 @dataclass(frozen=True)
@@ -25,14 +32,18 @@ class Preparation:
     """Channels that had missing values in training: each gets a further channel, 1 where the value is there."""
     time_channel: int | None = None
     """A channel of times, which is replaced by the differences to the step before."""
+    levelled: bool = False
+    """At each step, each channel is divided by its root mean square over the steps until then, to which `_COUNTED`
+    steps of training's deviation are counted: a recording may be louder than another. A channel of times is not."""
 
     @classmethod
-    def fitted(cls, series: Sequence[Array], time_channel: int | None = None) -> Preparation:
+    def fitted(cls, series: Sequence[Array], time_channel: int | None = None, *, levelled: bool = False) -> Preparation:
         """Take the statistics of series (channels, time).
 
         Args:
             series: of training.
             time_channel: number of the channel that holds times, if one does; it must not fall within a series.
+            levelled: see the field.
         """
         channels = len(series[0])
         if time_channel is not None:
@@ -59,7 +70,7 @@ class Preparation:
         for one in series:
             missing |= np.isnan(one).any(1)
         masked = tuple(int(i) for i in np.flatnonzero(missing))
-        return cls(tuple(mean.tolist()), tuple(scale.tolist()), masked, time_channel)
+        return cls(tuple(mean.tolist()), tuple(scale.tolist()), masked, time_channel, levelled)
 
     @property
     def channels(self) -> int:
@@ -75,13 +86,35 @@ class Preparation:
         """The features of the network's input, from the names of the channels."""
         return [*channels, *(f"{channels[i]} is there" for i in self.masked)]
 
-    def __call__(self, series: Array) -> Tensor:
-        """A series (channels, time) as the network reads it, (time, input_size); missing values are at the mean."""
+    def __call__(self, series: Array, heard: Array | None = None) -> Tensor:
+        """A series (channels, time) as the network reads it, (time, input_size); missing values are at the mean.
+
+        Args:
+            series: which.
+            heard: what `heard` gave for the steps before it, where it goes on from an earlier piece.
+        """
+        values, there = self._standardised(series)
+        if self.levelled:
+            squares, count = (np.zeros((2, self.channels)) if heard is None else heard)[:, :, None]
+            squares, count = squares + np.square(values).cumsum(1), count + there.cumsum(1)
+            level = np.sqrt((squares + _COUNTED) / (count + _COUNTED))
+            if self.time_channel is not None:
+                level[self.time_channel] = 1.0
+            values = values / level
+        return torch.from_numpy(np.concatenate([values, there[list(self.masked)]]).T.astype(np.float32))
+
+    def heard(self, series: Array, before: Array | None = None) -> Array:
+        """The sum of squares and the number of values of each channel, (2, channels), with those before the series."""
+        values, there = self._standardised(series)
+        found = np.stack([np.square(values).sum(1), there.sum(1)])
+        return found if before is None else found + before
+
+    def _standardised(self, series: Array) -> tuple[Array, Array]:
+        """Values (channels, time), 0 where one is missing, and where one is there."""
         mean, scale = (np.asarray(each, dtype=np.float64)[:, None] for each in (self.mean, self.scale))
         values = (_with_differences(series, self.time_channel) - mean) / scale
         there = np.isfinite(values)
-        values = np.where(there, values, 0.0)
-        return torch.from_numpy(np.concatenate([values, there[list(self.masked)]]).T.astype(np.float32))
+        return np.where(there, values, 0.0), there
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -91,7 +124,28 @@ class Preparation:
     def from_plain(cls, plain: dict[str, Any]) -> Preparation:
         """From what `to_plain` gave."""
         mean, scale, masked = (tuple(plain[name]) for name in ("mean", "scale", "masked"))
-        return cls(mean, scale, masked, plain["time_channel"])
+        return cls(mean, scale, masked, plain["time_channel"], plain.get("levelled", False))
+
+
+def loudness_tells(series: Sequence[Array], classes: Array, time_channel: int | None = None) -> bool:
+    """Whether classes differ by how loud their series are: explain a quarter of the variance, in some channel."""
+    loud = np.log(np.stack([_deviation(one) for one in series]).clip(1e-12))
+    if time_channel is not None:
+        loud = np.delete(loud, time_channel, 1)
+    loud = loud - loud.mean(0)
+    each = [loud[classes == name] for name in np.unique(classes)]
+    explained = sum(len(some) * np.square(some.mean(0)) for some in each)
+    total = np.square(loud).sum(0)
+    return bool(((explained > TELLS * total) & (total > 1e-6 * len(loud))).any())  # or they are equally loud
+
+
+def _deviation(series: Array) -> Array:
+    """Of each channel, (channels,), over the values that are there; 0 where none is."""
+    there = np.isfinite(series)
+    count = there.sum(1).clip(1)
+    values = np.where(there, series, 0.0).astype(np.float64)
+    rest = np.where(there, values - (values.sum(1) / count)[:, None], 0.0)
+    return np.sqrt(np.square(rest).sum(1) / count)  # type: ignore[no-any-return]
 
 
 def from_first_time(series: Array, channel: int, first: Any = None) -> tuple[Array, Any]:

@@ -38,6 +38,7 @@ class Stream:
         self._runners = [_Runner(model) for model in estimator.models_]
         self._first_time: float | None = None
         self._last: Array | None = None  # the last step, for differences of time
+        self._heard: Array | None = None  # in the steps before that, for the level
 
     def push(self, x: Any) -> Array:
         """Take one step, (channels,), or several, (channels, time); return the answer so far.
@@ -59,11 +60,9 @@ class Stream:
         values = values.astype(np.float32)
         if np.isinf(values).any():
             raise ValueError("x must be finite, or NaN where a value is missing")
-        if self._last is None:
-            prepared = preparation(values)
-        else:  # the step before, for the difference to it
-            prepared = preparation(np.concatenate([self._last, values], 1))[1:]
-        self._last = values[:, -1:]
+        given = values if self._last is None else np.concatenate([self._last, values], 1)
+        prepared = preparation(given, self._heard)[given.shape[1] - values.shape[1] :]
+        self._heard, self._last = preparation.heard(given[:, :-1], self._heard), given[:, -1:]
         self.steps += values.shape[1]
         answer = self.estimator.mean_answer([runner.push(prepared) for runner in self._runners])
         target = self.estimator.target_
