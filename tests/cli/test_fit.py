@@ -231,6 +231,11 @@ def test_several_labels_have_scores_of_their_own_and_a_baseline(call: Call, tmp_
     assert "naive baseline" in said
     assert f"    1  {test['labels'][1]['accuracy']:>6.1%}" in said
     assert_done(call("evaluate", tmp_path / "run"))
+    np.savez(tmp_path / "set.npz", x=x, y=labels.astype(bool))
+    assert_done(call("fit", tmp_path / "set.npz", *SMALL, "--out", tmp_path / "bool"))
+    assert len(read(tmp_path / "bool", "scores.json")["test"]["labels"]) == 2
+    np.savez(tmp_path / "other.npz", x=x, y=labels * 2)
+    assert_refused(call("evaluate", tmp_path / "run", tmp_path / "other.npz"), "must hold 0 and 1, got")
 
 
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
@@ -441,7 +446,7 @@ def test_test_series_of_a_file_that_has_grown_are_not_measured(call: Call, tmp_p
     assert_done(call("evaluate", tmp_path / "run"))
     x, y = slopes(52)
     np.savez(path, x=x, y=y)
-    assert_refused(call("evaluate", tmp_path / "run"), "has changed since", "name a file of test series")
+    assert_refused(call("evaluate", tmp_path / "run"), "is not read as when", "name a file of test series")
 
 
 def test_evaluate_on_a_file_and_again_on_the_test_series(call: Call, fitted: Path) -> None:

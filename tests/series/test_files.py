@@ -468,6 +468,8 @@ def test_parquet_with_an_index_and_bytes(index: Any, tmp_path: Path) -> None:
     assert found.y is not None
     assert (found.channels, [one.tolist() for one in found.x]) == (("a",), [[[1, 2]], [[3]]])
     assert found.y.tolist() == ["x", "y"]
+    frame.set_index("id", drop=False).to_parquet(path)
+    assert read(path, id="id", time="t", target="label", features=("a",)).names == found.names
     frame["label"] = [b"x", b"x", b"\xff"]
     frame.to_parquet(path)
     refused(path, "label (target) must be UTF-8", "xff", id="id", time="t", target="label", features=("a",))

@@ -121,6 +121,13 @@ def test_hidden_files_are_passed_over(folder: Path) -> None:
     assert len(read(folder)) == 4
 
 
+def test_a_class_may_be_a_link(folder: Path, tmp_path: Path) -> None:
+    (folder / "yes").rename(tmp_path / "elsewhere")
+    (folder / "yes").symlink_to(tmp_path / "elsewhere")
+    (folder / "no" / "round").symlink_to(folder)
+    assert read(folder).names == ("no/ann_no.wav", "no/bob_no.wav", "yes/ann_yes.wav", "yes/bob_yes.wav")
+
+
 def test_a_class_without_a_sound_is_refused(folder: Path) -> None:
     (folder / "maybe").mkdir()
     (folder / "maybe" / "a.mp3").write_bytes(b"ID3")

@@ -12,6 +12,7 @@ import torch
 import indrnn
 from indrnn import IndRNNClassifier, IndRNNForecaster, IndRNNRegressor
 from indrnn.series import Collection
+from indrnn.training import RunFolder
 
 TINY: dict[str, Any] = {"steps": 2, "hidden_size": 4, "layers": 1, "random_state": 0, "front": False}
 
@@ -28,6 +29,7 @@ def test_bfloat16_is_read() -> None:
     expected = X.float().numpy()
     for given in (X, list(X)):
         np.testing.assert_array_equal(np.stack(Collection.from_arrays(given).x), expected)
+    assert IndRNNRegressor(**TINY).fitting(X, list(torch.arange(8).bfloat16())).target.mean == (3.5,)
     model = IndRNNRegressor(**TINY).fit(X, torch.arange(8).bfloat16())
     stream = model.stream()
     assert stream.push(X[0]).shape == (1,)
@@ -45,6 +47,12 @@ def test_masked_values_are_missing() -> None:
     np.testing.assert_array_equal(model.predict_proba(masked), model.predict_proba(missing))
     whole = np.ma.masked_array(series())  # nothing is masked
     np.testing.assert_array_equal(np.stack(Collection.from_arrays(whole).x), series())
+    numbers = np.ma.masked_equal([1e9, *range(7)], 1e9)
+    for y in (numbers, [np.ma.masked_equal(np.full(6, each), 1e9) for each in (1e9, *range(7))]):
+        with pytest.raises(ValueError, match="y must be finite"):
+            IndRNNRegressor(per_step=isinstance(y, list), **TINY).fit(series(), y)
+    with pytest.raises(ValueError, match="y must name a class for each series"):
+        IndRNNClassifier(**TINY).fit(series(), np.ma.masked_equal([9, *range(7)], 9))
     with pytest.raises(ValueError, match="masked values must be of numbers"):
         Collection.from_arrays(X, np.ma.masked_equal(Y.astype(object), "a"))
 
@@ -70,6 +78,13 @@ def test_tables_with_missing_values_and_their_columns() -> None:
     with pytest.raises(ValueError, match="got 'nothing' as column 4 in place of 'e'"):
         model.predict(table[list("abcd")])
     assert model.predict(table.to_numpy(dtype=float, na_value=np.nan)).shape == (8,)
+    table.columns = list("01234")
+    model = IndRNNClassifier(**TINY).fit(table, Y)
+    assert model.predict(table.rename(columns=int)).shape == (8,)  # names that are no text are not compared
+    times = pandas.DataFrame({"t": 1.7e9 + np.array([0.0, 0.5, 0.75]), "v": [1.0, 2.0, 3.0]}).astype("Float64")
+    times.iloc[1, 1] = pandas.NA
+    fitting = IndRNNClassifier(time_channel=0, **TINY).fitting([times.T] * 8, Y)
+    assert fitting.data.x[0][0].tolist() == [0.0, 0.5, 0.75]
 
 
 def _times(kind: str) -> tuple[Any, Any]:
@@ -100,6 +115,22 @@ def test_times_of_a_clock_survive_in_every_type(kind: str) -> None:
     for part in (slice(0, 2), slice(2, 6)):
         pushed = stream.push(np.asarray(X[0])[:, part])
         np.testing.assert_array_equal(pushed, other.push(expected[0][:, part]))
+
+
+def test_times_of_a_stream_may_be_fractions_and_then_whole() -> None:
+    X, _ = _times("float64")
+    X[0, 0] = 1.7e9 + np.array([0.5, 1.25, 2, 3, 4, 5])
+    model = IndRNNClassifier(time_channel=0, **TINY).fit(X, Y)
+    stream = model.stream()
+    stream.push(X[0][:, :2])
+    found = stream.push(X[0][:, 2:].astype(np.int64))
+    np.testing.assert_allclose(found, model.predict_proba(X[:1])[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("X", [None, np.zeros((6, 1, 3000))], ids=["none", "raw"])
+def test_a_time_channel_does_not_hide_what_is_wrong(X: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"X|time_channel must be a channel from 0 to 0, got 5"):
+        IndRNNClassifier(time_channel=5, **TINY).fit(X, [0, 1] * 3)
 
 
 @pytest.mark.parametrize("channel", [-5, 2, 5])
@@ -135,3 +166,16 @@ def test_overwritten_by_another_number_of_networks(before: int, after: int, tmp_
     assert homes == ({""} if after == 1 else {f"member-{i}" for i in range(after)})
     assert {path.rpartition("/")[0] for path in kept if path.endswith("config.json")} == homes
     assert np.array_equal(indrnn.load(out).predict_proba(series()), model.predict_proba(series()))
+
+
+def test_a_run_is_not_lost_by_a_call_that_cannot_be(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    IndRNNClassifier(**TINY, members=3).fit(series(), Y, out=out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="resume and overwrite cannot both be asked for"):
+        IndRNNClassifier(**TINY, members=3).fit(series(), Y, out=out, resume=True, overwrite=True)
+    with RunFolder(out / "member-2").locked(), pytest.raises((ValueError, RuntimeError, OSError), match="in use"):
+        IndRNNClassifier(**TINY, members=3).fit(series(), Y, out=out, overwrite=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name != ".lock"} == {
+        path: content for path, content in before.items() if path.name != ".lock"
+    }

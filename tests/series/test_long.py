@@ -25,8 +25,6 @@ def by_hand(model: IndRNNClassifier, x: Any) -> Any:
     state = {name: value.double().numpy() for name, value in model.models_[0].state_dict().items()}
     mean, scale = model.preparation_.mean[0], model.preparation_.scale[0]
     rows = ((x.astype(np.float64) - mean) / scale).T
-    level = np.sqrt(np.square(rows).mean())
-    rows = np.concatenate([rows / level, np.full_like(rows, np.log(level))], 1)
     for layer in range(model.plan_.network.layers):
         part = {name.partition(f"blocks.{layer}.unit.")[2]: value for name, value in state.items()}
         rows = rows @ part["weight.weight"].T + part["bias"]
@@ -44,6 +42,7 @@ def by_hand(model: IndRNNClassifier, x: Any) -> Any:
 def test_without_convolutions_activations_are_recomputed() -> None:
     X, y = series(4)
     model = IndRNNClassifier(front=False, layers=2, steps=1, lr=0.01, random_state=0).fit(X, y)
+    assert not model.preparation_.levelled  # the louder ones are of one class
     network = model.plan_.network
     assert (network.bidirectional, network.norm) == (False, "layer")
     assert 256 <= network.recompute < 1000  # pieces of about the root of 100,000 steps

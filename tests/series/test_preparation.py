@@ -53,7 +53,8 @@ def test_raw_signals_are_brought_to_one_level() -> None:
     draw = np.random.default_rng(0)
     one = np.stack([draw.normal(size=900), np.arange(900.0)]).astype(np.float32)
     one[0, 7] = np.nan
-    found = Preparation.fitted([one, one * np.array([[3], [1]], dtype=np.float32)], time_channel=1, levelled=True)
+    both = [one, one * np.array([[3], [1]], dtype=np.float32)]
+    found = replace(Preparation.fitted(both, time_channel=1), levelled=True)
     x, plain = found(one).numpy(), replace(found, levelled=False)(one).numpy()
     for step in (0, 6, 7, 8, 500):
         until = [value for at, value in enumerate(plain[: step + 1, 0]) if at != 7]

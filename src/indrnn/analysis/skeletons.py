@@ -82,7 +82,7 @@ def write_confusion(
     figure.set_figheight(4.8)
     share = counts / counts.sum(1, keepdims=True).clip(1)
     picture = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    numbers = [match[1] for match in (re.fullmatch(r"(?:action )?(-?\d+)\b.*", name) for name in names) if match]
+    numbers = [match[1] for match in (re.fullmatch(r"(?:action )?(-?\d+)(?:\s.*)?", name) for name in names) if match]
     short = numbers if len(set(numbers)) == len(names) else names
     axes.set_xticks(range(len(counts)), short, fontsize=6, rotation=90 if short is names else 0)
     axes.set_yticks(range(len(counts)), names, fontsize=6)

@@ -209,7 +209,8 @@ def _check_unchanged(run: Path, again: Any) -> None:
         now = again.estimator().fitting(again.train).task().describe()
     if before["train"] != now["train"]:
         raise UsageError(
-            f"data: {again.options.data} has changed since {run} was fitted; name a file of test series, after RUN"
+            f"data: {again.options.data} is not read as when {run} was fitted: it has changed, or this version "
+            "prepares it in another way; name a file of test series, after RUN"
         )
 
 

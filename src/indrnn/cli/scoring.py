@@ -75,6 +75,9 @@ def score(estimator: Any, test: Collection, train: Collection | None = None) -> 
 def _of_labels(answers: Array, test: Collection, train: Collection | None) -> Scored:
     """Of several labels at once: how often all are right, and each of them by itself."""
     truth = np.asarray(test.y)
+    if not np.isin(truth, (0, 1)).all():
+        raise UsageError(f"target of several labels must hold 0 and 1, got {truth[~np.isin(truth, (0, 1))][0]!r}")
+    truth = truth.astype(np.int64)
 
     def numbers(given: Array) -> dict[str, Any]:
         right = int((given == truth).all(1).sum())

@@ -118,9 +118,20 @@ def as_array(value: Any) -> Array:
     return np.asarray(value)
 
 
+def numbers_of(value: Any) -> Array:
+    """The same, and of pandas with NaN in place of NA; in the type that it has otherwise."""
+    array = as_array(value)
+    if array.dtype == object and hasattr(value, "to_numpy"):
+        with contextlib.suppress(TypeError, ValueError):
+            return np.asarray(value.to_numpy(dtype=np.float64, na_value=np.nan))
+    return array
+
+
 def target_of(y: Any, series: Collection) -> Array:
     """Targets as an array of one row for each series; one of objects where they are sequences of different lengths."""
-    if isinstance(y, (list, tuple)) and len(y) and np.ndim(_plain(y[0])) >= 1:
+    if isinstance(y, (list, tuple)) and any(isinstance(one, (torch.Tensor, np.ma.MaskedArray)) for one in y):
+        y = [as_array(one) for one in y]
+    if isinstance(y, (list, tuple)) and len(y) and np.ndim(y[0]) >= 1:
         each = [as_array(one) for one in y]
         if len({one.shape for one in each}) > 1:
             found = np.empty(len(each), dtype=object)
@@ -196,10 +207,7 @@ def is_list_of_series(X: Any) -> bool:
 
 def _numbers(value: Any, name: str) -> Array:
     """An array as float32."""
-    array = as_array(value)
-    if array.dtype == object and hasattr(value, "to_numpy"):  # of pandas, with NA where a value is missing
-        with contextlib.suppress(TypeError, ValueError):
-            array = np.asarray(value.to_numpy(dtype=np.float64, na_value=np.nan))
+    array = numbers_of(value)
     if np.iscomplexobj(array):
         raise ValueError(f"{name} must hold real numbers, got {array.dtype}. Complex data not supported")
     if array.dtype == object and array.ndim == 1 and len(array) and np.ndim(array[0]) >= 1:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..training import Listener, Result
 from ..training.listeners import progress
-from .collection import Array, Collection, as_array, is_list_of_series
+from .collection import Array, Collection, as_array, is_list_of_series, numbers_of
 from .defaults import FEW, Plan, Shape, check_effort, is_raw, plan
 from .fitting import Fitting
 from .preparation import Preparation, from_first_time, loudness_tells
@@ -155,7 +155,8 @@ class Estimator(Parameters):
                 f"y must hold a target for each series: {type(self).__name__} requires y to be passed, but the target "
                 "y is None"
             )
-        y = Collection.from_arrays(data.x[:1] * len(data), y).y if not isinstance(y, np.ndarray) else y
+        if not isinstance(y, np.ndarray) or isinstance(y, np.ma.MaskedArray):
+            y = Collection.from_arrays(data.x[:1] * len(data), y).y
         if y is None or y.ndim == 0 or len(y) != len(data):
             raise ValueError(f"y must have as many entries as there are series, {len(data)}, got {np.shape(y)}")
         data = replace(data, y=y, groups=data.groups if groups is None else as_array(groups))
@@ -170,9 +171,10 @@ class Estimator(Parameters):
         encoded = target.encode(y, data.lengths)  # or say now what is wrong with it
         lengths = data.lengths
         time_channel = self._given("time_channel")
-        levelled = is_raw(float(lengths.mean()), self.per_step) and target.kind == "classes"
-        levelled = levelled and not loudness_tells(data.x, torch.stack(encoded).numpy(), time_channel)
-        preparation = Preparation.fitted(data.x, time_channel, levelled=levelled)
+        preparation = Preparation.fitted(data.x, time_channel)
+        if is_raw(float(lengths.mean()), self.per_step) and target.kind == "classes":
+            loud = loudness_tells(data.x, torch.stack(encoded).numpy(), time_channel)
+            preparation = replace(preparation, levelled=not loud)
         shape = Shape(
             len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), per_step=self.per_step
         )
@@ -204,8 +206,13 @@ class Estimator(Parameters):
             return X
         if not isinstance(channel, (int, np.integer)):
             raise ValueError(f"time_channel must be the number of a channel, got {channel!r}")
-        listed = isinstance(X, (list, tuple))
-        series = [as_array(one) for one in (X if listed else as_array(X))]
+        try:
+            given = X if isinstance(X, (list, tuple)) else numbers_of(X)
+            if not isinstance(given, (list, tuple)) and given.ndim not in (2, 3):
+                return X
+            series = [numbers_of(one) for one in given]
+        except (TypeError, ValueError):  # which is said where X is checked
+            return X
         series = [one[None] if one.ndim == 1 else one for one in series]
         if any(one.dtype.kind not in "fiuO" or one.ndim != 2 for one in series):
             return X
@@ -213,7 +220,7 @@ class Estimator(Parameters):
             return X
         try:
             return [from_first_time(one, int(channel))[0] for one in series]
-        except (TypeError, ValueError):  # of objects that are no numbers, which is said where they are checked
+        except (TypeError, ValueError):  # of objects that are no numbers
             return X
 
     def _given(self, name: str) -> Any:
@@ -248,8 +255,10 @@ class Estimator(Parameters):
     def _check_names(self, X: Any) -> None:
         """Raise for a table whose columns are not those of training, in their order."""
         known, given = getattr(self, "feature_names_in_", None), getattr(X, "columns", None)
-        if known is not None and given is not None and list(given) != list(known):
-            pairs = zip([*map(str, given), "nothing"], [*known, "nothing"], strict=False)
+        if known is None or given is None or not all(isinstance(each, str) for each in given):
+            return  # as scikit-learn does
+        if list(given) != list(known):
+            pairs = zip([*given, "nothing"], [*known, "nothing"], strict=False)
             at, (found, expected) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
             raise ValueError(
                 f"X must have the columns of training in their order, got {found!r} as column {at} in place of "

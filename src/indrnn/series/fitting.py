@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
@@ -169,6 +170,8 @@ class Fitting:
     ) -> tuple[list[nn.Module], list[Result]]:
         """Train each network of the ensemble: in `out`, or in its member-NUMBER folders where there are several."""
         models, results = [], []
+        if resume and overwrite:
+            raise ValueError("resume and overwrite cannot both be asked for")
         if out is not None and overwrite:
             clear_run(Path(out))
         for member in range(self.plan.members):
@@ -206,12 +209,18 @@ def members_of(run: Path) -> list[Path]:
 
 def clear_run(out: Path) -> None:
     """Remove what an earlier fit left in a folder, of however many networks, and nothing else."""
-    for home in (out, *members_of(out)):
-        folder = RunFolder(home)
-        ours = folder.config.exists() or folder.checkpoints.folder.exists() or (home / "estimator.json").exists()
-        if ours and folder.used:
-            with folder.locked():
-                folder.clear()
+    found = [RunFolder(home) for home in (out, *members_of(out))]
+    ours = [
+        folder
+        for folder in found
+        if (folder.config.exists() or folder.checkpoints.folder.exists() or (folder.path / "estimator.json").exists())
+        and folder.used
+    ]
+    with contextlib.ExitStack() as locks:
+        for folder in ours:  # all of them, before any is cleared
+            locks.enter_context(folder.locked())
+        for folder in ours:
+            folder.clear()
 
 
 class _Saved:

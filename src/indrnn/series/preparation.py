@@ -37,13 +37,12 @@ class Preparation:
     steps of training's deviation are counted: a recording may be louder than another. A channel of times is not."""
 
     @classmethod
-    def fitted(cls, series: Sequence[Array], time_channel: int | None = None, *, levelled: bool = False) -> Preparation:
+    def fitted(cls, series: Sequence[Array], time_channel: int | None = None) -> Preparation:
         """Take the statistics of series (channels, time).
 
         Args:
             series: of training.
             time_channel: number of the channel that holds times, if one does; it must not fall within a series.
-            levelled: see the field.
         """
         channels = len(series[0])
         if time_channel is not None:
@@ -70,7 +69,7 @@ class Preparation:
         for one in series:
             missing |= np.isnan(one).any(1)
         masked = tuple(int(i) for i in np.flatnonzero(missing))
-        return cls(tuple(mean.tolist()), tuple(scale.tolist()), masked, time_channel, levelled)
+        return cls(tuple(mean.tolist()), tuple(scale.tolist()), masked, time_channel)
 
     @property
     def channels(self) -> int:
@@ -157,8 +156,9 @@ def from_first_time(series: Array, channel: int, first: Any = None) -> tuple[Arr
         first: the first time, where the series goes on from an earlier piece; None to take it from this one.
     """
     times, moved = series[channel], series.astype(np.float64)
-    if times.dtype.kind in "iu":  # whole numbers of nanoseconds do not survive float64 either
-        first = int(times[0]) if first is None else int(first)
+    # Whole numbers of nanoseconds do not survive float64 either
+    if times.dtype.kind in "iu" and (first is None or isinstance(first, int)):
+        first = int(times[0]) if first is None else first
         moved[channel] = [int(each) - first for each in times.tolist()]
         return moved, first
     known = moved[channel][np.isfinite(moved[channel])]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import wave
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,7 @@ SUFFIXES = (".wav", ".flac", ".ogg")
 
 def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> Found:
     """Read FOLDER/CLASS/FILE.wav, as numbers from -1 to 1. Where no labels are needed, files may lie in the folder."""
-    found = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    files = sorted(file for file in found if not _hidden(file.relative_to(path)))
+    files = sorted(file for file in _files(path) if file.suffix.lower() in SUFFIXES and file.is_file())
     if not files:
         raise ValueError(f"{path} must have sound files ({', '.join(SUFFIXES)}) in folders of their classes, got none")
     loose = [file for file in files if file.parent == path]
@@ -59,9 +60,16 @@ def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> 
     return Found(path, x, y, tuple(str(i) for i in range(len(x[0]))), names, fields, rate)
 
 
-def _hidden(inside: Path) -> bool:
-    """Whether a file is no one's data, such as ._0.wav, which macOS leaves beside 0.wav."""
-    return any(part.startswith(".") for part in inside.parts)
+def _files(path: Path) -> Iterator[Path]:
+    """All files in a folder, those behind links too, but for names such as ._0.wav, which macOS leaves beside 0.wav."""
+    seen = set()
+    for folder, folders, names in os.walk(path, followlinks=True):
+        if (here := os.path.realpath(folder)) in seen:  # by a link
+            folders.clear()
+            continue
+        seen.add(here)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(folder, name) for name in names if not name.startswith("."))
 
 
 def _check_folders(path: Path, files: list[Path]) -> None:

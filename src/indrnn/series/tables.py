@@ -84,7 +84,7 @@ class _Table:
         need("pyarrow", f"{self.path.name}, a Parquet file,")
         try:
             frame = self.pandas.read_parquet(self.path, engine="pyarrow")
-            levels = [name for name in frame.index.names if name is not None]
+            levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
             self.index = [str(name) for name in levels]
             return (frame.reset_index(levels) if levels else frame).reset_index(drop=True)
         except (ValueError, OSError) as error:  # pyarrow's own are among these
