@@ -164,7 +164,19 @@ def test_what_is_wrong_is_named() -> None:
 @pytest.mark.parametrize("value", [0.0, 1e-3, 5e6])
 def test_what_never_changes_is_forecast_as_it_is(value: float) -> None:
     model = IndRNNForecaster(3, steps=5, random_state=0).fit(np.full(60, value))
-    np.testing.assert_allclose(model.predict(), value, rtol=1e-5, atol=1e-5 if value == 0 else 0)
+    np.testing.assert_allclose(model.predict(), value, rtol=1e-8, atol=1e-8 if value == 0 else 0)
+
+
+def test_small_changes_of_large_values_are_changes() -> None:
+    season = 1e9 + 1e-3 * np.sin(2 * np.pi * np.arange(60) / 12)
+    model = IndRNNForecaster(3, steps=5, random_state=0).fit(season)
+    np.testing.assert_allclose(model.predict()[:, 0], season[:3], rtol=0, atol=1e-3)
+
+
+def test_series_that_rise_evenly_do_not_hide_the_season_of_others() -> None:
+    t = np.arange(60)
+    rising = [(slope * t)[None] for slope in (0.1, 0.3, 0.7, 1.1, 1.3)]
+    assert find_period([*rising, np.sin(2 * np.pi * t / 12)[None]]) == 12
 
 
 def test_flat_series_do_not_hide_the_season_of_others() -> None:

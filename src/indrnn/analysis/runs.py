@@ -74,9 +74,7 @@ def kind(run: Path) -> str:
     """The type of a run's recipe; "own" for one without."""
     folder = RunFolder(run)
     if not folder.config.exists():
-        members = sorted(run.glob("member-*"))
-        hint = f" but the networks of an ensemble; take {run}/member-*" if members else ""
-        raise FileNotFoundError(f"runs must be folders of runs, and {run} holds no config.json{hint}")
+        raise FileNotFoundError(f"runs must be folders of runs, and {run} holds no config.json")
     return str(folder.read_json(folder.config).get("options", {}).get("type", "own"))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 
 from ..series.collection import Array, Collection
-from ..series.fitting import clear_run, members_of
+from ..series.fitting import members_of
 from ..series.reading import Reading
 from ..training.checkpoint import write_atomically
 from ..training.folder import RunFolder, finite
@@ -286,7 +286,7 @@ class Fit:
             out=out,
             resume=options.resume,
             overwrite=options.overwrite,
-            config=prepare_folder(options),
+            config=config_of(options),
             resume_command=shlex.join(again),
             quiet=False,
         )
@@ -325,14 +325,12 @@ def check_folder(options: FitOptions) -> None:
         )
 
 
-def prepare_folder(options: FitOptions) -> dict[str, Any]:
-    """Clear an earlier run away where that is wanted; returns what the run's config.json is to say."""
+def config_of(options: FitOptions) -> dict[str, Any]:
+    """What the run's config.json is to say."""
     out, config = options.folder, {"fit": options.recorded()}
     if options.resume and homes(out):  # the data may have been moved: their checksum is in the task's description
         known = fit_of(out)
         config["fit"] |= {name: known[name] for name in ("data", "test")}
-    if options.overwrite:
-        clear_run(out)
     return config
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..series.collection import Collection
 from ..series.reading import Reading
-from .fit import FitOptions, check_folder, prepare_folder, said_of, take_time, write_scores
+from .fit import FitOptions, check_folder, config_of, said_of, take_time, write_scores
 from .main import UsageError, say
 
 NAMES = {"indrnn": "IndRNN", "naive": "the last value again", "seasonal_naive": "the last season again"}
@@ -74,7 +74,7 @@ class Forecast:
             out=out,
             resume=options.resume,
             overwrite=options.overwrite,
-            config=prepare_folder(options),
+            config=config_of(options),
             resume_command=shlex.join(["indrnn", "fit", "--resume", str(out)]),
         )
         last = estimator.results_[-1]

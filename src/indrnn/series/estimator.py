@@ -207,21 +207,13 @@ class Estimator(Parameters):
         if not isinstance(channel, (int, np.integer)):
             raise ValueError(f"time_channel must be the number of a channel, got {channel!r}")
         try:
-            given = X if isinstance(X, (list, tuple)) else numbers_of(X)
-            if not isinstance(given, (list, tuple)) and given.ndim not in (2, 3):
-                return X
-            series = [numbers_of(one) for one in given]
-        except (TypeError, ValueError):  # which is said where X is checked
-            return X
-        series = [one[None] if one.ndim == 1 else one for one in series]
-        if any(one.dtype.kind not in "fiuO" or one.ndim != 2 for one in series):
-            return X
-        if any(not -len(one) <= channel < len(one) for one in series):
-            return X
-        try:
-            return [from_first_time(one, int(channel))[0] for one in series]
-        except (TypeError, ValueError):  # of objects that are no numbers
-            return X
+            each = [numbers_of(one) for one in (X if isinstance(X, (list, tuple)) else numbers_of(X))]
+            series = [one[None] if one.ndim == 1 else one for one in each]
+            if all(one.ndim == 2 and one.dtype.kind in "fiuO" and -len(one) <= channel < len(one) for one in series):
+                return [from_first_time(one, int(channel))[0] for one in series]
+        except (TypeError, ValueError):  # no numbers, which is said where X is checked
+            pass
+        return X
 
     def _given(self, name: str) -> Any:
         return getattr(self, name)

@@ -374,14 +374,14 @@ def _floor(series: list[Array]) -> Array:
     """The least that counts as a deviation of each channel, (channels, 1): a hundredth of the usual one of a series.
 
     Steps at which nothing happens have none of their own, and their forecasts are then on the scale of the others.
-    Where a channel never changes at all it is a millionth of its largest value.
+    Where a channel never changes at all it is a billionth of its largest value.
     """
     found = []
     for channel in range(len(series[0])):
         largest = max(float(np.abs(one[channel]).max()) for one in series)
         each = [float(one[channel].std()) for one in series]
-        known = [deviation for deviation in each if deviation > 1e-12 * largest]  # or it is rounding
-        found.append(np.median(known) / 100 if known else 1e-6 * largest or 1e-6)
+        known = [deviation for deviation in each if deviation > 8 * np.finfo(np.float64).eps * largest]  # no rounding
+        found.append(np.median(known) / 100 if known else 1e-9 * largest or 1e-9)
     return np.array(found)[:, None]
 
 

@@ -31,9 +31,10 @@ def find_period(series: Sequence[Array], longest: int = 400) -> int:
     for one in series:
         for channel in one:
             steps = np.diff(np.nan_to_num(channel.astype(np.float64), nan=float(np.nanmean(channel))))
+            size = float((steps**2).sum())
             steps = steps - steps.mean()
             power = float((steps**2).sum())
-            if power > 0:  # what never changes says nothing of a season
+            if power > 1e-20 * size:  # what never changes, or evenly, says nothing of a season
                 counted += 1
                 total[1:] += [
                     float((steps[lag:] * steps[: len(steps) - lag]).sum()) / power for lag in range(1, most + 2)

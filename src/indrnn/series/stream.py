@@ -62,7 +62,9 @@ class Stream:
             raise ValueError("x must be finite, or NaN where a value is missing")
         given = values if self._last is None else np.concatenate([self._last, values], 1)
         prepared = preparation(given, self._heard)[given.shape[1] - values.shape[1] :]
-        self._heard, self._last = preparation.heard(given[:, :-1], self._heard), given[:, -1:]
+        if preparation.levelled:
+            self._heard = preparation.heard(given[:, :-1], self._heard)
+        self._last = given[:, -1:]
         self.steps += values.shape[1]
         answer = self.estimator.mean_answer([runner.push(prepared) for runner in self._runners])
         target = self.estimator.target_

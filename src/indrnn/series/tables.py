@@ -295,7 +295,7 @@ def _long(table: _Table, reading: Reading) -> Found:
     values = [table.numbers(name) for name in names]
     ids = np.zeros(len(frame), dtype=np.int64) if reading.id is None else table.texts(reading.id, "id")
     codes, known = table.pandas.factorize(ids)
-    times, second = (np.arange(len(frame)), 1.0) if reading.time is None else _times(table, reading.time)
+    times, units = (np.arange(len(frame)), 1.0) if reading.time is None else _times(table, reading.time)
     order = np.lexsort((times, codes))  # stable: rows of one time stay as they are, and are refused below
     codes, times = codes[order], times[order]
     same = (codes[1:] == codes[:-1]) & (times[1:] == times[:-1])
@@ -314,7 +314,7 @@ def _long(table: _Table, reading: Reading) -> Found:
         if reading.time is None:
             raise ValueError("time_differences needs the column of the time: time (--time)")
         exact = times if times.dtype.kind == "f" else times.view(np.uint64)  # they ascend: no difference overflows
-        since = np.diff(exact, prepend=exact[:1]).astype(np.float64) / second
+        since = np.diff(exact, prepend=exact[:1]).astype(np.float64) / units
         since[starts] = 0
         matrix, names = np.concatenate([matrix, since[None]]), [*names, "dt"]
     ends = np.r_[starts[1:], len(codes)]
