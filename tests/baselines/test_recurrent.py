@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
 
 from indrnn import PlainIndRNN, SequenceClassifier
@@ -151,6 +152,36 @@ def test_padding_changes_nothing(kind: Kind) -> None:
         gradients = torch.autograd.grad(features.square().sum(), [leaf, *parameters])
         results.append((features, state, gradients))
     assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+@kinds
+@layouts
+def test_lengths_give_what_torch_gives_for_a_packed_sequence(batch_first: bool, kind: Kind) -> None:
+    """From a given state, with equal lengths and steps that no sequence has; gradients to input and state too."""
+    model, x = lively(kind, 2, batch_first=batch_first), torch.randn(T + 2, 6, M, dtype=DOUBLE)
+    lengths = torch.tensor([4, 11, 4, 1, 10, 11])
+    parts = [torch.randn(2, 6, N, dtype=DOUBLE) for _ in range(2 if kind == "lstm" else 1)]
+    results = []
+    for ours in (True, False):
+        given, leaves = x.clone().requires_grad_(), [part.clone().requires_grad_() for part in parts]
+        turned = given.transpose(0, 1) if batch_first else given
+        state = tuple(leaves) if kind == "lstm" else leaves[0]
+        if ours:
+            features, after = model(turned, state, lengths=lengths)
+        else:
+            packed, after = model.rnn(pack_padded_sequence(turned, lengths, batch_first, False), state)
+            features, _ = pad_packed_sequence(packed, batch_first, total_length=T + 2)
+        wanted = [given, *leaves, *(each for each in model.parameters() if each.requires_grad)]
+        of = features.square().sum() + sum(each.pow(3).sum() for each in (after if kind == "lstm" else [after]))
+        results.append((features, after, torch.autograd.grad(of, wanted)))
+    assert_close(results[0], results[1])
+
+
+@kinds
+def test_a_state_of_another_batch_is_named_with_lengths(kind: Kind) -> None:
+    part = torch.zeros(1, B + 2, N, dtype=DOUBLE)
+    with pytest.raises(ValueError, match=r"state must have the shape \(1, 5, 7\) for this input, got \(1, 7, 7\)"):
+        lively(kind)(inputs(), (part, part) if kind == "lstm" else part, lengths=LENGTHS)
 
 
 @kinds
@@ -401,6 +432,16 @@ def test_gradients_of_dropped_weights_are_zero_and_reach_the_parameter() -> None
     assert 0.3 < (gradient == 0).double().mean() < 0.7
     with pytest.raises(ValueError, match="weight_dropout must be"):
         BaselineRNN("lstm", M, N, weight_dropout=2)
+
+
+def test_weight_dropout_has_one_mask_for_sequences_of_all_lengths() -> None:
+    model, x = lively("lstm", 2, weight_dropout=0.5), inputs()
+    torch.manual_seed(3)
+    expected, _ = model(x)
+    torch.manual_seed(3)
+    found, _ = model(x, lengths=LENGTHS)
+    for b, length in enumerate(LENGTHS.tolist()):
+        assert_close(found[:length, b], expected[:length, b])
 
 
 def test_weight_dropout_is_an_option_of_the_configuration() -> None:

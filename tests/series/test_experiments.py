@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from indrnn.series.choices import SPOKEN, folds, measured, table, training_split
-from indrnn.series.experiments import classification_table
+from indrnn.series.experiments import classification_table, main
 from indrnn.series.spoken import over_time, speakers_page
 
 
@@ -65,6 +65,12 @@ def test_a_page_of_speakers() -> None:
     page = speakers_page(runs)
     assert "| a | 75.0% |" in page
     assert "| all | 50.0% (" in page
+
+
+def test_a_method_that_was_not_compared_by_speaker_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["speakers", "--methods", "lstm"])
+    assert "--methods for speakers are indrnn, lstm-front; got lstm" in capsys.readouterr().err
 
 
 def test_answers_over_time() -> None:

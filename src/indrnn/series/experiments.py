@@ -221,8 +221,10 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.what == "stream":
         stream(options.out, data, options.steps, command)
     else:
-        methods = [name for name in options.methods or HEARD if name in HEARD]
-        speakers(options.out, data, methods, options.steps, command)
+        unknown = [name for name in options.methods or () if name not in HEARD]
+        if unknown:
+            parser.error(f"--methods for speakers are {', '.join(HEARD)}; got {', '.join(unknown)}")
+        speakers(options.out, data, options.methods or list(HEARD), options.steps, command)
 
 
 if __name__ == "__main__":
