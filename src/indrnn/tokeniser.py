@@ -22,7 +22,7 @@ END, UNKNOWN = "<eos>", "<unk>"
 NAMES = {"char": "character", "word": "word", "byte": "byte"}
 _CODE_POINTS = 0x110000
 _NAMED = 5  # unknown tokens that an error names
-_SHOWN = 40  # characters of each
+SHOWN = 40  # characters of each
 
 Ids = np.ndarray[Any, Any]
 
@@ -64,7 +64,7 @@ class Tokeniser:
             raise ValueError("tokens must be single characters for unit char")
         if self.unit != "char" and (self.space is not None or self.strip_lines):
             raise ValueError(f"space and strip_lines are for unit char, got unit {self.unit}")
-        if self.space is not None and len(self.space) != 1:
+        if self.space is not None and (not isinstance(self.space, str) or len(self.space) != 1):
             raise ValueError(f"space must be a single character or None, got {self.space!r}")
 
     @property
@@ -96,7 +96,10 @@ class Tokeniser:
 
     def decode(self, ids: Tensor | Sequence[int] | Ids) -> str:
         """The text of token ids; words have a space between them, and bytes that are no UTF-8 become �."""
-        return "".join(self.decode_each(torch.as_tensor(ids).reshape(-1).tolist()))
+        numbers = torch.as_tensor(ids)
+        if numbers.numel() and (numbers.is_floating_point() or numbers.dtype == torch.bool):
+            raise TypeError(f"ids must be whole numbers, got {numbers.dtype}")
+        return "".join(self.decode_each(numbers.reshape(-1).tolist()))
 
     def decode_each(self, ids: Iterable[int]) -> Iterator[str]:
         """The text of `decode` in pieces, each as soon as its token is there.
@@ -205,7 +208,7 @@ class Unknown:
         name = NAMES[self.tokeniser.unit]
         some = sorted(self.seen.items(), key=lambda item: item[1][1:])
         named = [
-            f"{token[:_SHOWN]!r} at line {line}, column {column}" + (f" ({count} times)" if count > 1 else "")
+            f"{token[:SHOWN]!r} at line {line}, column {column}" + (f" ({count} times)" if count > 1 else "")
             for token, (count, line, column) in some[:_NAMED]
         ]
         rest = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""

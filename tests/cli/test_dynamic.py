@@ -106,6 +106,17 @@ def test_the_grid_chooses_on_validation_text(
     assert_refused(call(*arguments), f"out must be a new file, and {out} is there already")
 
 
+@pytest.mark.parametrize("lr", ["1", "1e30"], ids=["worse", "diverged"])
+def test_where_no_pair_is_better_the_model_stays_as_it_is(lr: str, language_runs: Runs, call: Call) -> None:
+    arguments = ["--dynamic", "--grid", "--lr", lr, "--decay", "0", "--statistics-windows", "3"]
+    said = assert_done(call("evaluate", language_runs("char"), *arguments)).out
+    assert re.search(r"^ +static  [\d.]+  chosen: no pair is better$", said, re.M)
+    found = RESULT.search(said)
+    assert found is not None
+    assert found[2] == found[3]
+    assert "lr 0, decay 0, chosen on validation" in said
+
+
 def test_what_is_given_is_not_searched_for(language_runs: Runs, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language, "DECAYS", (0.0, 0.02))
     said = assert_done(call("evaluate", language_runs("char"), "--dynamic", "--grid", "--lr", "1e-3")).out

@@ -204,6 +204,9 @@ def test_bad_standard_input(language_runs: Runs, call: Call, monkeypatch: pytest
     typed(b"", monkeypatch)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     assert_refused(call("generate", run), "prompt must be given: --prompt TEXT, or on standard input")
+    monkeypatch.setattr(sys, "stdin", None)  # closed, as a daemon's
+    for given in ([], ["--prompt", "-"]):
+        assert_refused(call("generate", run, *given), "prompt must be given: --prompt TEXT, or on standard input")
 
 
 @pytest.mark.parametrize(

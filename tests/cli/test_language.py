@@ -56,7 +56,8 @@ def test_a_text_is_learnt_measured_and_reported(unit: str, text: Path, call: Cal
     said = assert_done(call(*command(unit), "--text", text, "--out", out))
     metric = "perplexity" if unit == "word" else "bpc"
     tokens = {"char": len(TEXT), "word": 12 * 14, "byte": len(TEXT)}[unit] // 10 - 1
-    assert re.search(rf"batch 3, tokens {tokens}, {metric} [\d.]+ with the best weights", said.out)
+    batch = 1 if unit == "word" else 3
+    assert re.search(rf"batch {batch}, tokens {tokens}, {metric} [\d.]+ with the best weights", said.out)
     assert {path.name for path in out.iterdir()} - {"tensorboard"} == FILES | {"tokeniser.json"}
     assert all(metric in line for line in lines(out))
     test = read(out, "result.json")["test"]
@@ -135,6 +136,27 @@ def test_a_run_does_not_start_from_one_of_another_vocabulary(text: Path, call: C
     assert not (tmp_path / "other").exists()
     text.write_text(TEXT * 2)
     assert_done(call(*command("char"), "--text", text, *start))
+
+
+def test_nor_from_one_of_another_size(text: Path, call: Call, tmp_path: Path) -> None:
+    assert_done(call(*command("char"), "--text", text, "--out", tmp_path / "run"))
+    text.write_text(TEXT + "XYZ\n")
+    start = ["--init-from", tmp_path / "run", "--out", tmp_path / "other"]
+    assert_refused(call(*command("char"), "--text", text, *start), "the vocabulary is no longer that of")
+
+
+def test_a_folder_that_is_used_is_refused_before_the_text_is_read(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("something")
+    files = ["--text", tmp_path / "nowhere", "--out", tmp_path]
+    assert_refused(call(*command("char"), *files), f"out: {tmp_path} holds something already")
+
+
+def test_a_text_is_read_once(text: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "closed").write_text("a file")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "closed"))
+    said = call(*command("char"), "--text", text, "--out", tmp_path / "run")
+    assert said.code == 0
+    assert said.err.count("is encoded in memory") == 1
 
 
 def test_files_of_one_name_are_not_mixed_up(text: Path, call: Call, tmp_path: Path) -> None:

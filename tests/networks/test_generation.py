@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from indrnn import LanguageModel
 from indrnn.baselines import SRU, BaselineRNN, QRNNBaseline, TransformerBaseline
-from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN
+from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN, language
 from indrnn.networks.generation import sample
 from tests.networks.networks import lively
 
@@ -70,6 +70,36 @@ def test_the_carried_state_is_the_whole_prefix(options: dict[str, Any], name: st
     assert torch.equal(actual.t() if first else actual, expected)
     alone = model.generate(prompt[:, 0], 17, seed=5, **options)
     assert torch.equal(alone, from_the_whole_prefix(model, prompt[:, :1], 17, 5, **options)[:, 0])
+
+
+@networks
+def test_a_long_prompt_is_read_in_pieces_and_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompt, longest = make(name), torch.randint(CLASSES, (11, 2)), []
+    monkeypatch.setattr(language, "_PROMPT", 3)
+    model.network.register_forward_pre_hook(lambda _, given: longest.append(max(given[0].shape[:2])))
+    first = name == "batch first"
+    actual = model.generate(prompt.t() if first else prompt, 9, seed=5)
+    assert max(longest) == (11 if "transformer" in name else 3)
+    assert torch.equal(actual.t() if first else actual, from_the_whole_prefix(model, prompt, 9, 5, temperature=1.0))
+
+
+def test_a_long_prompt_of_a_network_without_a_state_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stateless(nn.Module):
+        input_size = output_size = SIZE
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(SIZE, SIZE, dtype=DOUBLE)
+
+        def forward(self, input: Tensor, state: Any = None, **options: Any) -> tuple[Tensor, Any]:
+            return self.linear(input).cumsum(0), None
+
+    model, prompt = LanguageModel(Stateless(), CLASSES, start=3.0).eval(), torch.randint(CLASSES, (11, 4))
+    expected = model.generate(prompt, 1, temperature=0)
+    monkeypatch.setattr(language, "_PROMPT", 3)
+    assert torch.equal(model.generate(prompt, 1, temperature=0), expected)
+    with pytest.raises(ValueError, match="must carry a state"):
+        model.generate(prompt, 2)
 
 
 def test_a_transformer_sees_the_steps_of_its_context() -> None:

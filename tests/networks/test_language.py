@@ -468,3 +468,15 @@ def test_bad_arguments_are_named() -> None:
         model.loss(words, words, reduction="none")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"input must be a tensor of class indices, got torch.float32"):
         model(torch.randn(T, B))
+
+
+@pytest.mark.parametrize("classes", [30, 2**20], ids=["logits whole", "in pieces"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32], ids=str)
+def test_classes_may_be_of_any_whole_type(dtype: torch.dtype, classes: int) -> None:
+    model, words = LanguageModel(PlainIndRNN(2, 2, 1), classes), torch.randint(30, (6, 2))
+    expected, _ = model.loss(words[:-1], words[1:])
+    found, _ = model.loss(words[:-1].to(dtype), words[1:].to(dtype))
+    assert torch.equal(found, expected)
+    for name, given in (("input", (words > 3, words)), ("targets", (words, words.double()))):
+        with pytest.raises(TypeError, match=f"{name} must be a tensor of class indices, got torch"):
+            model.loss(*given)

@@ -117,6 +117,12 @@ def test_it_is_built_with_as_many_parameters_as_the_table_says(row: Row) -> None
         assert type(model.network) is kinds[type(row.recipe.model)]
 
 
+def test_own_words_are_measured_as_the_paper_measures_words() -> None:
+    options = next(row.recipe for row in module.ROWS if row.name == "text-word")
+    assert isinstance(options, TextRecipe)
+    assert (options.valid_batch, options.test_batch) == (10, 1)
+
+
 @pytest.mark.parametrize("kind", ["6", "res", "dense", "lstm", "gru"])
 def test_quick_rows_are_of_one_size(kind: str) -> None:
     assert 1_000_000 <= PARAMETERS[f"ptb-char-{kind}-fast"] <= 2_000_000

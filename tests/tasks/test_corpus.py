@@ -58,6 +58,14 @@ def test_unknown_words_of_validation_are_said(tmp_path: Path, capsys: pytest.Cap
     assert all("'x' at line 1, column 3; 1 in all; they are read as <unk>" in line for line in said)
 
 
+def test_names_of_files_may_be_texts_and_pipes_are_named(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("ab" * 50)
+    assert len(read_text(str(tmp_path / "text"), str(tmp_path / "text")).validation) == 100
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"valid must be a file that can be read again, and .*pipe is a pipe"):
+        read_text(tmp_path / "text", tmp_path / "pipe")
+
+
 @pytest.mark.parametrize("name", ["text", "valid", "test"])
 @pytest.mark.parametrize("case", ["missing", "folder", "empty"])
 def test_what_is_no_file_is_named(name: str, case: str, tmp_path: Path) -> None:

@@ -145,6 +145,22 @@ def test_unknown_characters_are_named_and_counted(
         assert part in str(error.value)
 
 
+def test_an_unknown_character_is_where_it_is_in_the_file_whose_lines_are_stripped(tmp_path: Path) -> None:
+    train, other, rules = tmp_path / "train", tmp_path / "other", {"space": "_", "strip_lines": True}
+    train.write_text(" aer bank \n no er \n")
+    other.write_text(" aer \n  aer bXnk Y\t\n")
+    with pytest.raises(ValueError, match=r"'X' at line 2, column 8, 'Y' at line 2, column 12; 2 in all"):
+        encoded(other, tokeniser=encoded(train, rules=rules).tokeniser)
+
+
+def test_a_single_long_word_is_not_shown_whole(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    path.write_text("a" * 90_000)
+    with pytest.raises(ValueError, match="at least 2 different words") as error:
+        encoded(path, "word")
+    assert len(str(error.value)) < 1000
+
+
 def test_unknown_words_are_unk_where_there_is_one(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("to be\nor or not")
@@ -226,6 +242,7 @@ def test_without_a_cache_it_is_encoded_in_memory(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "closed"))
     found = encoded(file)
     assert found.tokeniser.decode(found.ids) == TEXT
+    assert found.ids.flags.writeable  # as torch wants it
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "is encoded in memory" in said

@@ -135,7 +135,7 @@ def _prompt(given: str | None, tokeniser: Tokeniser) -> str:
         with contextlib.suppress(UnicodeEncodeError):
             return given.encode().decode()
         raise UsageError(f"prompt must be UTF-8 text, got {given!r}")
-    if given is None and sys.stdin.isatty():
+    if sys.stdin is None or (given is None and sys.stdin.isatty()):
         raise UsageError("prompt must be given: --prompt TEXT, or on standard input")
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
@@ -305,14 +305,15 @@ def _chosen(
     text = tokens_of(split)
     with _progress("validation, grid", len(lrs) * len(decays) * (len(text) - 1)) as progress:
         results = grid(plan.model, text, statistics, lrs=lrs, decays=decays, segment=plan.segment, progress=progress)
-    best, metric = results[0], plan.task.metric
+    # A pair that is no better than the model as it is, or diverged, is not taken
+    best, metric = results[0] if results[0].loss < static.loss else static, plan.task.metric
     say(f"{'lr':>8}  {'decay':>6}  {metric} on validation")
     for result in results:
         note = "  chosen" if result is best else ""
         say(f"{result.lr:>8g}  {result.decay:>6g}  {plan.value(result):.6g}{note}")
-    say(f"{'static':>16}  {plan.value(static):.6g}")
+    say(f"{'static':>16}  {plan.value(static):.6g}{'  chosen: no pair is better' if best is static else ''}")
     for name, value, values in (("lr", best.lr, lrs), ("decay", best.decay, decays)):
-        if len(values) > 1 and value > 0 and value in (min(values), max(values)):
+        if best is not static and len(values) > 1 and value > 0 and value in (min(values), max(values)):
             say(f"{name} {value:g} is at the end of the grid: one beyond it, with --{name}, may be better")
     tried = [finite({"lr": each.lr, "decay": each.decay, metric: plan.value(each)}) for each in (static, *results)]
     return best, tried

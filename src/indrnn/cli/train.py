@@ -23,6 +23,7 @@ from ..training import Result, RunFolder, Training
 from ..training import train as train_model
 from ..training.evaluation import load_best
 from ..training.folder import Asked, plain
+from ..training.opening import check_folder
 from ..training.options import SCHEDULES, check_seed
 from .main import UsageError, say
 from .parse import Parser
@@ -236,6 +237,8 @@ def train_recipe(
     more: dict[str, Any] | None = None,
 ) -> Result:
     """Train a recipe into a folder."""
+    if os.environ.get("RANK", "0") == "0":  # before any data are read; of several processes, the one that opens it
+        check_folder(RunFolder(out), resume=resume, overwrite=overwrite)
     prepare_half_precision(recipe.training)
     with torch.device("meta"):  # what is wrong with the network is said before any data are read
         recipe.model.sized(getattr(recipe, "embedding", 1), 2).build()
@@ -265,12 +268,12 @@ def _initialise(model: torch.nn.Module, task: Any, run: Path) -> None:
     from .runs import check_data
 
     folder = RunFolder(run)
+    if folder.config.exists():  # first: another vocabulary has weights of other shapes too
+        check_data(folder.read_json(folder.config), task, run)
     try:
         load_best(model, folder)
     except (RuntimeError, ValueError, OSError) as error:
         raise UsageError(f"init_from: {run} cannot be started from: {' '.join(str(error).split())}") from None
-    if folder.config.exists():
-        check_data(folder.read_json(folder.config), task, run)
 
 
 def prepare_half_precision(training: Training) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -73,16 +73,25 @@ def sample(
 
 def tokens(
     step: Step,
-    prompt: Tensor,
+    prompt: Sequence[Tensor],
     length: int,
     temperature: float,
     top_k: int | None,
     top_p: float | None,
     seed: int,
 ) -> Iterator[Tensor]:
-    """After a prompt (P, B), `length` times the next token of each row, (B,), each from what was drawn before."""
+    """After a prompt, `length` times the next token of each row, (B,), each from what was drawn before.
+
+    The prompt is pieces of (P, B), which are read one after the other.
+    """
     generator = torch.Generator().manual_seed(seed)
-    given, state = prompt, None
+    *before, given = prompt
+    state = None
+    for piece in before if length else ():
+        _, state = step(piece, state)
+        if state is None:  # nothing is carried on, so it must see all at once
+            given = torch.cat(list(prompt))
+            break
     for _ in range(length):
         logits, state = step(given, state)
         if state is None and length > 1:

@@ -21,6 +21,8 @@ from .cross_entropy import Reduction, linear_cross_entropy
 from .heads import Output, check_network, run_network
 from .unit import is_unwatched
 
+_PROMPT = 1024  # steps of a prompt that are read at once: what a network keeps of all its layers is as long
+
 
 @dataclass(frozen=True)
 class Language:
@@ -63,7 +65,7 @@ class Language:
 
 
 def _check_start(start: float) -> None:
-    if not 0 < start < float("inf"):
+    if not isinstance(start, (int, float)) or not 0 < start < float("inf"):
         raise ValueError(f"start must be a positive, finite number, got {start!r}")
 
 
@@ -241,9 +243,9 @@ class LanguageModel(nn.Module):
             targets: the next words, in the input's layout: return the loss in place of the logits; see `loss`.
             reduction: of the loss.
         """
-        if not isinstance(input, Tensor) or input.is_floating_point():
-            raise TypeError(f"input must be a tensor of class indices, got {_kind(input)}")
+        input = _class_indices("input", input)
         check_tensor("targets", targets, tuple(input.shape))
+        targets = None if targets is None else _class_indices("targets", targets)
         check_choice("reduction", reduction, get_args(Reduction))
         features, state = run_network(self.network, self._vectors(input), state, lengths, resets)
         if targets is None:
@@ -341,7 +343,10 @@ class LanguageModel(nn.Module):
         if self.training:
             raise ValueError("the model must be in evaluation mode to generate: call model.eval() first")
         batch = self._time_first(prompt) if prompt.dim() == 2 else prompt.unsqueeze(1)
-        drawn = generation.tokens(self._next, batch.long(), length, temperature, top_k, top_p, seed)
+        # A Transformer sees its whole prompt, which in pieces it would not
+        pieces = (batch,) if hasattr(self.network, "context") else batch.split(_PROMPT)
+        prompts = [piece.long() for piece in pieces]
+        drawn = generation.tokens(self._next, prompts, length, temperature, top_k, top_p, seed)
         return drawn if prompt.dim() == 2 else (token.squeeze(0) for token in drawn)
 
     @torch.no_grad()
@@ -407,5 +412,9 @@ def _is_transformed() -> bool:
     return torch.autograd.forward_ad._current_level >= 0
 
 
-def _kind(value: Any) -> str:
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+def _class_indices(name: str, value: Any) -> Tensor:
+    """Whole numbers of any type, as int64."""
+    if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{name} must be a tensor of class indices, got {kind}")
+    return value.long()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -199,6 +200,11 @@ class TextRecipe(_LanguageRecipe):
             check_count("words", self.words, 3)
 
     def _corpus(self) -> Corpus:
+        return self._read
+
+    @cached_property
+    def _read(self) -> Corpus:
+        """Read once, for the task and for the size of the vocabulary."""
         if self.text is None:
             raise ValueError("text must be the file to train on: --text FILE")
         given = {path: self._place(path) for path in (self.text, self.valid, self.test) if path is not None}
@@ -329,6 +335,7 @@ _TEXT_WORDS: dict[str, Any] = {
     "halved": 0.05,
     "reset": 0.1,
     "valid_batch": 10,
+    "test_batch": 1,
 }
 
 # What rows cost is 6 · parameters · tokens operations at 1e11 a second, twice that for gates and attention, over 800

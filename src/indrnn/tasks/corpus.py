@@ -44,7 +44,12 @@ class Corpus:
 
 
 def read_text(
-    text: Path, valid: Path | None = None, test: Path | None = None, *, unit: Unit = "char", words: int | None = None
+    text: str | Path,
+    valid: str | Path | None = None,
+    test: str | Path | None = None,
+    *,
+    unit: Unit = "char",
+    words: int | None = None,
 ) -> Corpus:
     """Read a corpus from files of UTF-8 text, or of any bytes for unit byte.
 
@@ -60,11 +65,12 @@ def read_text(
     """
     if words is not None:
         check_count("words", words, 3)
-    given = {"text": text, "valid": valid, "test": test}
+    paths = {"text": text, "valid": valid, "test": test}
+    given = {name: None if path is None else Path(path) for name, path in paths.items()}
     for name, path in given.items():
         if path is not None:
             _check_file(name, path)
-    main = encode_file("text", text, unit=unit, words=words)
+    main = encode_file("text", Path(text), unit=unit, words=words)
     tokeniser = main.tokeniser
     kept = [name for name in ("valid", "test") if given[name] is None]
     tenth = len(main.ids) // 10
@@ -91,6 +97,8 @@ def _check_file(name: str, path: Path) -> None:
     try:
         if path.is_dir():
             raise ValueError(f"{name} must be a file, and {path} is a folder")
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{name} must be a file that can be read again, and {path} is a pipe or a device")
         if not path.is_file():
             raise FileNotFoundError(f"{name} must be a file, and there is none at {path}")
         with path.open("rb") as file:
@@ -111,7 +119,7 @@ PENN_CLASSES = {"char": 50, "word": 10_000}
 """The size of the vocabulary."""
 
 
-def read_penn_treebank(unit: Unit = "char", data_dir: Path | None = None) -> Corpus:
+def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) -> Corpus:
     """The Penn Treebank with Mikolov's preprocessing, by word or by character; checked against its known counts.
 
     It is licensed by the Linguistic Data Consortium, and never downloaded: the user has a copy. Words have `<eos>` at
@@ -125,7 +133,7 @@ def read_penn_treebank(unit: Unit = "char", data_dir: Path | None = None) -> Cor
     """
     if unit not in PENN_COUNTS:
         raise ValueError(f"unit must be char or word for the Penn Treebank, got {unit!r}")
-    folder = data_folder(data_dir)
+    folder = data_folder(None if data_dir is None else Path(data_dir))
     paths = {part: _find_penn(folder, name) for part, name in PENN_FILES.items()}
     rules: dict[str, Any] = {"space": "_", "strip_lines": True} if unit == "char" else {}
     train = encode_file("data_dir", paths["train"], unit=unit, rules=rules)

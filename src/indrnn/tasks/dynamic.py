@@ -130,7 +130,8 @@ def dynamic_evaluation(
     _check_text(tokens)
     check_size("segment", segment)
     for name, value, least in (("lr", lr, 0.0), ("decay", decay, 0.0), ("epsilon", epsilon, None)):
-        if not math.isfinite(value) or (value < 0 if least is not None else value <= 0):
+        known = isinstance(value, (int, float)) and math.isfinite(value)
+        if not known or (value < 0 if least is not None else value <= 0):
             what = "a positive number" if least is None else "a number of at least 0"
             raise ValueError(f"{name} must be {what}, got {value!r}")
     learner = _Learner(model)
@@ -181,6 +182,8 @@ class _Learner:
     """A copy of a model in evaluation mode, with the state of its stream."""
 
     def __init__(self, model: LanguageModel) -> None:
+        if not (hasattr(model, "loss") and hasattr(model, "network")):  # wrappers have them too
+            raise TypeError(f"model must be a LanguageModel, got {type(model).__name__}")
         self.model = copy.deepcopy(model).eval()
         trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         if not trained:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tokeniser import END, NAMES, UNKNOWN, Ids, Tokeniser, Unit, Unknown, advanced, code_points, split_words
+from ..tokeniser import END, NAMES, SHOWN, UNKNOWN, Ids, Tokeniser, Unit, Unknown, advanced, code_points, split_words
 from ..training.checkpoint import write_atomically
 from .files import cache_folder, locked, progress
 
@@ -148,7 +148,7 @@ class _Source:
                 advance(len(piece))
 
     def _texts(self, advance: Advance, digest: Any = None) -> Iterator[tuple[str, int, int]]:
-        """Pieces of text, each with the line and column it begins at; no word, or line to strip, is cut."""
+        """Pieces of the file, each with the line and column it begins at; no word, or line to strip, is cut."""
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
         line = column = 1
         held = ""
@@ -169,8 +169,12 @@ class _Source:
                     "space; text-byte reads any file"
                 )
             if text:
-                yield ("\n".join(each.strip() for each in text.split("\n")) if self.stripped else text), line, column
+                yield text, line, column
                 line, column = advanced(text, line, column)
+
+    def strip(self, text: str) -> str:
+        """A piece without white space at the ends of its lines, where that is the rule."""
+        return "\n".join(line.strip() for line in text.split("\n")) if self.stripped else text
 
     def _cut(self, text: str) -> int:
         """Where a piece may end."""
@@ -217,9 +221,10 @@ class _Source:
     def in_memory(self) -> Encoded:
         """Encode where no cache can be written."""
         with progress(0, 2 * self.size) as advance:
-            plan = self._plan(advance)
-            pieces = list(plan.ids(advance))
-        return Encoded(np.concatenate([np.empty(0, plan.dtype), *pieces]), plan.tokeniser, plan.unknown)
+            plan, content = self._plan(advance), bytearray()
+            for ids in plan.ids(advance):
+                content += ids.tobytes()
+        return Encoded(np.frombuffer(content, plan.dtype), plan.tokeniser, plan.unknown)
 
     def _plan(self, advance: Advance) -> _Plan:
         return _Plan(self, self.tokeniser or self._vocabulary(advance))
@@ -230,7 +235,8 @@ class _Source:
             return Tokeniser("byte")
         if self.unit == "char":
             seen, space = np.zeros(0x110000, bool), self.rules.get("space")
-            for text, _, _ in self._texts(advance):
+            for piece, _, _ in self._texts(advance):
+                text = self.strip(piece)
                 seen[code_points(text if space is None else text.replace(" ", space))] = True
             tokens = [chr(code) for code in np.flatnonzero(seen)]
         else:
@@ -239,7 +245,7 @@ class _Source:
                 counts.update(split_words(text))
             tokens = self._most_frequent(counts)
         if len(tokens) < 2:
-            only = f", {tokens[0]!r}" if tokens else ""
+            only = f", {tokens[0][:SHOWN]!r}" if tokens else ""
             raise ValueError(
                 f"{self.name}: {self.path} must have at least 2 different {NAMES[self.unit]}s to learn from, got "
                 f"{len(tokens)}{only}"
@@ -272,10 +278,11 @@ class _Plan:
                 yield np.frombuffer(piece, np.uint8)
         else:
             for text, line, column in source._texts(advance, digest):
-                ids = tokeniser.lookup(text)
+                ids = tokeniser.lookup(source.strip(text))
                 if ids.min(initial=0) < 0:
                     if source.tokeniser is not None:  # of its own words, the rare ones are none by intent
-                        unknown.take(text, ids, line, column)
+                        whole = np.where(_at_line_ends(text), 0, tokeniser.lookup(text)) if source.stripped else ids
+                        unknown.take(text, whole, line, column)
                     ids = np.where(ids < 0, tokeniser.unknown_id or 0, ids)
                 yield ids.astype(self.dtype)
         if digest.hexdigest() != source.sha256:
@@ -283,3 +290,13 @@ class _Plan:
         if unknown.seen and tokeniser.unknown_id is None:
             raise ValueError(f"{source.name}: {source.path} {unknown}")
         self.unknown = str(unknown) if unknown.seen else ""
+
+
+def _at_line_ends(text: str) -> Any:
+    """Whether each character is white space at an end of its line: (characters,), bool."""
+    found, at = np.zeros(len(text), bool), 0
+    for line in text.split("\n"):
+        found[at : at + len(line) - len(line.lstrip())] = True
+        found[at + len(line.rstrip()) : at + len(line)] = True
+        at += len(line) + 1
+    return found

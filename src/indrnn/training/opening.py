@@ -16,6 +16,17 @@ from .trouble import RunError
 _OF_THIS_TIME = ("processes", "fused", "command", "started", "threads", "machine", "resumed")
 
 
+def check_folder(folder: RunFolder, *, resume: bool, overwrite: bool) -> bool:
+    """Whether something is in a folder; raise where that may not be touched."""
+    used = folder.used
+    if used and not (resume or overwrite):
+        raise ValueError(
+            f"out: {folder.path} holds something already; go on with it (resume), replace it (overwrite), or name "
+            "another folder"
+        )
+    return used
+
+
 @dataclass
 class Opening:
     """Opens a folder, in the main process."""
@@ -29,12 +40,7 @@ class Opening:
     def open(self, stack: contextlib.ExitStack, resume: bool, overwrite: bool) -> dict[str, Any] | None:
         """Take hold of the folder; returns the state to go on from, None where the run begins."""
         folder = self.folder
-        used = folder.used
-        if used and not (resume or overwrite):
-            raise ValueError(
-                f"out: {folder.path} holds something already; go on with it (resume), replace it (overwrite), or name "
-                "another folder"
-            )
+        used = check_folder(folder, resume=resume, overwrite=overwrite)
         folder.prepare()
         stack.enter_context(folder.locked())
         if overwrite:
