@@ -381,7 +381,7 @@ ROWS = (
         "1 h",
     ),
     Row("ptb-word-res12", _word(_WORDS_RESIDUAL), _WORDS, "perplexity 58.99", "25 days"),
-    Row("ptb-word-dense", _word(_WORDS_DENSE), _WORDS, "perplexity 55.24", "25 days"),
+    Row("ptb-word-dense", _word(_WORDS_DENSE), _WORDS, "perplexity 55.24", "27 days"),
     Row("ptb-word-rnn", _word(Baseline("rnn", 600)), _BESIDE, "not shown", "5 days"),
     Row("ptb-word-lstm", _word(Baseline("lstm", 600)), _WORDS, "perplexity 114.5", "8 days"),
     Row("ptb-word-gru", _word(Baseline("gru", 600)), _BESIDE, "not shown", "8 days"),
