@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import indrnn
+from indrnn.baselines import TransformerBaseline
 from indrnn.tasks.corpus import Corpus, Split
 from indrnn.tasks.text import SHORTEST, LanguageTask, Window
 from indrnn.tokeniser import Tokeniser
@@ -319,6 +320,22 @@ def test_processes_are_merged_before_the_perplexity_is_taken() -> None:
 def test_a_loss_whose_perplexity_is_no_number() -> None:
     task = LanguageTask(corpus(tokeniser=WORDS), batch_size=4, length=6)
     assert task.derive({"loss": 1e5})["perplexity"] == math.inf
+
+
+def test_a_transformer_sees_the_window_before() -> None:
+    """As if each window were read together with the one before it, and no more."""
+    length, task = 5, LanguageTask(corpus(), batch_size=3, length=5, test_batch=1)
+    network = TransformerBaseline(8, 8, 1, 2, context=length)
+    net = indrnn.LanguageModel(network, CLASSES, start=1.0).eval()
+    text = torch.from_numpy(task.corpus.test.ids.astype(np.int64)).unsqueeze(1)
+    losses = []
+    with torch.no_grad():
+        for at in range(0, len(text) - 1, length):
+            end, before = min(at + length, len(text) - 1), max(0, at - length)
+            logits, _ = net(text[before:end])
+            losses.append(F.cross_entropy(logits[at - before :, 0], text[at + 1 : end + 1, 0], reduction="none"))
+        found = means(task, task.test(net, Shard()))
+    assert found["loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
 
 
 def test_how_a_part_is_cut_changes_what_is_known_and_not_what_is_predicted() -> None:
