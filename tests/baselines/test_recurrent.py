@@ -177,6 +177,14 @@ def test_lengths_give_what_torch_gives_for_a_packed_sequence(batch_first: bool, 
     assert_close(results[0], results[1])
 
 
+def test_lengths_under_autocast_give_what_torch_gives_for_a_packed_sequence() -> None:
+    model, x = BaselineRNN("lstm", M, N), torch.randn(T, B, M)
+    with torch.autocast("cpu", torch.bfloat16):
+        features, _ = model(x, lengths=LENGTHS)
+        packed, _ = model.rnn(pack_padded_sequence(x, LENGTHS, enforce_sorted=False))
+    assert torch.equal(features, pad_packed_sequence(packed, total_length=T)[0])
+
+
 @kinds
 def test_a_state_of_another_batch_is_named_with_lengths(kind: Kind) -> None:
     part = torch.zeros(1, B + 2, N, dtype=DOUBLE)

@@ -153,7 +153,8 @@ class BaselineRNN(nn.Module):
         run = self._one_call()
         if lengths is None or not batch:
             features, state = run(input, state)
-        elif input.device.type == "cpu" and torch.is_grad_enabled():
+        elif input.device.type == "cpu" and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu"):
+            # oneDNN, which packed sequences go without, has no LSTM in half precision on some CPUs
             for part in [] if state is None else _parts(state):
                 check_tensor("state", part, (self.rnn.num_layers, batch, self.output_size))
             features, state = _in_segments(run, input, state, lengths, 1 if self.batch_first else 0)
