@@ -34,6 +34,8 @@ PARAMETERS: dict[str, int] = {
     "pmnist-dense": 256_514,
     "mnist-6-fast": 86_410,
     "pmnist-6-fast": 86_410,
+    "mnist-12-fast": 187_786,
+    "pmnist-12-fast": 187_786,
     "mnist-res12-fast": 170_890,
     "pmnist-res12-fast": 170_890,
     "mnist-dense-fast": 256_514,
