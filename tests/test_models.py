@@ -385,7 +385,11 @@ def test_what_load_could_not_build_is_not_saved(tmp_path: Path) -> None:
 # ---- the kept runs
 
 # Logits for `torch.manual_seed(3); torch.rand(784, 5, 1)`, as the code that trained them gave
-KEPT = {"mnist-6-fast": [21.0157, -106.4339, -37.4102], "pmnist-6-fast": [67.9501, 99.4724, -33.3716]}
+KEPT = {
+    "mnist-6-fast": [21.0157, -106.4339, -37.4102],
+    "mnist-6-shift": [-97.5094, -89.2971, -38.8913],
+    "pmnist-6-fast": [67.9501, 99.4724, -33.3716],
+}
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -399,8 +403,8 @@ def test_kept_runs_are_loaded_and_are_of_their_recipes(name: str) -> None:
         logits, _ = model(torch.rand(784, 5, 1))
     assert_close(logits[0, :3], torch.tensor(KEPT[name]), rtol=1e-3, atol=1e-2)
 
-    recipe = find(name).recipe
     recorded = json.loads((folder / "config.json").read_text())
+    recipe = find(recorded["recipe"]).recipe
     # Options that did not exist then are at their defaults
     assert from_plain(recorded["options"]["model"]) == recipe.model
     assert from_plain(json.loads((folder / "model.json").read_text())) == recipe.model_config()
