@@ -24,7 +24,7 @@ def _summary(run: dict[str, Any]) -> dict[str, Any]:
     if options["shrink"] > 1:
         task += f", {SIDE // options['shrink']}×{SIDE // options['shrink']} pixels"
     if options.get("shift", 0) > 0:
-        task += f", shifted by up to {options['shift']}"
+        task += f", training shifted by up to {options['shift']}"
     return {**run, "task": task, "epochs": run["steps"] / epoch}
 
 
