@@ -3,6 +3,7 @@
 from .evaluation import evaluate
 from .folder import RunFolder
 from .listeners import Evaluation, Listener, Start, Step
+from .muon import Muon
 from .options import Constant, Cosine, OneCycle, Plateau, Schedule, Steps, Training
 from .run import Result, train
 from .task import Batch, Measured, Shard, Task, TensorTask, derive_seed, generator, rows_of
@@ -15,6 +16,7 @@ __all__ = [
     "Evaluation",
     "Listener",
     "Measured",
+    "Muon",
     "OneCycle",
     "Plateau",
     "Result",

@@ -216,8 +216,9 @@ class Training:
     """Learning rate, before the schedule."""
     schedule: Schedule = field(default_factory=Constant)
     """How the learning rate changes."""
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    """adam adds the decay to the gradient, as the paper does; adamw keeps it apart; sgd goes with momentum."""
+    optimizer: Literal["adam", "adamw", "sgd", "muon"] = "adam"
+    """adam adds the decay to the gradient, as the paper does; adamw keeps it apart; sgd goes with momentum; muon
+    orthogonalises the updates of weight matrices and is adamw for the rest."""
     momentum: float = 0.9
     """Momentum of sgd."""
     weight_decay: float = 0.0
@@ -298,7 +299,7 @@ class Training:
 
 
 _CHOICES = {
-    "optimizer": ("adam", "adamw", "sgd"),
+    "optimizer": ("adam", "adamw", "sgd", "muon"),
     "precision": ("float32", "bf16", "fp16"),
     "distributed": ("exact", "ddp", "fsdp"),
 }

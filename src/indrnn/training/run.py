@@ -145,6 +145,8 @@ class _Run:
             raise ValueError("precision fp16 needs a GPU; bf16 is for CPUs too")
         if options.distributed == "fsdp" and options.ema is not None:
             raise ValueError("ema must be None with distributed fsdp, whose weights are divided")
+        if options.distributed == "fsdp" and options.optimizer == "muon":
+            raise ValueError("optimizer must not be muon with distributed fsdp, whose matrices are divided")
         self.asked: dict[str, Any] = {"training": options, "seed": seed}
         describe = getattr(task, "describe", None)
         if describe is not None:

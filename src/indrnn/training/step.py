@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from ..layers import constrain_, parameter_groups
 from ..layers.statistics import gather_statistics, is_batch_norm
+from .muon import Muon
 from .options import Training
 from .processes import Processes
 from .sharing import share
@@ -397,14 +398,16 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
 
 
 def may_fuse(model: nn.Module, options: Training, group: Processes) -> bool:
-    """The rule for fused optimisers: where torch has them, on CPUs and NVIDIA's GPUs; not for divided weights."""
+    """The rule for fused optimisers: where there are any, on CPUs and NVIDIA's GPUs; not for divided weights."""
     divided = options.distributed == "fsdp" and group.count > 1
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     served = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
-    return served and not divided
+    return served and not divided and options.optimizer != "muon"
 
 
 def _optimizer(model: nn.Module, options: Training, fused: bool) -> torch.optim.Optimizer:
+    if options.optimizer == "muon":
+        return Muon(model, options.lr, options.weight_decay)
     groups = parameter_groups(model, options.weight_decay)
     if options.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, fused=fused)

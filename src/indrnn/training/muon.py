@@ -1,0 +1,132 @@
+"""Muon for weight matrices, Adam for all else, as one optimiser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..layers import parameter_groups
+from ..layers.bound import recurrent_weights
+
+# Quintic p(s) = a s + b s³ + c s⁵ of Newton and Schulz, whose fifth iterate takes singular values from about 0.003 to 1
+# into 0.68 to 1.13: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024.
+_A, _B, _C, _ITERATIONS = 3.4445, -4.7750, 2.0315, 5
+
+
+class Muon(torch.optim.Optimizer):
+    r"""Muon for weight matrices, Adam for all else.
+
+        M_t = μ M_{t−1} + (1 − μ) G_t
+        W_t = (1 − η λ) W_{t−1} − 0.2 η √max(rows, columns) · orthogonal(μ M_t + (1 − μ) G_t)
+
+    G is the gradient of a weight matrix W, and orthogonal(USVᵀ) ≈ UVᵀ, so that an update has the same size in all
+    directions; the factor makes it as large as one of Adam, so that learning rates carry over. Matrices are the
+    parameters of two and more dimensions (a convolution kernel as outputs × all else) of at least two rows and columns,
+    that are neither recurrent weights nor embeddings. Recurrent weights, biases, norms and embeddings go by Adam,
+    without decay but for embeddings.
+
+    `torch.optim.Muon` does the first half in bfloat16, which some CPUs are slow at, or die of; here it is in float32,
+    or the parameter's own type if that is wider.
+
+    Args:
+        module: whose parameters are optimised.
+        lr: learning rate η.
+        weight_decay: λ, kept apart from the gradient.
+        momentum: μ.
+        betas: Adam's.
+        eps: Adam's.
+
+    Example:
+        optimizer = indrnn.training.Muon(model, lr=2e-3)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        lr: float = 2e-3,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        for name, value in {"momentum": momentum, "betas[0]": betas[0], "betas[1]": betas[1]}.items():
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} must be a number in [0, 1), got {value!r}")
+        for name, value in {"lr": lr, "eps": eps}.items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+        defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": 0.0, "matrices": False}
+        super().__init__(_groups(module, weight_decay), defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update the parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            update = _update_matrix if group["matrices"] else _update_by_adam
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    if parameter.grad.is_sparse:
+                        raise RuntimeError("Muon does not take sparse gradients: use an Embedding with sparse=False")
+                    update(parameter, parameter.grad, self.state[parameter], group)
+        return loss
+
+
+def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The groups of `parameter_groups`, and the matrices in one of their own."""
+    tables = (nn.Embedding, nn.EmbeddingBag)
+    not_matrices = {id(layer.weight) for layer in module.modules() if isinstance(layer, tables)}
+    not_matrices |= {id(u) for u in recurrent_weights(module)}
+    groups = []
+    for group in parameter_groups(module, weight_decay):
+        matrices = [p for p in group["params"] if id(p) not in not_matrices and min(_as_matrix(p).shape) > 1]
+        taken = {id(p) for p in matrices}
+        rest = [p for p in group["params"] if id(p) not in taken]
+        groups += [{**group, "params": matrices, "matrices": True}, {**group, "params": rest}]
+    return [group for group in groups if group["params"]]
+
+
+def _as_matrix(value: Tensor) -> Tensor:
+    """(outputs, all else)."""
+    return value.reshape(len(value), -1) if value.dim() > 1 else value.reshape(1, -1)
+
+
+def _update_matrix(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    if not state:
+        state["momentum_buffer"] = torch.zeros_like(parameter)
+    mean = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
+    direction = _as_matrix(gradient.lerp(mean, group["momentum"]))
+    size = 0.2 * group["lr"] * math.sqrt(max(direction.shape))
+    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+    parameter.add_(orthogonal(direction).view_as(parameter).to(parameter.dtype), alpha=-size)
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """About UVᵀ of a matrix USVᵀ: its singular values are brought near 1."""
+    x: Tensor = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    tall = x.shape[0] > x.shape[1]
+    x = x.t() if tall else x  # the smaller of both squares
+    x = x / (torch.linalg.matrix_norm(x) + torch.finfo(x.dtype).tiny)
+    for _ in range(_ITERATIONS):
+        square = x @ x.t()
+        x = _A * x + torch.addmm(square, square, square, beta=_B, alpha=_C) @ x
+    return (x.t() if tall else x).contiguous()
+
+
+def _update_by_adam(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    if not state:
+        state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+    state["step"] += 1
+    first, second = group["betas"]
+    mean = state["exp_avg"].lerp_(gradient, 1 - first)
+    square = state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+    deviation = (square / (1 - second ** state["step"])).sqrt_().add_(group["eps"])
+    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+    parameter.addcdiv_(mean, deviation, value=-group["lr"] / (1 - first ** state["step"]))
