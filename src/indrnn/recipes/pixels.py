@@ -142,16 +142,22 @@ def _paper(model: AnyNetwork, *, lr: float = 2e-4) -> PixelsRecipe:
 
 
 def _fast(model: AnyNetwork, epochs: int = 10, lr: float = 2e-3) -> PixelsRecipe:
-    """What reaches most in a few epochs: a learning rate that rises high and falls to nothing, and no dropout.
+    """What reaches most in a few epochs: Muon, a learning rate that rises high and falls to nothing, and no dropout.
 
-    Chosen by the validation accuracy of the 6-layer network after one epoch: 95.3 % without dropout, 89.1 % with 0.1;
-    with dropout, a batch of 32 (89.3 %) or twice the learning rate (89.3 %) made no difference.
+    Chosen by validation accuracy. Over two epochs of 14×14 pixels, permuted, Muon is ahead of Adam by 4 points, and
+    nothing else that was tried stands apart (docs/pixels.md). After one epoch with Adam: 95.3 % without dropout, 89.1 %
+    with 0.1; with dropout, a batch of 32 (89.3 %) or twice the learning rate (89.3 %) made no difference.
     """
     return PixelsRecipe(
         model=model,
         batch_size=64,
         training=Training(
-            steps=epochs * _FAST_EPOCH, lr=lr, schedule=OneCycle(), weight_decay=1e-4, evaluate_every=_FAST_EPOCH // 2
+            steps=epochs * _FAST_EPOCH,
+            lr=lr,
+            schedule=OneCycle(),
+            optimizer="muon",
+            weight_decay=1e-4,
+            evaluate_every=_FAST_EPOCH // 2,
         ),
     )
 
