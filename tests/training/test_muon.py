@@ -202,6 +202,24 @@ def test_wrong_options_are_named(wrong: dict[str, Any]) -> None:
         Muon(nn.Linear(3, 4), **wrong)
 
 
+def test_odd_parameters() -> None:
+    """None of a number, one number, no numbers, a kernel whose memory lies in another order."""
+    module = nn.ParameterDict({"none": torch.ones(0, 5), "one": torch.tensor(2.0), "row": torch.ones(1, 7)})
+    module["kernel"] = nn.Parameter(torch.randn(6, 4, 3, 3).to(memory_format=torch.channels_last))
+    plain = nn.ParameterDict({"kernel": module["kernel"].detach().contiguous()})
+    gradients_(module, 0)
+    plain["kernel"].grad = module["kernel"].grad
+    optimizer = Muon(module)
+    optimizer.step()
+    Muon(plain).step()
+    matrices = [id(p) for group in optimizer.param_groups for p in group["params"] if group["matrices"]]
+    assert matrices == [id(module["kernel"])]
+    assert torch.equal(module["kernel"], plain["kernel"])
+    assert module["one"].item() == pytest.approx(2.0 - 2e-3 * math.copysign(1, module["one"].grad.item()))
+    with pytest.raises(TypeError, match="complex ones: z"):
+        Muon(nn.ParameterDict({"z": torch.ones(3, 3, dtype=torch.complex64)}))
+
+
 @pytest.mark.parametrize("kept", [0.0, 120.0])
 def test_a_run_goes_by_muon_and_is_resumed_to_the_bit(tmp_path: Path, kept: float) -> None:
     options = replace(QUICK, steps=9, optimizer="muon", weight_decay=0.1, clip=None, evaluate_every=3)

@@ -59,6 +59,9 @@ class Muon(torch.optim.Optimizer):
         for name, value in {"lr": lr, "eps": eps}.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+        complex_ones = [name for name, parameter in module.named_parameters() if parameter.is_complex()]
+        if complex_ones:
+            raise TypeError(f"module must have real parameters, got complex ones: {', '.join(complex_ones)}")
         defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": 0.0, "matrices": False}
         super().__init__(_groups(module, weight_decay), defaults)
 
@@ -95,7 +98,7 @@ def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 def _as_matrix(value: Tensor) -> Tensor:
     """(outputs, all else)."""
-    return value.reshape(len(value), -1) if value.dim() > 1 else value.reshape(1, -1)
+    return value.flatten(1) if value.dim() > 1 else value.reshape(1, -1)
 
 
 def _update_matrix(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
