@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -54,6 +55,11 @@ _half_precision: str | None = None
 def pytest_configure(config: pytest.Config) -> None:
     global _half_precision
     config.addinivalue_line("markers", "slow_for(backend): slow, where this is the backend")
+    # Ignored in what a shell starts in its background, or nohup; tests of Ctrl-C and hang-ups send them
+    for name, handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
     if not hasattr(config, "workerinput"):  # xdist's workers inherit the environment of the process that starts them
         _half_precision = onednn.limit_where_needed()
 
