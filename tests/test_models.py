@@ -389,6 +389,7 @@ def test_what_load_could_not_build_is_not_saved(tmp_path: Path) -> None:
 KEPT = {
     "mnist-6-fast": [21.0157, -106.4339, -37.4102],
     "mnist-6-muon": [-16.5419, -27.2254, 55.3448],
+    "mnist-res12-muon": [-7.9879, -33.8095, -12.1801],
     "pmnist-6-fast": [67.9501, 99.4724, -33.3716],
     "pmnist-6-muon": [-22.6771, 476.2375, 62.4697],
 }
