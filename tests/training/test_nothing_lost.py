@@ -26,6 +26,7 @@ from indrnn.training import (
     Evaluation,
     Listener,
     Measured,
+    Muon,
     Plateau,
     RunError,
     Shard,
@@ -466,7 +467,7 @@ def test_a_standard_output_that_ends_does_not_end_a_run(tmp_path: Path) -> None:
 # ---- what is asked for beside the paper's training
 
 
-@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
 def test_other_optimisers(tmp_path: Path, kind: Any) -> None:
     data, model = task(torch.float64), nn.Sequential(nn.Flatten(), nn.Linear(27, 4)).double()
     by_hand = nn.Sequential(nn.Flatten(), nn.Linear(27, 4)).double()
@@ -478,7 +479,11 @@ def test_other_optimisers(tmp_path: Path, kind: Any) -> None:
         replace(QUICK, steps=3, evaluate_every=3, optimizer=kind, weight_decay=0.1, clip=None),
     )
     groups = [{"params": [by_hand[1].weight], "weight_decay": 0.1}, {"params": [by_hand[1].bias], "weight_decay": 0.0}]
-    optimizer: Any = torch.optim.AdamW(groups, lr=1e-2) if kind == "adamw" else torch.optim.SGD(groups, 1e-2, 0.9)
+    optimizer: Any = {
+        "adamw": lambda: torch.optim.AdamW(groups, lr=1e-2),
+        "sgd": lambda: torch.optim.SGD(groups, 1e-2, 0.9),
+        "muon": lambda: Muon(by_hand, 1e-2, 0.1),
+    }[kind]()
     for step in range(3):
         batch = data.batch(step, Shard())
         optimizer.zero_grad()

@@ -26,8 +26,8 @@ class Muon(torch.optim.Optimizer):
     G is the gradient of a weight matrix W, and orthogonal(USVᵀ) ≈ UVᵀ, so that an update has the same size in all
     directions; the factor makes it as large as one of Adam, so that learning rates carry over. Matrices are the
     parameters of two and more dimensions (a convolution kernel as outputs × all else) of at least two rows and columns,
-    that are neither recurrent weights nor embeddings. Recurrent weights, biases, norms and embeddings go by Adam,
-    without decay but for embeddings.
+    that are neither recurrent weights nor embeddings. All else goes by Adam: embeddings and weights of one row or
+    column with decay, recurrent weights, biases and norms without.
 
     `torch.optim.Muon` does the first half in bfloat16, which some CPUs are slow at, or die of; here it is in float32,
     or the parameter's own type if that is wider.
