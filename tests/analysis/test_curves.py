@@ -196,6 +196,22 @@ def test_four_panels_as_in_the_paper(tmp_path: Path, drawn: list[Any]) -> None:
     assert sorted(text.get_text() for text in legend.get_texts()) == sorted(colours)
 
 
+def test_many_curves_differ_and_one_point_is_seen(tmp_path: Path, drawn: list[Any]) -> None:
+    """Over more names than there are colours; a run with a single evaluation is a dot."""
+    names = [f"run-{number:02}" for number in range(37)]
+    panels = {
+        "a": {name: falling(3, 0.1) for name in names[:20]},
+        "b": {name: falling(1, 0.2) for name in names[20:]},
+    }
+    four_panels(tmp_path / "many.png", panels)
+    assert_picture(tmp_path / "many.png")
+    left, right = ([line for line in axes.get_lines() if line.get_label() in names] for axes in drawn[0].axes)
+    styles = {(line.get_color(), line.get_linestyle()) for line in (*left, *right)}
+    assert len(styles) == len(names)
+    assert {line.get_marker() for line in left} == {""}
+    assert {line.get_marker() for line in right} == {"o"}
+
+
 def test_one_panel(tmp_path: Path) -> None:
     four_panels(tmp_path / "one.png", {"T = 100": {"IndRNN": falling(12, 0.5)}})
     assert_picture(tmp_path / "one.png")

@@ -65,7 +65,14 @@ def draw_panels(
     for each, (title, curves) in zip(axes, panels.items(), strict=True):
         for name, points in sorted(curves.items()):
             values = smooth([value for _, value in points], smoothed)
-            each.plot([x for x, _ in points], values, label=named(name), color=f"C{names.index(name)}", linewidth=1.2)
+            dashes, colour = divmod(names.index(name), 10)  # more names than matplotlib has colours differ by dashes
+            style: dict[str, Any] = {
+                "color": f"C{colour}",
+                "linestyle": ("-", "--", ":", "-.")[dashes % 4],
+                "linewidth": 1.2,
+            }
+            marker = "o" if len(points) == 1 else ""  # a line of one point is not seen
+            each.plot([x for x, _ in points], values, label=named(name), marker=marker, markersize=3, **style)
         if reference is not None:
             each.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
         if logarithmic:
