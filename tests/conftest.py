@@ -110,7 +110,7 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("empty", "empty_like"):
         monkeypatch.setattr(torch, name, poison(getattr(torch, name)))
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed remembers a stack for each kind of GPU there might be
 
 
 @pytest.fixture
