@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
 import signal
 import subprocess
@@ -51,36 +50,6 @@ def test_a_run_leaves_its_files(finished: Path) -> None:
     model = indrnn.load(finished)
     assert_close(model.state_dict(), load_file(finished / "weights.safetensors"), rtol=0, atol=0)
     assert model(torch.rand(5, 2, 2))[0].shape == (2, 1)
-
-
-DENORMALS = """
-import sys, torch
-from indrnn.cli import main, train
-
-numbers = torch.full((2**20,), 71362, dtype=torch.int32).view(torch.float32)  # 1e-40
-
-def left():
-    torch.set_num_threads(3)
-    return int(numbers.mul(1).view(torch.int32).count_nonzero())
-
-def look(*args, **kwargs):
-    print("meanwhile", left())
-    sys.exit(0)
-
-train.train_recipe = look
-try:
-    main(["train", "adding-100-fast"])
-finally:
-    torch.set_num_threads(1)
-    print("afterwards", int(numbers.mul(1).view(torch.int32).count_nonzero()))
-"""
-
-
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="not every CPU can flush denormal numbers")
-def test_gradients_that_vanish_are_zero_in_all_threads() -> None:
-    """And the thread that called is as it was afterwards; in a process of its own, as its threads keep it."""
-    said = subprocess.run([sys.executable, "-c", DENORMALS], capture_output=True, text=True, check=True).stdout
-    assert said.split("\n")[:2] == ["meanwhile 0", f"afterwards {2**20}"]
 
 
 def test_what_is_printed_says_where_the_run_is_and_how_it_went(call: Call, tmp_path: Path) -> None:

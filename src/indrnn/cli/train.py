@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 import sys
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,6 +25,7 @@ from ..training.evaluation import load_best
 from ..training.folder import Asked, plain
 from ..training.opening import check_folder
 from ..training.options import SCHEDULES, check_seed
+from .denormals import denormals_are_zero
 from .main import UsageError, say
 from .parse import Parser
 
@@ -203,24 +201,7 @@ def _row(recorded: dict[str, Any]) -> Row:
     return replace(known, recipe=recipe) if known is not None else Row(str(name), recipe, "your own", "nothing", "")
 
 
-@contextlib.contextmanager
-def _denormals_are_zero() -> Iterator[None]:
-    """Meanwhile, take numbers below 1.2e-38 as 0: gradients that vanish pass through them, twenty times as slowly.
-
-    That is for the program alone, which has no threads yet: torch sets it for the thread that calls, others have it
-    from the one that starts them, and a run whose threads differ in it would not be the same when it is resumed.
-    """
-    before = not torch.tensor([1e-40]).mul(1).count_nonzero()
-    torch.set_flush_denormal(True)
-    try:
-        with warnings.catch_warnings():  # NumPy finds it odd when something asks it for the limits of a type
-            warnings.filterwarnings("ignore", message="The value of the smallest subnormal")
-            yield
-    finally:
-        torch.set_flush_denormal(before)
-
-
-@_denormals_are_zero()
+@denormals_are_zero()
 def _train(options: Any, recorded: dict[str, Any], *, resume: bool = False) -> int:
     name = str(recorded["recipe"])
     out = Path("runs") / name if options.out is None else options.out
