@@ -135,6 +135,7 @@ void run(const SruCall& call) {
   }
   const int64_t parts = std::min<int64_t>(granted(call.threads), B);
   in_parallel(call.threads, parts, [&](int64_t k) {
+    const FlushToZero flush;
     const int64_t first = B * k / parts, last = B * (k + 1) / parts;
     backward ? backward_of(s, first, last) : forward_of(s, first, last);
     return nothing;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from fractions import Fraction
 from typing import Any
 
@@ -50,14 +51,52 @@ def test_tanh_and_sigmoid_are_within_four_units(activation: str, dtype: torch.dt
 def test_half_types_convert_as_torch_does(dtype: torch.dtype) -> None:
     """All 65,536 numbers read right, and sums of two of them round right, subnormal and overflowing ones too."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
-    h, _ = recurrence(every.view(1, 1, -1), torch.zeros(2**16), activation="identity", backend="native")
-    torch.testing.assert_close(h.view(-1), every, rtol=0, atol=0, equal_nan=True)
     other = every[torch.randperm(2**16)]
-    h, _ = recurrence(
-        every.view(1, 1, -1), torch.ones(2**16), other.view(1, -1), activation="identity", backend="native"
-    )
-    expected = (every.float() + other.float()).to(dtype)
-    torch.testing.assert_close(h.view(-1), expected, rtol=0, atol=0, equal_nan=True)
+    sums = _flushed(every.float()) + _flushed(other.float())  # after bias and u, of which there is none or 1
+    for h_0, expected in ((None, every.float()), (other.view(1, -1), sums)):
+        for flush in (False, True):  # what torch does with subnormal numbers is nothing to the kernel
+            torch.set_flush_denormal(flush)
+            try:
+                h, _ = recurrence(every.view(1, 1, -1), torch.ones(2**16), h_0, activation="identity", backend="native")
+            finally:
+                torch.set_flush_denormal(False)
+            wanted = _flushed(expected).to(dtype)
+            torch.testing.assert_close(h.view(-1), wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def _flushed(numbers: Tensor) -> Tensor:
+    """What is below the smallest normal number of the type that is computed in is 0, where the CPU can do that."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return numbers
+    return torch.where(numbers.abs() < torch.finfo(numbers.dtype).tiny, 0, numbers)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("activation", ["relu", "identity"])
+def test_what_vanishes_is_zero_at_the_smallest_normal_number(activation: str, dtype: torch.dtype, threads: int) -> None:
+    """Forward after an impulse and backward from the last step: powers of u, and then nothing, in every thread."""
+    T, B, N = 1100, 3, 40
+    u = torch.linspace(0.3, 0.999, N, dtype=dtype)
+    impulse, last = torch.zeros(T, B, N, dtype=dtype), torch.zeros(T, B, N, dtype=dtype)
+    impulse[0] = last[-1] = 1
+    active = torch.ones(T, B, N, dtype=dtype)  # of relu
+
+    def run(backend: str) -> tuple[Tensor, Tensor]:
+        h, _ = recurrence(impulse, u, activation=activation, backend=backend)
+        x = active.clone().requires_grad_()
+        states, _ = recurrence(x, u, activation=activation, backend=backend)
+        return h, torch.autograd.grad(states, x, last)[0]
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        ours, specified = run("native"), run("reference")
+    finally:
+        torch.set_num_threads(before)
+    for mine, theirs in zip(ours, specified, strict=True):
+        assert ((theirs != 0) & (theirs.abs() < torch.finfo(dtype).tiny)).any()
+        torch.testing.assert_close(mine, _flushed(theirs), rtol=0, atol=0)
 
 
 def test_gradient_of_u_stays_exact_over_a_hundred_thousand_steps() -> None:

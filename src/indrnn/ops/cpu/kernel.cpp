@@ -55,6 +55,7 @@ void run_all(const Pass& pass, int threads) {
   const int64_t rows = std::max<int64_t>(1, std::min(s.B, (size + R / 2) / R)), columns = std::min(R, size);
   const int64_t down = (s.B + rows - 1) / rows, across = (R + columns - 1) / columns;
   in_parallel(threads, down * across, [&](int64_t i) {
+    const FlushToZero flush;
     Tile tile;
     tile.b0 = i / across * rows;
     tile.b1 = std::min(tile.b0 + rows, s.B);

@@ -1,4 +1,4 @@
-// Working memory, and work that is shared out between threads.
+// Working memory, work that is shared out between threads, and how a thread rounds meanwhile.
 
 #pragma once
 
@@ -13,8 +13,29 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#if defined(__SSE2__) || defined(_M_X64)
+#define INDRNN_HAVE_MXCSR
+#include <xmmintrin.h>
+#endif
 
 namespace indrnn {
+
+// While it lives, what this thread computes below the smallest normal number is 0. A gradient that vanishes would stay
+// there for hundreds of steps, and an x86 takes a hundred cycles and more for each of them, in the matrix products that
+// come after it too. Such numbers are still read as they are, for Float16's own and whatever torch was told: so results
+// do not depend on the thread.
+struct FlushToZero {
+#ifdef INDRNN_HAVE_MXCSR
+  static constexpr unsigned results = 0x8000u, operands = 0x0040u;
+  const unsigned before = _mm_getcsr();
+  FlushToZero() { _mm_setcsr((before | results) & ~operands); }
+  ~FlushToZero() { _mm_setcsr(before); }
+#else
+  FlushToZero() {}
+#endif
+  FlushToZero(const FlushToZero&) = delete;
+  FlushToZero& operator=(const FlushToZero&) = delete;
+};
 
 struct NoMemory : std::bad_alloc {
   int64_t bytes;
