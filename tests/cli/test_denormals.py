@@ -15,11 +15,13 @@ import numpy, torch
 import indrnn.bench.layer, indrnn.cli.train
 from indrnn.cli import main
 
-numbers = torch.full((2**20,), 71362, dtype=torch.int32).view(torch.float32)  # 1e-40
+def left(threads):
+    torch.set_num_threads(threads)
+    numbers = torch.full((2**20,), 71362, dtype=torch.int32).view(torch.float32)  # 1e-40
+    return int(numbers.mul(1).view(torch.int32).count_nonzero())
 
 def look(*args, **kwargs):
-    torch.set_num_threads(3)
-    print("meanwhile", int(numbers.mul(1).view(torch.int32).count_nonzero()))
+    print("meanwhile", left(3))
     str(numpy.finfo(numpy.float32))  # it has a warning about that
     sys.exit(0)
 
@@ -27,8 +29,7 @@ indrnn.cli.train.train_recipe = indrnn.bench.layer.run = look
 try:
     main(sys.argv[1:])
 finally:
-    torch.set_num_threads(1)
-    print("afterwards", int(numbers.mul(1).view(torch.int32).count_nonzero()))
+    print("afterwards", left(1))
 """
 
 
