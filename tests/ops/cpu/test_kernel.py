@@ -76,7 +76,7 @@ def _flushed(numbers: Tensor) -> Tensor:
 @pytest.mark.parametrize("activation", ["relu", "identity"])
 def test_what_vanishes_is_zero_at_the_smallest_normal_number(activation: str, dtype: torch.dtype, threads: int) -> None:
     """Forward after an impulse and backward from the last step: powers of u, and then nothing, in every thread."""
-    T, B, N = 1100, 3, 40
+    T, B, N = 1100, 9, 200  # several tiles of chains, so that every thread has one
     u = torch.linspace(0.3, 0.999, N, dtype=dtype)
     impulse, last = torch.zeros(T, B, N, dtype=dtype), torch.zeros(T, B, N, dtype=dtype)
     impulse[0] = last[-1] = 1
