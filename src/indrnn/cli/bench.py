@@ -14,7 +14,6 @@ import tyro
 from ..memory import keep_memory
 from ..training.folder import RunFolder
 from ..training.options import check_count
-from .denormals import denormals_are_zero
 from .main import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 41, "ske
 ROUNDS_AGAINST = 31  # a few per cent are looked for
 
 
-@denormals_are_zero()
 def bench(arguments: list[str]) -> int:
     """Measure speed and memory."""
     if arguments[:1] in (["--help"], ["-h"]):

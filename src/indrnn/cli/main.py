@@ -7,6 +7,7 @@ import difflib
 import importlib
 import os
 import sys
+import warnings
 
 USAGE = """\
 usage: indrnn COMMAND [OPTIONS]
@@ -60,12 +61,13 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit."""
+    """Run the command line and exit: the program's own where none is given, which then has the process to itself."""
+    program = arguments is None
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        code = _dispatch(arguments)
+        code = _dispatch(arguments, program)
     except (UsageError, ValueError, FileNotFoundError) as error:
         if debug:
             raise
@@ -114,7 +116,7 @@ def _in_a_line(error: Exception) -> bool:
     return isinstance(error, (RunError, OSError)) or out_of_memory(error)
 
 
-def _dispatch(arguments: list[str]) -> int:
+def _dispatch(arguments: list[str], program: bool) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return 0 if arguments else 2
@@ -133,5 +135,20 @@ def _dispatch(arguments: list[str]) -> int:
         hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(COMMANDS)}"
         raise UsageError(f"no such command: {arguments[0]}{hint}")
     module = importlib.import_module(f".{COMMANDS[arguments[0]]}", __package__)
+    if program and "torch" in sys.modules:
+        _take_denormals_as_zero()
     code: int = getattr(module, arguments[0])(arguments[1:])
     return code
+
+
+def _take_denormals_as_zero() -> None:
+    """Take numbers below 1.2e-38 as 0: gradients that vanish pass through them, many times as slowly.
+
+    Before there are other threads: torch sets it for the one that calls, and those it starts have it from there, for
+    good. A process that goes on afterwards would have threads that differ, so this is for the program alone.
+    """
+    import torch
+
+    torch.set_flush_denormal(True)
+    # NumPy finds it odd when something asks it for the limits of a type
+    warnings.filterwarnings("ignore", message="The value of the smallest subnormal")

@@ -25,7 +25,6 @@ from ..training.evaluation import load_best
 from ..training.folder import Asked, plain
 from ..training.opening import check_folder
 from ..training.options import SCHEDULES, check_seed
-from .denormals import denormals_are_zero
 from .main import UsageError, say
 from .parse import Parser
 
@@ -201,7 +200,6 @@ def _row(recorded: dict[str, Any]) -> Row:
     return replace(known, recipe=recipe) if known is not None else Row(str(name), recipe, "your own", "nothing", "")
 
 
-@denormals_are_zero()
 def _train(options: Any, recorded: dict[str, Any], *, resume: bool = False) -> int:
     name = str(recorded["recipe"])
     out = Path("runs") / name if options.out is None else options.out
