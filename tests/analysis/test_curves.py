@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import sys
@@ -210,6 +211,18 @@ def test_many_curves_differ_and_one_point_is_seen(tmp_path: Path, drawn: list[An
     assert len(styles) == len(names)
     assert {line.get_marker() for line in left} == {""}
     assert {line.get_marker() for line in right} == {"o"}
+
+
+def test_titles_of_panels_leave_each_other_and_the_legend_room(tmp_path: Path, drawn: list[Any]) -> None:
+    title = "sequential MNIST, training shifted by up to 1"
+    panels = {f"{title} {i}": {"a run": [(1.0, 0.1), (2.0, 0.2)]} for i in range(3)}
+    draw_panels(tmp_path / "curves.png", panels, across="epoch", up="error")
+    (figure_drawn,) = drawn
+    figure_drawn.draw_without_rendering()
+    titles = [axes.title for axes in figure_drawn.axes]
+    assert [" ".join(each.get_text().split()) for each in titles] == list(panels)
+    boxes = [each.get_window_extent() for each in [*titles, figure_drawn.legends[0]]]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_one_panel(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,9 @@ def draw_panels(
             each.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
         if logarithmic:
             each.set_yscale("log")
-        each.set_title(named(title))
+        # What a panel has room for
+        lines = textwrap.wrap(named(title), 26, break_long_words=False, break_on_hyphens=False)
+        each.set_title("\n".join(lines))
         each.set_xlabel(across)
     axes[0].set_ylabel(up)
     handles: dict[str, Any] = {}
