@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,13 +228,15 @@ class Lines(Listener):
     """
 
     def __init__(self, every: float = 30.0) -> None:
-        self.every, self._told = every, -float("inf")
-        self._began: tuple[float, int] | None = None
+        self.every = every
+        # The last lines' times and steps: a pause in a long run leaves the rate after so many
+        self._told: deque[tuple[float, int]] = deque(maxlen=20)
         self._metric = ""
 
     def on_start(self, event: Start) -> None:
         """Keep what is measured."""
         self._metric = event.metric
+        self._told.clear()
 
     def on_note(self, text: str) -> None:
         """Print it."""
@@ -246,13 +249,15 @@ class Lines(Listener):
     def on_step(self, event: Step) -> None:
         """Print it, unless the last one was a moment ago."""
         now = time.monotonic()
-        self._began = self._began or (now, event.step)
-        if event.step < event.steps and now - self._told >= self.every:
-            self._told = now
-            taken, seconds = event.step - self._began[1], now - self._began[0]
-            left = f"  {seconds / taken * (event.steps - event.step) / 60:.0f} min left" if taken else ""
-            rate = f"  {taken / max(seconds, 1e-9):.3g} steps/s" if taken else ""
-            print(f"step {event.step}/{event.steps}  loss {float(event.loss):.4g}{rate}{left}", flush=True)
+        if event.step == event.steps or (self._told and now - self._told[-1][0] < self.every):
+            return
+        said = f"step {event.step}/{event.steps}  loss {float(event.loss):.4g}"
+        if self._told:
+            before, step = self._told[0]
+            rate = (event.step - step) / max(now - before, 1e-9)
+            said += f"  {rate:.3g} steps/s  {(event.steps - event.step) / rate / 60:.0f} min left"
+        self._told.append((now, event.step))
+        print(said, flush=True)
 
 
 class Bar(Listener):
