@@ -18,17 +18,17 @@ class QRNN:
     """The quasi-recurrent network."""
 
     hidden_size: int = 128
-    """Neurons of each layer."""
+    """Neurons per layer."""
     layers: int = 1
-    """How many."""
+    """Number of layers."""
     window: int = 2
-    """Steps that each layer's convolution reads: the step itself and those before it."""
+    """Convolution width in steps: the step itself and those before it."""
     dropout: float = 0.0
-    """Probability between layers, with one mask for all time steps."""
+    """Dropout probability between layers, with one mask for all time steps."""
     input_size: int | None = None
-    """Features of the input at each step; a recipe's task says it."""
+    """Input features per step; set by a recipe's task."""
     batch_first: bool = False
-    """The batch comes before time in input and output."""
+    """Batch dimension before time in input and output."""
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "layers", "window"):

@@ -22,22 +22,22 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Baseline:
-    """One of PyTorch's recurrent networks."""
+    """A recurrent network of PyTorch."""
 
     kind: Kind = "lstm"
-    """rnn (tanh), irnn (ReLU, identity recurrent matrix), lstm or gru."""
+    """Type: rnn (tanh), irnn (ReLU, identity recurrent matrix), lstm or gru."""
     hidden_size: int = 128
-    """Neurons of each layer."""
+    """Neurons per layer."""
     layers: int = 1
-    """How many."""
+    """Number of layers."""
     dropout: float = 0.0
-    """Probability between layers."""
+    """Dropout probability between layers."""
     input_size: int | None = None
-    """Features of the input at each step; a recipe's task says it."""
+    """Input features per step; set by a recipe's task."""
     batch_first: bool = False
-    """The batch comes before time in input and output."""
+    """Batch dimension before time in input and output."""
     weight_dropout: float = 0.0
-    """Probability that a recurrent weight is dropped, for all steps of a call alike: AWD-LSTM's weight drop."""
+    """Dropout probability of recurrent weights (AWD-LSTM's weight drop), with one mask for all steps of a call."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)

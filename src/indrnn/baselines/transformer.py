@@ -16,24 +16,24 @@ from ..networks.network import last_step
 
 @dataclass(frozen=True)
 class Transformer:
-    """Attention over time; with a window, the R-Transformer."""
+    """The Transformer; with a window, the R-Transformer."""
 
     hidden_size: int = 128
-    """Features of each layer."""
+    """Features per layer."""
     layers: int = 4
-    """How many."""
+    """Number of layers."""
     heads: int = 4
-    """Of the attention."""
+    """Number of attention heads."""
     window: int | None = None
-    """Steps that the R-Transformer's GRUs read; None for the Transformer."""
+    """Window of the R-Transformer's GRUs, in steps; None for the Transformer."""
     dropout: float = 0.1
-    """Probability in each layer."""
+    """Dropout probability in each layer."""
     input_size: int | None = None
-    """Features of the input at each step; a recipe's task says it."""
+    """Input features per step; set by a recipe's task."""
     batch_first: bool = False
-    """The batch comes before time in input and output."""
+    """Batch dimension before time in input and output."""
     context: int = 0
-    """Steps before a call's own that it sees, carried as its state; 0 for none."""
+    """Number of steps before a call's own that it attends to, carried as its state; 0 for none."""
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "layers", "heads"):

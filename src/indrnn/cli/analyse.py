@@ -24,61 +24,61 @@ from .runs import best_of, check_data, recipe_of, with_data
 
 @dataclass
 class GradientsOptions:
-    """Draw how gradients flow back over time and depth, as the paper's figure 5, and write the numbers beside it.
+    """Plot the gradient flow over time and depth, as in the paper's figure 5, and write its numbers.
 
-    Each run's best weights see training batches as in training, and stay as they are.
+    Gradients are measured for each run's best weights on training batches, in training mode; the weights do not change.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Folders of runs; those of one task at the same training accuracy, for a fair comparison."""
+    """Run folders; for a fair comparison, of one task and at the same training accuracy."""
     out: Path = Path("results/gradients")
-    """Where gradients.json and gradients.png go."""
+    """Output folder of gradients.json and gradients.png."""
     batches: int | None = None
-    """Batches to take the mean over; an epoch if none is given, or 100 where the data have no end."""
+    """Number of batches to average over; None for an epoch, or 100 if the data are endless."""
     device: str = "auto"
-    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
     data_dir: Path | None = None
-    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
     overwrite: bool = False
-    """Replace what is there."""
+    """Replace existing files."""
 
 
 @dataclass
 class DepthOptions:
     """Measure how gradients reach the first layers.
 
-    Of a run's network on its task, layer by layer, before and after training; without a run, at the first and last
+    With RUN: of its network on its task, layer by layer, before and after training. Without RUN: at the first and last
     block of untrained plain, residual and dense networks of 6 to 100 layers.
     """
 
     run: tyro.conf.Positional[Path | None] = None
     """The run's folder."""
     out: Path | None = None
-    """Where depth.json and depth.png go; results/insight/NAME, or results/depth without a run, if none is given."""
+    """Output folder of depth.json and depth.png; None for results/insight/NAME, or results/depth without RUN."""
     seeds: int = 5
-    """Untrained networks to take the mean over."""
+    """Number of untrained networks to average over."""
     batches: int = 10
-    """Of a run: training batches to take the mean over."""
+    """With RUN: number of training batches to average over."""
     device: str = "auto"
-    """Of a run: cpu, cuda, ...; auto takes a GPU where there is one."""
+    """With RUN: device, cpu, cuda, ...; auto: cuda if available, else cpu."""
     data_dir: Path | None = None
-    """Of a run: the folder of the data; INDRNN_DATA or a cache if none is given."""
+    """With RUN: data folder; None for INDRNN_DATA or, if unset, the user's cache."""
     overwrite: bool = False
-    """Replace what is there."""
+    """Replace existing files."""
 
 
 @dataclass
 class SkeletonsOptions:
-    """Draw samples of the recordings that a run was trained on, and which actions it takes for others at test."""
+    """Plot samples of the recordings that a run was trained on, and its confusion matrix on the test set."""
 
     run: tyro.conf.Positional[Path]
-    """The folder of a run of a skeleton recipe."""
+    """Folder of a run of a skeleton recipe."""
     out: Path = Path("results/skeleton")
-    """Where samples.png, confusion.json and confusion.png go."""
+    """Output folder of samples.png, confusion.json and confusion.png."""
     data_dir: Path | None = None
-    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
     overwrite: bool = False
-    """Replace what is there."""
+    """Replace existing files."""
 
 
 GRADIENTS, DEPTH = Parser("analyse gradients", GradientsOptions), Parser("analyse depth", DepthOptions)
@@ -89,9 +89,9 @@ def analyse(arguments: list[str]) -> int:
     """Look into trained models."""
     if arguments[:1] in (["--help"], ["-h"]):
         say(f"usage: indrnn analyse {{gradients,depth,skeletons,{','.join(KINDS)}}} [OPTIONS]\n")
-        say("  gradients RUN ...  draw how gradients flow over time and depth in trained networks")
-        say("  depth [RUN]        measure how they reach the first layers, of a run before and after training")
-        say("  skeletons RUN      draw sampled skeletons, and the confusion matrix of a run")
+        say("  gradients RUN ...  plot the gradient flow over time and depth in trained networks")
+        say("  depth [RUN]        measure how gradients reach the first layers, of a run before and after training")
+        say("  skeletons RUN      plot sampled skeletons, and the confusion matrix of a run")
         for name, kind in KINDS.items():
             say(f"  {f'{name} {kind.takes}':<17}  {kind.about}")
         return 0

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ..bench.measure import Bench
 
 KINDS = {
-    "layer": "training steps of a layer beside LSTM, GRU, RNN, SRU, minGRU and Python loops: the paper's figure",
-    "network": "training steps of the paper's networks beside their matrix products alone",
-    "stream": "latency of one step at batch 1, beside torch's cells",
-    "scale": "time and memory as T, batch, neurons, layers and threads grow",
-    "loop": "what the training loop adds to a bare one, and the command line to the start of Python",
-    "skeleton": "sequences a second in training and testing at the shapes of NTU RGB+D, beside LSTM",
-    "parse": "MB/s of reading skeleton files of NTU RGB+D, beside numpy.loadtxt and plain Python",
+    "layer": "training step of a layer, against LSTM, GRU, RNN, SRU, minGRU and Python loops: the paper's figure",
+    "network": "training step of the paper's networks, against their matrix products alone",
+    "stream": "latency of one step at batch size 1, against PyTorch's cells",
+    "scale": "time and memory for growing T, batch size, neurons, layers and threads",
+    "loop": "overhead of the training loop over a bare loop, and of the command line over starting Python",
+    "skeleton": "sequences per second in training and testing at the shapes of NTU RGB+D, against LSTM",
+    "parse": "MB/s of reading skeleton files of NTU RGB+D, against numpy.loadtxt and plain Python",
 }
 ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 41, "skeleton": 15, "parse": 15}
 ROUNDS_AGAINST = 31  # a few per cent are looked for
@@ -38,7 +38,7 @@ def bench(arguments: list[str]) -> int:
         print("usage: indrnn bench {" + ",".join(KINDS) + "} [OPTIONS]\n\nMeasure speed and memory on this machine:\n")
         for kind, about in KINDS.items():
             print(f"  {kind:8} {about}")
-        print("\n`indrnn bench layer --help` shows the options, which are the same for all.")
+        print("\n`indrnn bench layer --help` shows the options, which are the same for all kinds.")
         return 0
     if not arguments or arguments[0] not in KINDS:
         given = f", got {arguments[0]}" if arguments else ""
@@ -47,27 +47,27 @@ def bench(arguments: list[str]) -> int:
 
     @dataclass
     class Options:
-        """Measure in interleaved rounds, after a check that the results agree; prints tables.
+        """Measure in interleaved rounds, after checking that the results agree, and print tables.
 
-        Medians over the rounds, with the quantiles of 20 % and 80 %, of times and of ratios within a round. For figures
-        to rely on, nothing else runs on the machine.
+        Tables hold medians over the rounds, with the 20 % and 80 % quantiles, of times and of ratios within a round.
+        For reliable figures, run nothing else on the machine.
         """
 
         out: Path = Path("results/bench")
-        """Where the numbers (.json), the tables (.md) and the figure (.png) go, under the name of the benchmark."""
+        """Output folder of the numbers (.json), tables (.md) and figure (.png), named after the benchmark."""
         quick: bool = False
-        """Fewer sizes and rounds: less than a minute."""
+        """Fewer sizes and rounds; takes less than a minute."""
         rounds: int | None = None
-        """Rounds of interleaved timing; a number that suits the benchmark if none is given."""
+        """Rounds of interleaved timing; None for the benchmark's default."""
         device: str = "cpu"
-        """cpu, cuda, cuda:1, ..."""
+        """Device: cpu, cuda, cuda:1, ..."""
         threads: int | None = None
-        """CPU threads; as many as torch takes if none is given."""
+        """Number of CPU threads; None for PyTorch's default."""
         keep_memory: bool = False
-        """Call indrnn.memory.keep_memory() first, as `indrnn train` does: for all that is measured alike."""
+        """Call indrnn.memory.keep_memory() first, as `indrnn train` does, for everything measured."""
         against: Path | None = None
-        """For layer and network: measure this version beside the one installed in the .venv of this checkout, nothing
-        else; files are named KIND-against."""
+        """For layer and network: compare this version with the one installed in the .venv of this checkout only;
+        files are named KIND-against."""
 
     options = tyro.cli(Options, args=arguments[1:], prog=f"indrnn bench {kind}", config=(tyro.conf.FlagCreatePairsOff,))
     usual = ROUNDS[kind] if options.against is None else ROUNDS_AGAINST

@@ -26,20 +26,20 @@ from .runs import with_data
 
 @dataclass
 class ExploreOptions:
-    """Write a page in which a run's network can be looked into, neuron by neuron, and given digits or numbers.
+    """Write an HTML page to inspect a run's network neuron by neuron, and to try it on digits or numbers.
 
-    One HTML file, which needs no network and opens in any browser: the run's weights are in it, and the network runs in
-    the page.
+    A single HTML file that works offline in any browser: it contains the run's weights, and the network runs in the
+    page.
     """
 
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     out: Path | None = None
-    """The HTML file; explore-NAME.html for a run called NAME if none is given."""
+    """Output HTML file; None for explore-NAME.html, for a run called NAME."""
     data_dir: Path | None = None
-    """The folder of the data, for samples; INDRNN_DATA or a cache if none is given. Nothing is downloaded."""
+    """Data folder, for samples; None for INDRNN_DATA or, if unset, the user's cache. Nothing is downloaded."""
     overwrite: bool = False
-    """Replace a file that is there."""
+    """Replace an existing file."""
 
 
 EXPLORE = Parser("explore", ExploreOptions)

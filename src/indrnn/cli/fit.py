@@ -32,63 +32,62 @@ _PLANNED = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation", 
 
 @dataclass
 class FitOptions:
-    """Fit a model to your own sequences, measure it on series it has not seen, and leave a run in a folder.
+    """Fit a model to your own sequences, test it on held-out series, and write a run folder.
 
     DATA is an .npz file, a .ts file of UCR or UEA, a table (.csv, .tsv, .parquet) in long or wide form, or a folder of
-    WAV files by class. What was understood of it is printed first; --dry-run stops there. With --forecast it needs no
-    labels: the next steps of the series themselves are learnt.
+    WAV files with a subfolder per class. A summary of the data is printed first; --dry-run stops there. With --forecast
+    no labels are needed: the model learns the next steps of the series.
     """
 
     data: tyro.conf.Positional[Path]
-    """The file or folder."""
+    """Data file or folder."""
     reading: Annotated[Reading, tyro.conf.arg(name="")] = Reading()  # noqa: RUF009
-    """How it is read."""
+    """How the data are read."""
     test: Path | None = None
-    """A file of the same kind with the series for test; NAME_TEST.ts is found beside NAME_TRAIN.ts."""
+    """Test file, of the same kind; NAME_TEST.ts beside NAME_TRAIN.ts is found automatically."""
     test_share: float = 0.2
-    """Where neither a test file nor test-where is given: the share that is kept for test, by class or whole groups; 0
-    for none."""
+    """Fraction held out for test if there is no test file or --test-where, by class or in whole groups; 0 for none."""
     forecast: int | None = None
-    """Steps to forecast. A table then has a row for each step (--time orders them, --id tells series apart, --features
-    names the columns), or, with --layout wide, one for each series."""
+    """Forecast horizon in steps. A table then has a row per step (--time orders them, --id separates the series,
+    --features names the columns) or, with --layout wide, a row per series."""
     period: int | None = None
-    """With forecast: steps of the season, 1 for none; looked for in the series if none is given."""
+    """With --forecast: seasonal period in steps, 1 for none; None to detect it in the series."""
     task: Literal["auto", "classify", "regress"] = "auto"
-    """What the target is: text and few whole numbers are classes, others are numbers."""
+    """Type of task. auto: targets that are text or few distinct whole numbers are classes, others are numbers."""
     effort: Literal["quick", "default", "best"] = "default"
-    """quick: fewer steps; best: an ensemble."""
+    """Training effort. quick: fewer steps; best: an ensemble."""
     core: Literal["indrnn", "lstm", "gru"] = "indrnn"
-    """The recurrent layers."""
+    """Type of the recurrent layers."""
     balanced: bool = False
-    """Weigh classes by how rare they are."""
+    """Weight classes inversely to their frequency."""
     steps: int | None = None
-    """Updates of the weights; by the size of the data if none is given, as for the next five."""
+    """Number of training steps; None to choose by the size of the data, as for the next five options."""
     lr: float | None = None
     """Learning rate."""
     batch_size: int | None = None
-    """Series in a batch."""
+    """Batch size."""
     hidden_size: int | None = None
-    """Neurons of a layer."""
+    """Neurons per layer."""
     layers: int | None = None
-    """Recurrent layers."""
+    """Number of recurrent layers."""
     validation: float | None = None
-    """Share of the training series that is held back to choose the weights by."""
+    """Fraction of the training series held out for validation, which selects the best weights."""
     members: int | None = None
-    """Networks whose answers are averaged."""
+    """Ensemble size: number of networks whose outputs are averaged."""
     seed: int = 0
-    """Of the weights and all that is random in training; the test series are the same for every seed."""
+    """Random seed of weights and training; the test series are the same for every seed."""
     device: str = "auto"
-    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
     threads: int | None = None
-    """CPU threads; None leaves it to PyTorch."""
+    """Number of CPU threads; None for PyTorch's default."""
     out: Path | None = None
-    """The run's folder; runs/fit-NAME if none is given."""
+    """The run's folder; None for runs/fit-NAME."""
     resume: bool = False
-    """Go on from the last checkpoint in the folder."""
+    """Resume from the last checkpoint in the folder."""
     overwrite: bool = False
-    """Replace a run that is in the folder."""
+    """Replace an existing run in the folder."""
     dry_run: bool = False
-    """Say what was understood and what would be trained, and stop; nothing is written."""
+    """Print how the data are read and what would be trained, then stop; nothing is written."""
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -123,18 +122,18 @@ def _paths(options: FitOptions) -> dict[str, Path | None]:
 
 @dataclass
 class ResumeOptions:
-    """Go on with a run of `indrnn fit`, with the options that its checkpoint knows."""
+    """Resume a run of `indrnn fit`, with the options stored in its checkpoint."""
 
     resume: Path
     """The run's folder."""
     data: Path | None = None
-    """Where its data are now, if they were moved."""
+    """New location of its data, if they were moved."""
     test: Path | None = None
-    """Where its test file is now."""
+    """New location of its test file, if it was moved."""
     device: str = "auto"
-    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
     threads: int | None = None
-    """CPU threads; None leaves it to PyTorch."""
+    """Number of CPU threads; None for PyTorch's default."""
 
 
 FIT, RESUME = Parser("fit", FitOptions), Parser("fit --resume", ResumeOptions)

@@ -31,105 +31,105 @@ Bounds = tuple[float, float]
 
 @dataclass
 class MemoryOptions:
-    """Draw how many steps each neuron of a run remembers, by its recurrent weight and as measured on sequences."""
+    """Plot how many steps each neuron of a run remembers, by its recurrent weight and as measured on sequences."""
 
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     out: Path | None = None
-    """Where memory.json, memory.md and memory.png go; results/insight/NAME if none is given."""
+    """Output folder of memory.json, memory.md and memory.png; None for results/insight/NAME."""
     items: int = 64
-    """Validation sequences to measure on, at least; 0 for none, and no data is needed."""
+    """Minimum number of validation sequences to measure on; 0 for none, which needs no data."""
     epsilon: float = EPSILON
-    """What counts as an influence: memory is the steps until a state's influence is below it."""
+    """Threshold of influence: memory is the number of steps until a state's influence falls below it."""
     bounds: Bounds = (0.1, 0.5)
-    """Where short memory ends and long memory begins, as shares of a sequence."""
+    """Where short memory ends and long memory begins, as fractions of the sequence length."""
     device: str = "auto"
-    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
     data_dir: Path | None = None
-    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
     overwrite: bool = False
-    """Replace what is there."""
+    """Replace existing files."""
 
 
 @dataclass
 class WeightsOptions:
-    """Draw histograms of a run's recurrent weights, layer by layer, before and after training."""
+    """Plot histograms of a run's recurrent weights, layer by layer, before and after training."""
 
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     out: Path | None = None
-    """Where weights.json, weights.md and weights.png go; results/insight/NAME if none is given."""
+    """Output folder of weights.json, weights.md and weights.png; None for results/insight/NAME."""
     bins: int = 40
-    """Of each histogram."""
+    """Number of bins of each histogram."""
     overwrite: bool = False
-    """Replace what is there."""
+    """Replace existing files."""
 
 
 @dataclass
 class AblateOptions:
-    """Measure a run without the neurons of short, middle and long memory, layer by layer: which does the task need?
+    """Ablation: measure a run without its neurons of short, middle and long memory, layer by layer.
 
-    On validation data, with silenced neurons giving zero; the run stays as it is.
+    On validation data; ablated neurons output zero. The run is not changed.
     """
 
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     out: Path | None = None
-    """Where ablate.json, ablate.md and ablate.png go; results/insight/NAME if none is given."""
+    """Output folder of ablate.json, ablate.md and ablate.png; None for results/insight/NAME."""
     items: int = 500
-    """Validation items to measure on, at least."""
+    """Minimum number of validation items to measure on."""
     controls: int = 1
-    """Random draws of as many neurons to compare each group with."""
+    """Number of random controls per group: draws of as many neurons."""
     epsilon: float = EPSILON
-    """What counts as an influence: memory is the steps until a state's influence is below it."""
+    """Threshold of influence: memory is the number of steps until a state's influence falls below it."""
     bounds: Bounds = (0.1, 0.5)
-    """Where short memory ends and long memory begins, as shares of a sequence."""
+    """Where short memory ends and long memory begins, as fractions of the sequence length."""
     device: str = "auto"
-    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
     data_dir: Path | None = None
-    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
     overwrite: bool = False
-    """Replace what is there."""
+    """Replace existing files."""
 
 
 @dataclass
 class DistilOptions:
-    """Train an IndRNN to give the outputs of a run's RNN (or LSTM, GRU) on the adding problem, and compare the two.
+    """Distil a run's RNN (or LSTM, GRU) on the adding problem into an IndRNN, and compare the two.
 
-    The error is the relative difference of the outputs over all steps, on sequences that were not trained on. Beside it
-    stand the errors of both on the run's test sequences, with the run's own output layer.
+    The error is the relative difference of the outputs over all steps, on sequences not trained on. Also reported: the
+    errors of both networks on the run's test sequences, with the run's own output layer.
     """
 
     run: tyro.conf.Positional[Path]
-    """The folder of a finished run of a recurrent baseline on the adding problem."""
+    """Folder of a finished run of a recurrent baseline on the adding problem."""
     out: Path | None = None
-    """Where distil.json and distil.png go; results/insight/NAME if none is given."""
+    """Output folder of distil.json and distil.png; None for results/insight/NAME."""
     layers: int = 3
-    """Of the IndRNN."""
+    """Number of layers of the IndRNN."""
     hidden_size: int = 128
-    """Neurons of each layer."""
+    """Neurons per layer."""
     steps: int = 3000
-    """Of training."""
+    """Number of training steps."""
     lr: float = 2e-3
-    """The largest learning rate."""
+    """Peak learning rate."""
     seed: int = 0
-    """Of the weights and the sequences."""
+    """Random seed of weights and sequences."""
     threads: int | None = None
-    """CPU threads; None leaves it to PyTorch."""
+    """Number of CPU threads; None for PyTorch's default."""
     overwrite: bool = False
-    """Replace what is there."""
+    """Replace existing files."""
 
 
 @dataclass
 class ComplexityOptions:
-    """Draw the time of a training step over the length of a sequence, from what `indrnn bench layer` measured."""
+    """Plot the time of a training step over the sequence length, from the results of `indrnn bench layer`."""
 
     measured: tyro.conf.Positional[Path] = Path("results/bench/layer.json")
-    """The file that it wrote."""
+    """Results file of `indrnn bench layer`."""
     out: Path = Path("results/insight")
-    """Where complexity.json and complexity.png go."""
+    """Output folder of complexity.json and complexity.png."""
     overwrite: bool = False
-    """Replace what is there."""
+    """Replace existing files."""
 
 
 def _memory(arguments: list[str]) -> int:
@@ -309,10 +309,10 @@ class Kind:
 
 
 KINDS = {
-    "memory": Kind(MEMORY, _memory, "draw how long each neuron remembers, by its weight and as measured"),
-    "weights": Kind(WEIGHTS, _weights, "draw histograms of the recurrent weights before and after training"),
-    "ablate": Kind(ABLATE, _ablate, "measure a run without the neurons of a range of memory, layer by layer"),
-    "distil": Kind(DISTIL, _distil, "train an IndRNN to give the outputs of a run's RNN on the adding problem"),
-    "complexity": Kind(COMPLEXITY, _complexity, "draw the time against LSTM over T, from `indrnn bench layer`", "FILE"),
+    "memory": Kind(MEMORY, _memory, "plot how long each neuron remembers, by its weight and as measured"),
+    "weights": Kind(WEIGHTS, _weights, "plot histograms of the recurrent weights before and after training"),
+    "ablate": Kind(ABLATE, _ablate, "ablate neurons of short, middle or long memory of a run, layer by layer"),
+    "distil": Kind(DISTIL, _distil, "distil a run's RNN on the adding problem into an IndRNN"),
+    "complexity": Kind(COMPLEXITY, _complexity, "plot the time against LSTM over T, from `indrnn bench layer`", "FILE"),
 }
 """By name."""

@@ -41,27 +41,27 @@ if TYPE_CHECKING:
 
 @dataclass
 class GenerateOptions:
-    """Write text with the language model of a run: the prompt, and what the model makes of it, as it is drawn.
+    """Generate text with the language model of a run: the prompt and its continuation, printed token by token.
 
     The prompt is an option, or standard input: `echo "To be" | indrnn generate RUN`. The same seed gives the same text.
     """
 
     run: tyro.conf.Positional[Path]
-    """The run's folder, or one that `indrnn.save` has written."""
+    """The run's folder, or a folder written by `indrnn.save`."""
     prompt: str | None = None
-    """The text to begin with; - or none for standard input, without its last newline."""
+    """Prompt; None or - to read it from standard input, without the last newline."""
     length: int = 200
-    """Characters, words or bytes to write."""
+    """Number of tokens to generate: characters, words or bytes."""
     temperature: float = 0.8
-    """Below 1 for likelier tokens, above for others; 0 for the likeliest."""
+    """Sampling temperature: below 1 favours likely tokens, above 1 unlikely ones; 0 for greedy decoding."""
     top_k: int | None = None
-    """Draw among so many of the likeliest."""
+    """Top-k sampling: sample from the k most likely tokens."""
     top_p: float | None = None
-    """Draw among the fewest of the likeliest whose probabilities add up to this."""
+    """Top-p sampling: sample from the fewest most likely tokens whose probabilities sum to p."""
     seed: int = 0
-    """Of what is drawn."""
+    """Random seed of sampling."""
     device: str = "auto"
-    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
 
 
 GENERATE = Parser("generate", GenerateOptions)

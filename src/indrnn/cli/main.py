@@ -15,26 +15,26 @@ usage: indrnn COMMAND [OPTIONS]
 Independently Recurrent Neural Networks: the paper's experiments, and your own sequences.
 
 commands:
-  demo                 learn the adding problem in a minute, and draw what was learnt
-  recipes [WORD ...]   list recipes: what each is in the paper, parameters, cost
-  train RECIPE         train one; `indrnn train RECIPE --help` shows everything that can be changed
-  train --resume RUN   go on with a run
+  demo                 train on the adding problem for a minute, and plot the result
+  recipes [WORD ...]   list recipes: place in the paper, parameters, cost
+  train RECIPE         train a recipe; `indrnn train RECIPE --help` shows all options
+  train --resume RUN   resume a run
   fit DATA             fit a model to your own sequences: .npz, .ts, CSV, Parquet, or WAV files by class
-  predict RUN DATA     write a fitted run's answers for the series of a file
-  prepare ntu FOLDER   turn the recordings of NTU RGB+D into arrays that training reads
-  evaluate RUN [DATA]  measure the best weights of a run again; language models with --dynamic too; fitted runs on DATA
-  generate RUN         write text with a language model, from --prompt or standard input
-  report RUN ...       gather runs of a task into small JSON files, a picture and a table; --html FILE: into one page
-  analyse KIND         draw what a run's network has learnt: memory, weights, gradients, what the task needs
-  explore RUN          write a page in which a run's network can be looked into, neuron by neuron, in any browser
-  bench KIND           measure speed and memory here, beside LSTM, GRU, SRU, minGRU and more
+  predict RUN DATA     predict the series of a file with a fitted run
+  prepare ntu FOLDER   convert the recordings of NTU RGB+D to the arrays that training reads
+  evaluate RUN [DATA]  evaluate the best weights of a run; language models with --dynamic too; fitted runs on DATA
+  generate RUN         generate text with a language model, from --prompt or standard input
+  report RUN ...       collect runs of a task in small JSON files, a figure and a table; --html FILE: in one page
+  analyse KIND         analyse a run's network: memory, weights, gradients, ablation, distillation
+  explore RUN          write an HTML page to inspect a run's network neuron by neuron, in any browser
+  bench KIND           measure speed and memory on this machine, against LSTM, GRU, SRU, minGRU and more
   completion SHELL     print a completion script for bash, zsh or fish
 
 options:
   --help, --version
   --debug              show the traceback of an error
 
-`indrnn COMMAND --help` says more of each.
+`indrnn COMMAND --help` shows the options of a command.
 """
 
 

@@ -25,25 +25,25 @@ from .parse import Parser
 
 @dataclass
 class PredictOptions:
-    """Write a fitted run's answers for the series of a file, which is read as the data of the run were.
+    """Predict the series of a file with a fitted run; the file is read like the data of the run.
 
-    The file has a line for each series: its name or number, the answer, and the probability of each class; where there
-    is an answer at every step, a line for each step. Labels in DATA are not needed. Of a run of `fit --forecast`: the
-    steps that come after the end of each series, with the ends of their intervals.
+    The output has a line per series: its name or number, the prediction, and the probability of each class; with a
+    target per step, a line per step. DATA needs no labels. For a run of `fit --forecast`, the output holds the steps
+    after the end of each series, with the bounds of their prediction intervals.
     """
 
     run: tyro.conf.Positional[Path]
-    """The folder of a finished run of `indrnn fit`."""
+    """Folder of a finished run of `indrnn fit`."""
     data: tyro.conf.Positional[Path]
-    """The file or folder of series."""
+    """Data file or folder."""
     out: Path = Path("predictions.csv")
-    """The file to write."""
+    """Output file, CSV."""
     overwrite: bool = False
-    """Replace a file that is there."""
+    """Replace an existing file."""
     resample: bool = False
-    """Change WAV files of another rate to that of training."""
+    """Resample WAV files of another rate to that of training."""
     device: str = "auto"
-    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
 
 
 PREDICT = Parser("predict", PredictOptions)

@@ -16,23 +16,23 @@ SHOWN = 20
 
 @dataclass
 class NtuOptions:
-    """Read the .skeleton files of NTU RGB+D 60, 120 or both, and write arrays that training reads.
+    """Convert the .skeleton files of NTU RGB+D 60, 120 or both to the arrays that training reads.
 
-    After a stop, the same command goes on where it was. Samples with missing skeletons are left out by the published
-    lists. A broken file is named, counted and left out.
+    After an interruption, the same command resumes. Samples with missing skeletons are excluded, by the published
+    lists. Broken files are reported, counted and excluded.
     """
 
     folder: tyro.conf.Positional[list[Path]]
-    """Folders of .skeleton files, nested as they like, or .zip archives as published, or folders of these."""
+    """Folders of .skeleton files, nested or not, or the published .zip archives, or folders of these."""
     out: Path
-    """The folder to write: frames.npy, index.csv and prepared.json. The disk needs room for the arrays
-    twice, and once more with --overwrite."""
+    """Output folder of frames.npy, index.csv and prepared.json.
+    Needs disk space for the arrays twice, and once more with --overwrite."""
     strict: bool = False
-    """Stop at a broken file."""
+    """Stop at the first broken file."""
     workers: int | None = None
-    """Processes; as many as there are cores if none is given."""
+    """Number of processes; None for the number of cores."""
     overwrite: bool = False
-    """Replace what is prepared there already."""
+    """Replace existing prepared arrays."""
 
 
 NTU = Parser("prepare ntu", NtuOptions)
@@ -43,7 +43,7 @@ def prepare(arguments: list[str]) -> int:
     """Turn recordings into arrays."""
     if arguments[:1] in (["--help"], ["-h"]):
         say("usage: indrnn prepare ntu FOLDER ... --out DIR [OPTIONS]\n")
-        say("Turn recordings into arrays that training reads. `indrnn prepare ntu --help` says more.")
+        say("Convert recordings to the arrays that training reads. `indrnn prepare ntu --help` shows the options.")
         return 0
     if not arguments or arguments[0] not in SETS:
         given = f", got {arguments[0]}" if arguments else ""

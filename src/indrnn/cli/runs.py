@@ -32,34 +32,34 @@ from .parse import Parser
 
 @dataclass
 class EvaluateOptions:
-    """Measure the best weights of a run again, on the test data, in the precision it was trained in."""
+    """Evaluate the best weights of a run on the test set, in the precision that it was trained in."""
 
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     data: tyro.conf.Positional[Path | None] = None
-    """For a run of `indrnn fit`: a file with series and labels; those kept for test if none is given."""
+    """Runs of `indrnn fit`: file of labelled series; None for the series held out for test."""
     resample: bool = False
-    """With DATA: change WAV files of another rate to that of training."""
+    """With DATA: resample WAV files of another rate to that of training."""
     device: str = "auto"
-    """cpu, cuda, ...; auto takes a GPU where there is one."""
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
     data_dir: Path | None = None
-    """The folder of the data, where the run needs one; INDRNN_DATA or a cache if none is given."""
+    """Data folder, if the run needs one; None for INDRNN_DATA or, if unset, the user's cache."""
     test_batch: int | None = None
-    """Streams that a language model reads side by side; as the run has it if none is given."""
+    """Language models: batch size (parallel streams) in the test; None for that of the run."""
     dynamic: bool = False
-    """For a language model: go on learning from the text that was just predicted; the run is not changed."""
+    """Language models: dynamic evaluation, which keeps learning from the text just predicted; the run is unchanged."""
     lr: float | None = None
-    """With --dynamic: the learning rate."""
+    """With --dynamic: learning rate."""
     decay: float | None = None
-    """With --dynamic: how fast weights go back to the trained ones."""
+    """With --dynamic: rate at which weights decay back to the trained ones."""
     segment: int | None = None
-    """With --dynamic: tokens between two updates, 20 if none are given."""
+    """With --dynamic: tokens between two updates; None for 20."""
     grid: bool = False
-    """With --dynamic: choose the learning rate and the decay, but for one that is given, on the validation text."""
+    """With --dynamic: grid search over learning rate and decay, unless given, on the validation text."""
     statistics_windows: int | None = None
-    """With --dynamic: windows of the training text that gradients are measured on; an epoch's if none is given."""
+    """With --dynamic: training windows for the gradient statistics; None for an epoch."""
     out: Path | None = None
-    """A file for the numbers and the command, in JSON; none is written if none is given."""
+    """JSON file for the results and the command; None to write no file."""
 
 
 EVALUATE = Parser("evaluate", EvaluateOptions)
@@ -221,25 +221,25 @@ def best_of(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:
 
 @dataclass
 class ReportOptions:
-    """Gather runs of one task: a small JSON for each, and a picture of all in the folder; or with --html, one page.
+    """Collect runs of one task in a folder: a small JSON file per run and a figure of all; or with --html, one page.
 
-    Runs that differ by their seeds alone are one row, with mean, standard deviation and number.
+    Runs that differ only in their seeds form one row, with mean, standard deviation and number.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Folders of runs, finished or not."""
+    """Run folders, finished or not."""
     out: Path | None = None
-    """Where the files go, results/adding or results/pixels if none is given; what is there is drawn too."""
+    """Output folder; None for results/TASK, such as results/adding. Runs already there are plotted too."""
     overwrite: bool = False
-    """Replace the picture and what is kept of the same runs, or the page."""
+    """Replace the figure and the files of the same runs, or the page."""
     check: bool = False
-    """Instead of gathering: compare the tables of README and docs with the files in results that they name."""
+    """Instead of collecting: compare the tables of README and docs with the files in results that they name."""
     html: Path | None = None
-    """Instead of gathering: write one page about the runs, of any tasks, side by side, into this file."""
+    """Instead of collecting: write one HTML page that compares the runs, of any tasks, to this file."""
     full: bool = False
-    """With --html: answers on all test data, and gradients over ten batches and not one; takes minutes."""
+    """With --html: predictions for all test data, and gradients over ten batches instead of one; takes minutes."""
     data_dir: Path | None = None
-    """With --html: the folder of the data; INDRNN_DATA or a cache if none is given. Nothing is downloaded."""
+    """With --html: data folder; None for INDRNN_DATA or, if unset, the user's cache. Nothing is downloaded."""
 
 
 REPORT = Parser("report", ReportOptions)

@@ -34,10 +34,10 @@ APART = ("training", "seed", "data_dir")
 
 @dataclass
 class RecipesOptions:
-    """List recipes: what each is in the paper, what the paper reports, parameters, rough cost on two cores."""
+    """List recipes: place in the paper, reported result, parameters and approximate cost on two cores."""
 
     words: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Parts of names, such as mnist or fast: only recipes that have them all."""
+    """Parts of names, such as mnist or fast: list only recipes that contain all of them."""
 
 
 RECIPES = Parser("recipes", RecipesOptions)
@@ -78,8 +78,8 @@ usage: indrnn train RECIPE [--FIELD VALUE ...] [--out DIR] [--resume] [--overwri
        indrnn train --resume RUN [--FIELD VALUE ...]
        indrnn train --config FILE [--FIELD VALUE ...]
 
-Train a recipe and leave a run in a folder; go on with a run, whose options its checkpoint knows; or train what a file
-says, such as a run's config.json. RECIPE is one of:
+Train a recipe into a run folder; resume a run, with the options stored in its checkpoint; or train from a
+configuration file, such as a run's config.json. RECIPE is one of:
 """
 
 
@@ -89,7 +89,7 @@ def train(arguments: list[str]) -> int:
     if first in ("--help", "-h"):
         say(HELP)
         recipes([])
-        say("\n`indrnn train RECIPE --help` shows all that can be changed, with its value.")
+        say("\n`indrnn train RECIPE --help` shows all options, with their defaults.")
         return 0
     if first in ("--resume", "--config") and second and not second.startswith("-"):
         recorded = _of_run(Path(second)) if first == "--resume" else _of_file(Path(second))
@@ -137,15 +137,15 @@ def train_parser(row: Row, out: Path | None = None) -> Parser:
     """The options of a recipe, and of its run."""
     recipe = row.recipe
     schedule = next(name for name, kind in SCHEDULES.items() if kind is type(recipe.training.schedule))
-    seeds = tyro.conf.arg(help="Run with each of these seeds, in folders OUT/seed-N.")
+    seeds = tyro.conf.arg(help="Train with each of these seeds, in folders OUT/seed-N.")
     more: list[tuple[str, Any, Any]] = [
-        ("schedule", _arg(Literal[tuple(SCHEDULES)], "Kind of schedule; --schedule.* are its fields."), schedule),
-        ("out", _arg(Path | None, "The run's folder; runs/RECIPE if none is given."), out),
-        ("resume", _arg(bool, "Go on from the last checkpoint in the folder."), False),
-        ("overwrite", _arg(bool, "Replace a run that is in the folder."), False),
-        ("init_from", _arg(Path | None, "Start with the best weights of this run."), None),
+        ("schedule", _arg(Literal[tuple(SCHEDULES)], "Learning rate schedule; --schedule.* are its fields."), schedule),
+        ("out", _arg(Path | None, "The run's folder; None for runs/RECIPE."), out),
+        ("resume", _arg(bool, "Resume from the last checkpoint in the folder."), False),
+        ("overwrite", _arg(bool, "Replace an existing run in the folder."), False),
+        ("init_from", _arg(Path | None, "Initialise with the best weights of this run."), None),
         ("seeds", Annotated[tuple[int, ...], seeds], ()),
-        ("keep_memory", _arg(bool, "Keep freed memory in the process: faster, and larger."), True),
+        ("keep_memory", _arg(bool, "Keep freed memory in the process: faster, but uses more memory."), True),
     ]
     options = make_dataclass("Train", [("recipe", Annotated[type(recipe), tyro.conf.arg(name="")], recipe), *more])
     options.__doc__ = about = f"{recipe.__doc__} In the paper: {row.paper}, {row.value}."
@@ -324,12 +324,12 @@ def time_of(seconds: float) -> str:
 
 @dataclass
 class DemoOptions:
-    """Learn the adding problem in about a minute, and draw what was learnt."""
+    """Train on the adding problem for about a minute, and plot the result."""
 
     out: Path = Path("runs/demo")
-    """Where the run goes; an earlier demo there is replaced."""
+    """The run's folder; an earlier demo there is replaced."""
     steps: int = 2_500
-    """Updates of the weights."""
+    """Number of training steps."""
 
 
 DEMO = Parser("demo", DemoOptions)

@@ -22,46 +22,46 @@ Place = Literal["before", "after"]
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """The options that every deep network has: how its recurrent layers are made."""
+    """Options of the recurrent layers, common to all deep networks."""
 
     nonlinearity: Activation = "relu"
-    """The activation."""
+    """Activation function."""
     norm: Norm | None = "batch"
-    """Batch norm over batch and time, batch norm of each step, layer norm, RMS norm, or none."""
+    """Normalisation: batch norm over batch and time, batch norm per time step, layer norm, RMS norm, or None."""
     norm_place: Place = "after"
-    """The norm stands before or after the recurrence. Over hundreds of steps only "after" starts at a usable loss."""
+    """Normalise before or after the recurrence. Over hundreds of steps only "after" starts at a usable loss."""
     norm_steps: int | None = None
-    """For norm = step: rows of statistics, the length of the windows that are trained on."""
+    """For norm = step: number of steps with statistics of their own, the length of the training windows."""
     norm_rows: Rows = "window"
-    """For norm = step: a row is the step within the window, or within the document."""
+    """For norm = step: count steps within the window, or within the document."""
     synchronised: bool = False
-    """Take the statistics of a batch norm over all processes."""
+    """Synchronise batch-norm statistics across processes."""
     gamma: float | None = 1.0
-    """Recurrent weights are held in |u| <= gamma^(1/T); None for no bound."""
+    """Bound on recurrent weights, |u| <= gamma^(1/T); None for no bound."""
     bound: float | None = None
-    """The bound itself, in place of gamma^(1/T)."""
+    """Bound on recurrent weights, |u| <= bound, in place of gamma^(1/T)."""
     sequence_length: int | None = None
-    """T, for gamma, epsilon and long_memory; a recipe's task says it."""
+    """Sequence length T, for gamma, epsilon and long_memory; set by a recipe's task."""
     long_memory: bool = False
-    """The last layer's recurrent weights start between epsilon^(1/T) and the bound: for a task of the last step."""
+    """Initialise the last layer's recurrent weights from epsilon^(1/T) to the bound, for tasks of the last step."""
     highest_start: float | None = None
-    """Recurrent weights start between 0 and this; None for the bound. Those of a long memory do not."""
+    """Initialise recurrent weights from 0 to this value; None for the bound. Not for long_memory layers."""
     epsilon: float = EPSILON
-    """The least factor that a long memory passes on over T steps."""
+    """Least factor that a long memory passes on over T steps."""
     lower_bound: bool = False
-    """The constraint also keeps at least one neuron in each layer at |u| >= epsilon^(1/T)."""
+    """Also constrain at least one neuron of each layer to |u| >= epsilon^(1/T)."""
     weight_std: float | None = None
-    """Input weights start normally distributed with this deviation; None for the paper's uniform ones."""
+    """Initial standard deviation of normally distributed input weights; None for the paper's uniform distribution."""
     bidirectional: bool = False
-    """As many neurons more in every layer, which read the sequence from its end."""
+    """Bidirectional layers: as many neurons again read the sequence backwards."""
     recompute: int | None = None
-    """Keep the states between pieces of so many steps alone and compute the rest again in the backward pass."""
+    """Activation checkpointing: steps per piece; states within a piece are recomputed in the backward pass."""
     batch_first: bool = False
-    """The batch comes before time in input and output."""
+    """Batch dimension before time in input and output."""
     backend: str | None = None
-    """What computes the recurrence; see indrnn.recurrence."""
+    """Backend of the recurrence; see indrnn.recurrence."""
     fused: bool = True
-    """Compute recurrence, batch norm and dropout as one op where that can be; False is for comparison."""
+    """Fuse recurrence, batch norm and dropout into one op where possible; False for comparison."""
 
     def __post_init__(self) -> None:
         check_nonlinearity(self.nonlinearity)
@@ -120,19 +120,19 @@ def _checked_input_size(input_size: int | None) -> None:
 
 @dataclass(frozen=True)
 class Plain(NetworkConfig):
-    """IndRNN layers upon each other."""
+    """The plain stacked IndRNN."""
 
     input_size: int | None = None
-    """Features of the input at each step; a recipe's task says it."""
+    """Input features per step; set by a recipe's task."""
     hidden_size: int = 128
-    """Neurons of each layer."""
+    """Neurons per layer."""
     layers: int = 6
-    """How many."""
+    """Number of layers."""
     _: KW_ONLY
     dropout: float | tuple[float, ...] = 0.0
-    """Probability after each layer, with one mask for all time steps; one number, or one for each layer."""
+    """Dropout probability after each layer, with one mask for all time steps; one number, or one per layer."""
     weights_per_block: int = 1
-    """Weights, with ReLU between them, before each recurrence: deeper processing of each step."""
+    """Linear layers before each recurrence, with ReLU between them, for deeper processing of each step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,23 +161,23 @@ class Plain(NetworkConfig):
 
 @dataclass(frozen=True)
 class Residual(NetworkConfig):
-    """Blocks of two IndRNN layers, each with a shortcut around it."""
+    """The residual IndRNN: blocks of recurrent layers, each with a shortcut connection."""
 
     input_size: int | None = None
-    """Features of the input at each step; a recipe's task says it."""
+    """Input features per step; set by a recipe's task."""
     hidden_size: int = 128
-    """Neurons of each layer."""
+    """Neurons per layer."""
     blocks: int = 5
-    """How many; the paper's 12 layers are 5."""
+    """Number of blocks; 5 for the paper's 12 layers."""
     _: KW_ONLY
     operations: int = 2
-    """Recurrent layers in each block."""
+    """Recurrent layers per block."""
     last_transition: int | None = None
-    """Neurons of one more layer after the last block's, as 600 after 2000 in the paper's word model; None for none."""
+    """Neurons of an additional last layer, such as 600 after 2000 in the paper's word model; None for none."""
     dropout: float = 0.0
-    """Probability after each recurrent layer, with one mask for all time steps."""
+    """Dropout probability after each recurrent layer, with one mask for all time steps."""
     last_dropout: float | None = None
-    """After the last recurrent layer; as the others if None."""
+    """Dropout probability after the last recurrent layer; None for the same as the others."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,29 +198,29 @@ class Residual(NetworkConfig):
 
 @dataclass(frozen=True)
 class Dense(NetworkConfig):
-    """Densely connected IndRNN layers: each reads all before it."""
+    """The densely connected IndRNN: each layer reads all layers before it in its block."""
 
     input_size: int | None = None
-    """Features of the input at each step; a recipe's task says it."""
+    """Input features per step; set by a recipe's task."""
     growth_rate: int = 16
-    """Features that each dense layer adds."""
+    """Growth rate: features added by each dense layer."""
     blocks: tuple[int, ...] = (8, 6, 4)
-    """Dense layers in each block."""
+    """Number of dense layers in each block."""
     _: KW_ONLY
     first_layer: bool = True
-    """A layer of 6 growth_rate neurons comes first; not where the input is an embedding."""
+    """Begin with a layer of 6 * growth_rate neurons; False if the input is an embedding."""
     last_transition: int | None = None
-    """Neurons of the last transition; half of its input if None."""
+    """Neurons of the last transition; None for half of its input."""
     first_dropout: float = 0.0
-    """Probability after the first layer; as all others here with one mask for all time steps."""
+    """Dropout probability after the first layer; here as below, with one mask for all time steps."""
     bottleneck_dropout: float = 0.0
-    """After the bottleneck of each dense layer."""
+    """Dropout probability after the bottleneck of each dense layer."""
     dense_dropout: float = 0.0
-    """After each dense layer."""
+    """Dropout probability after each dense layer."""
     transition_dropout: float = 0.0
-    """After each transition."""
+    """Dropout probability after each transition."""
     last_dropout: float | None = None
-    """After the last transition; as after the others if None."""
+    """Dropout probability after the last transition; None for the same as the others."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -62,17 +62,17 @@ class AddingRecipe:
     page: ClassVar[Page] = _PAGE
 
     length: int = 100
-    """Steps of a sequence."""
+    """Sequence length in time steps."""
     batch_size: int = 50
-    """Sequences in a batch."""
+    """Batch size."""
     test_sequences: int = 1000
-    """Fresh sequences in each evaluation."""
+    """Number of newly drawn sequences in each evaluation."""
     model: AnyNetwork = _INDRNN
-    """The network; its last step gives the answer."""
+    """The network; its last step gives the output."""
     training: Loop = field(default_factory=Training)
-    """The loop."""
+    """Training options."""
     seed: int = 0
-    """Of the weights and all data."""
+    """Random seed of weights and data."""
 
     def __post_init__(self) -> None:
         self.task()

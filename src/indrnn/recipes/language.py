@@ -90,39 +90,39 @@ class _LanguageRecipe:
 
     _: KW_ONLY
     unit: Literal["char", "word", "byte"] = "char"
-    """What is predicted: characters, words or bytes."""
+    """Type of token: character, word or byte."""
     batch_size: int = 128
-    """Streams of text that are read side by side."""
+    """Batch size: number of text streams read in parallel."""
     length: int = 50
-    """Tokens of a window; the state is carried to the next, the gradient is not."""
+    """Tokens per window of truncated backpropagation; the state is carried to the next window, the gradient is not."""
     jitter: float = 0.0
-    """Standard deviation of a window's length."""
+    """Standard deviation of the window length, in tokens."""
     halved: float = 0.0
-    """Probability that a window is about half as long."""
+    """Probability that a window has about half the length."""
     reset: float = 0.0
-    """Probability that all streams go on without their state, at each window."""
+    """Probability, at each window, that the states of all streams are reset."""
     valid_batch: int | None = None
-    """Streams in validation; as in training if none is given."""
+    """Batch size in validation; None for that of training."""
     test_batch: int | None = None
-    """Streams in test; as in training if none is given."""
+    """Batch size in the test; None for that of training."""
     embedding: int = 2000
-    """Features of a token's vector."""
+    """Embedding dimension."""
     tied: bool = False
-    """The embedding is the output's weight too; the network's last features are then as many as the embedding's."""
+    """Tie the output weight to the embedding; the network's output size must equal the embedding dimension."""
     start: float = 0.04
-    """The embedding starts from U(-start, start)."""
+    """Initialisation of the embedding: U(-start, start)."""
     embedding_dropout: float = 0.0
-    """Probability that a token's whole vector is dropped, wherever it occurs in a batch."""
+    """Embedding dropout: probability that a token's whole vector is dropped, wherever it occurs in a batch."""
     word_dropout: float = 0.0
-    """Probability that a feature of the vectors is dropped, with one mask for all steps."""
+    """Dropout probability of the embedded features, with one mask for all time steps."""
     model: AnyNetwork = field(default_factory=Plain)
     """The network between embedding and output."""
     training: Loop = field(default_factory=Training)
-    """The loop."""
+    """Training options."""
     seed: int = 0
-    """Of the weights, dropout and windows."""
+    """Random seed of weights, dropout and windows."""
     data_dir: Path | None = None
-    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
 
     def __post_init__(self) -> None:
         batches = (self.batch_size, self.length, self.valid_batch, self.test_batch)
@@ -166,7 +166,7 @@ class PennRecipe(_LanguageRecipe):
     """Predict the next character or word of the Penn Treebank."""
 
     unit: Literal["char", "word"] = "char"
-    """What is predicted: characters or words."""
+    """Type of token: character or word."""
 
     def _corpus(self) -> Corpus:
         return read_penn_treebank(self.unit, self.data_dir)
@@ -180,15 +180,15 @@ class TextRecipe(_LanguageRecipe):
     """Predict the next character, word or byte of a text of one's own."""
 
     text: Path | None = None
-    """The file to train on: UTF-8 text, or anything for bytes."""
+    """Training file: UTF-8 text, or any file if tokens are bytes."""
     valid: Path | None = None
-    """The file for validation; a tenth of the text, kept back at its end, if none is given."""
+    """Validation file; None to hold out a tenth of the training file, at its end."""
     test: Path | None = None
-    """The file for the test at the end; a tenth of the text, as for validation."""
+    """Test file; None to hold out a tenth of the training file, at its end."""
     words: int | None = 10_000
-    """For words: the size of the vocabulary; others than the most frequent become <unk>."""
+    """Vocabulary size if tokens are words: all but the most frequent become <unk>; None for all words."""
     data_dir: Path | None = None
-    """A folder in which the files are looked for by their names, as they are no longer where they were."""
+    """Folder in which the files are looked up by name, if they were moved."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

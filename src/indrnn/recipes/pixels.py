@@ -63,29 +63,29 @@ class PixelsRecipe:
     page: ClassVar[Page] = _PAGE
 
     permuted: bool = False
-    """Read the pixels in a fixed random order."""
+    """Permuted MNIST: read the pixels in a fixed random order."""
     shrink: int = 1
-    """Average squares of so many pixels a side first: 2 makes 196 steps of 784."""
+    """Average pooling of images, in pixels per side; 2 shortens the sequence from 784 to 196 steps."""
     shift: int = 0
-    """Move each training image by up to so many pixels each way, drawn anew each time."""
+    """Data augmentation: maximum random shift of a training image along each axis in pixels, redrawn each time."""
     batch_size: int = 32
-    """Images in a batch."""
+    """Batch size."""
     validation: int = 3000
-    """Of the 60,000 training images, those kept back to choose the best weights by."""
+    """Number of the 60,000 training images held out for validation, which selects the best weights."""
     judge: Literal["validation", "train"] = "validation"
-    """Evaluate on the images that were kept back, or on as many of those that are trained on."""
+    """Evaluate on the validation images, or on as many of the training images."""
     model: AnyNetwork = field(default_factory=lambda: Plain(long_memory=True))
-    """The network; its last step gives the answer."""
+    """The network; its last step gives the output."""
     training: Loop = field(default_factory=Training)
-    """The loop."""
+    """Training options."""
     seed: int = 0
-    """Of the weights, dropout and the order of the images."""
+    """Random seed of weights, dropout, data order and augmentation."""
     split_seed: int = 0
-    """Of which images are kept back."""
+    """Random seed of the validation split."""
     permutation_seed: int = 0
-    """Of the order of the pixels."""
+    """Random seed of the pixel permutation."""
     data_dir: Path | None = None
-    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
 
     def __post_init__(self) -> None:
         seeds = (self.seed, self.split_seed, self.permutation_seed)

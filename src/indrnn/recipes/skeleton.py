@@ -112,43 +112,43 @@ class SkeletonRecipe:
     page: ClassVar[Page] = _PAGE
 
     protocol: Protocol = "own"
-    """Which set, and what of it is for training and test; own is any other, divided by subjects."""
+    """Data set and its training and test split; own: any other set, split by subject."""
     data: Path | None = None
-    """A .npz file, or the folder of `indrnn prepare`; of a named set, its place in the data folder if none is given."""
+    """A .npz file, or a folder written by `indrnn prepare`; None for a named set's place in the data folder."""
     label_field: str = "label"
-    """The labels' name in a .npz file."""
+    """Name of the label array in a .npz file."""
     subject_field: str = "subject"
-    """The subjects' name in a .npz file."""
+    """Name of the subject array in a .npz file."""
     frames_field: str = "frames"
-    """The frames' name in a .npz file."""
+    """Name of the frame array in a .npz file."""
     lengths_field: str = "lengths"
-    """The lengths' name in a .npz file."""
+    """Name of the length array in a .npz file."""
     test_subjects: tuple[int, ...] = ()
-    """Subjects whose recordings are for test."""
+    """Subjects of the test set."""
     validation_subjects: tuple[int, ...] = ()
-    """Subjects of the others whose recordings are kept back to choose the best weights by."""
+    """Subjects held out for validation, which selects the best weights."""
     validation: float = 0.0
-    """The share of training recordings that is kept back to choose the best weights by, where no subjects are."""
+    """Fraction of the training recordings held out for validation, if no validation subjects are given."""
     joints: Path | None = None
-    """A file of JSON with bones and lines of the joints; NTU's 25 and Kinect's 20 are known."""
+    """JSON file with the bones and lines of the joints; NTU's 25 and Kinect's 20 joints are built in."""
     samples: Sampling = field(default_factory=Samples)
-    """What is taken of a recording."""
+    """Sampling of recordings."""
     batch_size: int = 128
     """Batch size."""
     label_smoothing: float = 0.0
-    """Share of the target that is spread over all classes."""
+    """Label smoothing: share of the target that is spread over all classes."""
     model: AnyNetwork = field(default_factory=lambda: Plain(long_memory=True))
     """The network."""
     pool: Pool = "last"
-    """What gives the answer: the last step, or the mean over time."""
+    """Pooling over time before the classifier: the last step, or the mean."""
     training: Loop = field(default_factory=Training)
-    """The loop."""
+    """Training options."""
     seed: int = 0
-    """Of the weights, dropout, order and samples."""
+    """Random seed of weights, dropout, data order and sampling."""
     split_seed: int = 0
-    """Of which recordings are kept back."""
+    """Random seed of the validation split."""
     data_dir: Path | None = None
-    """The folder of the data; INDRNN_DATA or a cache if none is given."""
+    """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
 
     def __post_init__(self) -> None:
         for name in ("data", "joints", "data_dir"):

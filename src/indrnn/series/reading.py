@@ -21,47 +21,46 @@ class MissingPackageError(ImportError, ValueError):
 
 @dataclass(frozen=True)
 class Reading:
-    """How a file is read. Each option says which kinds of files it is for; others do not take it."""
+    """Options for reading a file. Each names the kinds of files that it is for; other kinds refuse it."""
 
     target: str | None = None
-    """Column or field of the labels: y in .npz if none is given, the last entry of a line in .ts, the folder of a
-    WAV file."""
+    """Column or field of the labels; None for y, labels, label or target in .npz.
+    Not for .ts and WAV files: there, labels are the last entry of a line and the folder of a file."""
     id: str | None = None
-    """Tables in long form: the column that says which series a row belongs to. In wide form: names of the series."""
+    """Long tables: column that identifies the series of a row. Wide tables: column of the series' names."""
     time: str | None = None
-    """Tables in long form: the column by which the rows of a series are ordered, numbers or dates."""
+    """Long tables: column that orders the rows of a series, numbers or dates."""
     features: tuple[str, ...] = ()
-    """Tables: columns of the values; all others if none are given. In wide form also the beginnings of names that end
-    in numbers, one for each channel: acc for acc_0, acc_1, ..."""
+    """Tables: value columns; all remaining columns if none are given.
+    Wide tables: also prefixes of numbered columns, one per channel: acc for acc_0, acc_1, ..."""
     group: str | None = None
-    """Column or field of what series belong to, such as a subject; a group is never divided between training and test.
-    For WAV files: a pattern with one pair of brackets, searched in the path below the folder."""
+    """Column or field of the group of a series, such as a subject; a group is never split between training and test.
+    WAV files: a regular expression with one capture group, searched in the path below the folder."""
     test_where: str | None = None
-    """Which series are for test: a condition on a column or field, index<5 or speaker==theo,lucas; or the name of one
-    that is 1, true or test for these."""
+    """Test series: a condition on a column or field, such as index<5 or speaker==theo,lucas;
+    or the name of one that is 1, true or test for them."""
     ignore: tuple[str, ...] = ()
-    """Tables: columns that are neither values nor any of these. One without a name in the header is Unnamed: 0, by its
-    place."""
+    """Tables: columns to ignore. A column without a name is called by its position, Unnamed: 0 for the first."""
     layout: Literal["auto", "long", "wide"] = "auto"
-    """Of tables: long has a row for each step, wide has one for each series; auto takes long with id or time."""
+    """Table layout. long: a row per step; wide: a row per series; auto: long if id or time is given."""
     header: bool | None = None
-    """Tables: whether the first line of a CSV names the columns; found out if it is not said."""
+    """CSV tables: whether the first line names the columns; None to detect it."""
     per_step: bool = False
-    """Tables in long form: there is a target at every step."""
+    """Long tables: one target per step."""
     time_differences: bool = False
-    """Tables in long form: the time since the step before as a further channel, dt; in seconds for dates."""
+    """Long tables: add the time since the previous step as a channel, dt; in seconds for dates."""
     x: str | None = None
-    """.npz: the field of the series; x, X, data if none is given."""
+    """.npz: field of the series; None for x, X or data."""
     lengths: str | None = None
-    """.npz: the field of their lengths; lengths if none is given and there is one."""
+    """.npz: field of the series' lengths; None for lengths or length, if there is one."""
     time_first: bool = False
-    """.npz: x is (n, time, channels) and not (n, channels, time)."""
+    """.npz: x is (n, time, channels) instead of (n, channels, time)."""
     rate: int | None = None
-    """WAV files: samples in a second that they must have; those of the first if none is given."""
+    """WAV files: required sampling rate in Hz; None for that of the first file."""
     resample: bool = False
-    """WAV files: change those of another rate."""
+    """WAV files: resample files of another rate to --rate."""
     mono: bool = False
-    """WAV files: the mean of a file's channels."""
+    """WAV files: average the channels of a file."""
 
     def __post_init__(self) -> None:
         if self.rate is not None and self.rate < 1:

@@ -38,35 +38,35 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Samples:
-    """What is taken of a recording, and what is made of it."""
+    """Sampling of recordings: frames, features and data augmentation."""
 
     frames: int = 20
-    """Frames of a sample: one at random from each of so many equal parts of the recording."""
+    """Frames per sample: the recording is divided into as many equal parts, and one frame drawn from each."""
     shortest: int | None = None
-    """In training, a number of frames from this to `longest`, drawn for each batch, in place of `frames`."""
+    """Minimum frames per sample, if each training batch draws the number, up to `longest`, in place of `frames`."""
     longest: int | None = None
-    """See `shortest`."""
+    """Maximum frames per sample; see `shortest`."""
     features: tuple[Feature, ...] = ("coordinates",)
-    """coordinates; relative, from the body's centre in each frame; differences from frame to frame; velocities, which
-    are these times the number of frames; bones as vectors; distances of joints to lines between joints."""
+    """Input features. coordinates; relative: from the body's centre in each frame; differences: between frames;
+    velocities: differences times the number of frames; bones: as vectors; distances: from joints to lines of joints."""
     align: bool = False
-    """Turn each recording so that its main body stands upright in its first frame and faces the camera."""
+    """Rotate each recording so that its main body stands upright in its first frame and faces the camera."""
     resize: bool = False
-    """Bring bodies to one size, by the mean length of the main body's bones in the first frame."""
+    """Scale bodies to one size, by the mean bone length of the main body in the first frame."""
     turn: float = 0.0
-    """In training, turn samples at random about the vertical axis by up to so many degrees either way."""
+    """Data augmentation: maximum random rotation about the vertical axis, in degrees either way."""
     tilt: float = 0.0
-    """In training, the same about the two other axes."""
+    """Data augmentation: maximum random rotation about each of the other two axes, in degrees either way."""
     scale: float = 0.0
-    """In training, multiply sizes at random with a number in 1 ± scale."""
+    """Data augmentation: random scaling of sizes by a factor in 1 ± scale."""
     hide: float = 0.0
-    """In training, the probability that a joint of a sample is hidden: at the origin, in all of its frames."""
+    """Data augmentation: probability that a joint is hidden (set to the origin) in all frames of a sample."""
     swing: float = 0.0
-    """In training, multiply a sample's movement about its mean pose at random with a number in 1 ± swing."""
+    """Data augmentation: random scaling of the movement about the mean pose by a factor in 1 ± swing."""
     draws: int = 20
-    """Samples of each recording whose log-probabilities are averaged at test."""
+    """Samples per recording at test, whose log-probabilities are averaged."""
     validation_draws: int = 5
-    """The same in evaluations during training."""
+    """Samples per recording in evaluations during training, averaged likewise."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))

@@ -95,7 +95,7 @@ class _PlateauPace(Pace):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same learning rate throughout."""
+    """Constant learning rate."""
 
     def factor(self, step: int, steps: int) -> float:
         """What the learning rate is multiplied with at this step of so many."""
@@ -108,12 +108,12 @@ class Constant:
 
 @dataclass(frozen=True)
 class Steps:
-    """The learning rate is multiplied with a factor every so many steps."""
+    """Step schedule: the learning rate is multiplied by a factor at regular intervals."""
 
     every: int = 20_000
-    """Steps between two changes."""
+    """Steps between two changes of the learning rate."""
     by: float = 0.1
-    """The factor."""
+    """Factor of each change."""
 
     def __post_init__(self) -> None:
         check_count("schedule.every", self.every)
@@ -130,12 +130,12 @@ class Steps:
 
 @dataclass(frozen=True)
 class Plateau:
-    """The learning rate is divided when the evaluations get no better, and the best weights are taken up again."""
+    """Plateau schedule: when evaluations stop improving, the learning rate is divided and the best weights restored."""
 
     divide_by: float = 5.0
-    """What the learning rate is divided by."""
+    """Divisor of the learning rate."""
     patience: int = 100
-    """Evaluations without a new best that are waited for."""
+    """Evaluations without a new best before the learning rate is divided."""
 
     def __post_init__(self) -> None:
         check_positive("schedule.divide_by", self.divide_by)
@@ -152,10 +152,10 @@ class Plateau:
 
 @dataclass(frozen=True)
 class Cosine:
-    """The learning rate rises in a line, then falls to 0 along half a cosine."""
+    """Cosine schedule: linear warm-up, then cosine decay of the learning rate to 0."""
 
     warm_up: float = 0.0
-    """The share of training in which it rises."""
+    """Fraction of training spent on warm-up."""
 
     def __post_init__(self) -> None:
         check_fraction("schedule.warm_up", self.warm_up)
@@ -174,10 +174,10 @@ class Cosine:
 
 @dataclass(frozen=True)
 class OneCycle:
-    """The learning rate rises from a 25th of itself, then falls to nothing, both along half a cosine."""
+    """One-cycle schedule: cosine warm-up from 1/25 of the learning rate, then cosine decay to nearly 0."""
 
     warm_up: float = 0.3
-    """The share of training in which it rises."""
+    """Fraction of training spent on warm-up."""
 
     def __post_init__(self) -> None:
         check_fraction("schedule.warm_up", self.warm_up)
@@ -208,61 +208,61 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 @dataclass(frozen=True)
 class Training:
-    """The loop: an optimiser, with what the paper does around it."""
+    """Options of the training loop."""
 
     steps: int = 10_000
-    """Updates of the weights."""
+    """Number of training steps (weight updates)."""
     lr: float = 2e-4
-    """Learning rate, before the schedule."""
+    """Base learning rate, scaled by the schedule."""
     schedule: Schedule = field(default_factory=Constant)
-    """How the learning rate changes."""
+    """Learning rate schedule."""
     optimizer: Literal["adam", "adamw", "sgd", "muon"] = "adam"
-    """adam adds the decay to the gradient, as the paper does; adamw keeps it apart; sgd goes with momentum; muon
-    orthogonalises the updates of weight matrices and is adamw for the rest."""
+    """Optimiser. adam adds weight decay to the gradient, as in the paper; adamw decouples it; sgd uses momentum;
+    muon orthogonalises the updates of weight matrices and uses adamw for the rest."""
     momentum: float = 0.9
-    """Momentum of sgd."""
+    """Momentum of SGD."""
     weight_decay: float = 0.0
-    """Decay of input weights; recurrent weights, biases and norms have none."""
+    """Weight decay of input weights; recurrent weights, biases and norms are not decayed."""
     clip: float | None = 10.0
-    """Each element of a gradient is clipped to this magnitude; None for no clipping."""
+    """Gradient clipping by value: maximum magnitude of each element; None for no clipping."""
     clip_norm: float | None = None
-    """The gradient is scaled down to this norm; None for no such clipping. Before the clipping by element."""
+    """Gradient clipping by norm, applied before clipping by value; None for no clipping."""
     ema: float | None = None
-    """Decay of a running mean of the weights, such as 0.999, evaluated and saved in their place; None for none."""
+    """Decay of a moving average of the weights, such as 0.999, evaluated and saved in their place; None for none."""
     accumulate: int = 1
-    """Pieces that a batch is computed in, one after the other, to save memory."""
+    """Gradient accumulation: number of pieces in which a batch is computed, to save memory."""
     evaluate_every: int = 100
-    """Steps between two evaluations, each a line in metrics.jsonl."""
+    """Steps between two evaluations; each writes a line to metrics.jsonl."""
     gather: int = 20
-    """The last training batches over which statistics of batch norms are gathered before an evaluation, as running
-    ones lag behind the weights; 0 for the running ones."""
+    """Number of recent training batches over which batch-norm statistics are recomputed before an evaluation;
+    0 for the running statistics, which lag behind the weights."""
     freeze_norms: float | None = None
-    """From this share of the steps on, such as 0.75, batch norms keep the statistics gathered then, in training as in
-    evaluation: what is trained is then what is evaluated; None to train on each batch's own to the end."""
+    """Fraction of the steps, such as 0.75, after which batch norms keep the statistics gathered then, also in training;
+    None to train with each batch's own statistics to the end."""
     until: float | None = None
-    """Stop at the first evaluation that is this good, an accuracy of 0.92, say; None to go on to the last step."""
+    """Stop at the first evaluation that reaches this value, such as an accuracy of 0.92; None to train all steps."""
     patience: int | None = None
-    """Stop after so many evaluations without a new best; None to go on to the last step."""
+    """Early stopping: number of evaluations without a new best before training stops; None to train all steps."""
     checkpoint_every: float = 120.0
-    """Seconds between two checkpoints."""
+    """Seconds between checkpoints."""
     precision: Literal["float32", "bf16", "fp16"] = "float32"
-    """bf16, fp16: matrix products and activations in half precision (autocast), weights in float32; fp16 scales the
-    loss and needs a GPU."""
+    """Precision. bf16, fp16: matrix products and activations in half precision (autocast), weights in float32;
+    fp16 scales the loss and needs a GPU."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, ...; auto takes a GPU where there is one."""
+    """Device: cpu, cuda, cuda:1, ...; auto: cuda if available, else cpu."""
     threads: int | None = None
-    """CPU threads; None leaves it to PyTorch."""
+    """Number of CPU threads; None for PyTorch's default."""
     compile: bool = False
-    """Run the network through torch.compile."""
+    """Compile the network with torch.compile."""
     distributed: Literal["exact", "ddp", "fsdp"] = "exact"
-    """How processes share the work: exact sums gradients in a fixed order, to the same bits when resumed; ddp overlaps
-    that with the backward pass; fsdp divides weights and optimiser between processes."""
+    """Data parallelism. exact: gradients summed in a fixed order, bit-identical when resumed;
+    ddp: the sum overlaps with the backward pass; fsdp: weights and optimiser are sharded over processes."""
     tensorboard: bool = True
-    """Whether scalars are written for TensorBoard too, where it is installed."""
+    """Log scalars to TensorBoard, if it is installed."""
     wandb: bool = False
-    """Whether they are logged to Weights & Biases too."""
+    """Log scalars to Weights & Biases."""
     curve: bool = True
-    """Whether curve.png is drawn at the end, where matplotlib is installed."""
+    """Plot curve.png at the end, if matplotlib is installed."""
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps)
