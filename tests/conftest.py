@@ -62,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, handler)
     if not hasattr(config, "workerinput"):  # xdist's workers inherit the environment of the process that starts them
         _half_precision = onednn.limit_where_needed()
+        workers = config.getoption("numprocesses", None)
+        if workers:  # more threads than cores wait for each other, busily: a test may take ten times as long
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
 
 
 def pytest_report_header() -> str | None:
