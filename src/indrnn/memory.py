@@ -12,10 +12,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 def keep_memory() -> bool:
     """Keep freed memory in this process instead of giving it back to the system.
 
-    A training step on the CPU frees hundreds of megabytes of activations and asks for the same again. By default glibc
-    gives them back in between, and the system hands them out again page by page, filled with zeros: a tenth of the time
-    of a step of the networks of this package, and half of it where tensors are larger than 32 MB. For programs that
-    train; the process stays as large as it ever was.
+    A training step on the CPU frees hundreds of megabytes of activations and allocates as much again. By default glibc
+    returns them to the system in between, which provides them again page by page, filled with zeros. This takes a tenth
+    of the time of a step of this package's networks, and half of it if tensors are larger than 32 MB. Intended for
+    programs that train; the process stays at its peak size.
 
     Returns:
         Whether it took effect: with glibc, on Linux.

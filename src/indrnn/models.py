@@ -1,4 +1,4 @@
-"""Models in files, `save` and `load`: weights in safetensors, configuration in JSON; no code runs on load."""
+"""`save` and `load` of models: weights in safetensors, configuration in JSON; loading executes no code."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _ESTIMATOR = "estimator.json"
 
 
 def to_plain(config: Any) -> Any:
-    """A configuration as JSON can hold it, with the name of its type."""
+    """Convert a configuration to JSON-serialisable values, with the name of its type."""
     if isinstance(config, ModuleConfig):
         return {"type": config.kind.__name__, **{name: to_plain(value) for name, value in config.arguments.items()}}
     if type(config) in CONFIGS.values():
@@ -65,7 +65,7 @@ def to_plain(config: Any) -> Any:
 
 
 def from_plain(value: Any, types: dict[str, type] = CONFIGS) -> Any:
-    """A configuration, or other options whose types are given, from what was made plain of it."""
+    """Restore a configuration, or other options whose types are given, from the result of `to_plain`."""
     if not (isinstance(value, dict) and "type" in value):
         return value
     name = value["type"]
@@ -81,16 +81,16 @@ def from_plain(value: Any, types: dict[str, type] = CONFIGS) -> Any:
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
-    """Write a model into a folder, as weights.safetensors and model.json, from which `load` builds it again.
+    """Save a model to a folder, as weights.safetensors and model.json, from which `load` rebuilds it.
 
-    For every layer, network, head and baseline of this package; a language model's tokeniser, where it has one, goes
-    into tokeniser.json. Each file is complete at every moment; a folder that holds a model already gets the new one. A
-    model of another type, or one that was changed since it was built (pruned, wrapped, parametrised), is refused: save
-    its `state_dict` with torch.
+    Supported are every layer, network, head and baseline of this package; the tokeniser of a language model, if it has
+    one, is saved as tokeniser.json. Each file is written atomically; a model that the folder already holds is replaced.
+    A model of another type, or one that was changed since it was built (pruned, wrapped, parametrised), is refused:
+    save its `state_dict` with torch.
 
     Args:
         model: the model.
-        folder: where to; made if there is none.
+        folder: destination; created if it does not exist.
     """
     config = _checked_config(model)
     folder = Path(folder)
@@ -119,7 +119,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
 
 
 def _checked_config(model: nn.Module) -> Any:
-    """Its configuration, from which a model with the same weights is built; raise where there is none."""
+    """Return the configuration from which a model with the same weights is built; raise if there is none."""
     name = type(model).__name__
     problem = f"model must be a layer, network, head or baseline of indrnn to be saved, got {name}"
     try:
@@ -142,15 +142,15 @@ def _checked_config(model: nn.Module) -> Any:
 
 
 def load(folder: str | Path, *, device: torch.device | str = "cpu") -> Any:
-    """Load what `save` or a finished run has written, in evaluation mode and in the type that it was written in.
+    """Load what `save` or a finished run has written, in evaluation mode and with the dtype it was saved in.
 
     Args:
         folder: the folder of a run, or any that holds a weights.safetensors and a model.json.
-        device: where the parameters go.
+        device: device of the parameters.
 
     Returns:
-        The model. A language model of a run, or saved with its tokeniser, has that as `model.tokeniser`. Of a folder
-        that an estimator wrote, the estimator: `IndRNNClassifier`, `IndRNNRegressor` or `IndRNNForecaster`.
+        The model. A language model of a run, or saved with its tokeniser, has it as `model.tokeniser`. If an estimator
+        was saved in the folder, the estimator: `IndRNNClassifier`, `IndRNNRegressor` or `IndRNNForecaster`.
 
     Example:
         model = indrnn.load("runs/adding-100")
@@ -164,7 +164,7 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu") -> Any:
 
 
 def load_module(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module:
-    """As `load`, of a folder's network, whatever else is there."""
+    """Load the network of a folder, as `load` does, even if an estimator was saved there."""
     from safetensors import SafetensorError  # where it is used: importing indrnn brings in torch alone
     from safetensors.torch import load_file
 
@@ -214,14 +214,14 @@ def _tokeniser(path: Path) -> Tokeniser | None:
 
 
 def weights_as_bytes(model: nn.Module) -> bytes:
-    """A model's weights as the content of a safetensors file."""
+    """Serialise a model's weights in safetensors format."""
     from safetensors.torch import save as as_bytes
 
     return as_bytes({name: value.detach().cpu().contiguous() for name, value in _unshared(model.state_dict()).items()})
 
 
 def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a state without those that are another's under a second name, as in a user's own tied model."""
+    """Remove the tensors of a state that repeat another under a second name, as in a user's own tied model."""
     seen: set[tuple[int, torch.Size]] = set()
     result = {}
     for name, value in state.items():

@@ -1,8 +1,8 @@
-"""Half precision on CPUs that announce AMX and cannot run it: a probe, and the variable that avoids the crash.
+"""Half precision on CPUs that report AMX but cannot run it: a probe, and the variable that avoids the crash.
 
-Some virtual machines pass on the CPU's flags (`amx_bf16`) and not the instructions. oneDNN, which computes torch's
-half-precision products on CPUs, believes the flags: the process dies of SIGILL, or an operation says "could not create
-a primitive" and so does every later one. ONEDNN_MAX_CPU_ISA, read at oneDNN's first use, keeps it off AMX.
+Some virtual machines pass on the CPU's flags (`amx_bf16`) but not the instructions. oneDNN, which computes torch's
+half-precision products on CPUs, relies on the flags: the process is killed by SIGILL, or an operation fails with "could
+not create a primitive", as does every later one. ONEDNN_MAX_CPU_ISA, read at oneDNN's first use, disables AMX.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ torch.nn.LSTM(8, 8)(torch.ones(4, 2, 8))
 
 
 def half_precision_works(limit: str | None = None) -> bool:
-    """Whether a child process survives half-precision products on this CPU, with the variable set to this, or as it is.
+    """Whether half-precision products run in a child process, with ONEDNN_MAX_CPU_ISA set to `limit` if given.
 
-    Takes as long as `import torch` does.
+    Takes as long as `import torch`.
     """
     environment = dict(os.environ) if limit is None else os.environ | {VARIABLE: limit}
     child = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=False)
@@ -36,12 +36,12 @@ def half_precision_works(limit: str | None = None) -> bool:
 
 
 def limit_where_needed() -> str | None:
-    """Set ONEDNN_MAX_CPU_ISA for this process and its children where half precision dies without it.
+    """Set ONEDNN_MAX_CPU_ISA for this process and its children if half precision fails without it.
 
-    To be called before the first product: oneDNN reads the variable once. One that is set already stays.
+    Call before the first product: oneDNN reads the variable once. A value that is already set is kept.
 
     Returns:
-        A line for people that says what was done; None where there was nothing to do.
+        A line for the user about the failure and what was done; None if nothing was needed.
     """
     if VARIABLE in os.environ or half_precision_works():
         return None

@@ -1,4 +1,4 @@
-"""`Tokeniser`: text to numbers and back, by character, word or byte; JSON holds all of it."""
+"""`Tokeniser`: text to token ids and back, by character, word or byte; saved as JSON."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Ids = np.ndarray[Any, Any]
 class Tokeniser:
     """Text to token ids and back.
 
-    - `char`: a token for each character; a newline is one too.
-    - `word`: what stands between white space; a newline is the token `<eos>`. A word that the vocabulary does not have
-      is `<unk>` where there is such a token.
+    - `char`: a token for each character, including newlines.
+    - `word`: a token for each word between white space; a newline is the token `<eos>`. A word that is not in the
+      vocabulary becomes `<unk>`, if there is such a token.
     - `byte`: the bytes of UTF-8, all 256.
 
     Example:
@@ -69,19 +69,19 @@ class Tokeniser:
 
     @property
     def classes(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens in the vocabulary."""
         return 256 if self.unit == "byte" else len(self.tokens)
 
     @property
     def checksum(self) -> str:
-        """Of vocabulary and rules: tokenisers with the same give the same numbers."""
+        """Checksum of vocabulary and rules: tokenisers with the same checksum give the same ids."""
         return hashlib.blake2b(self.to_json().encode(), digest_size=8).hexdigest()
 
     def encode(self, text: str) -> Tensor:
         """The token ids of a text, (length,), int64.
 
         Raises:
-            ValueError: for tokens that the vocabulary does not have, with the line and column of the first.
+            ValueError: if tokens are not in the vocabulary, and it has no `<unk>`; the message names line and column.
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, got {type(text).__name__}")
@@ -95,14 +95,14 @@ class Tokeniser:
         return torch.from_numpy(ids.astype(np.int64))
 
     def decode(self, ids: Tensor | Sequence[int] | Ids) -> str:
-        """The text of token ids; words have a space between them, and bytes that are no UTF-8 become �."""
+        """The text of token ids; words are separated by spaces, and bytes that are not valid UTF-8 become �."""
         numbers = torch.as_tensor(ids)
         if numbers.numel() and (numbers.is_floating_point() or numbers.dtype == torch.bool):
             raise TypeError(f"ids must be whole numbers, got {numbers.dtype}")
         return "".join(self.decode_each(numbers.reshape(-1).tolist()))
 
     def decode_each(self, ids: Iterable[int]) -> Iterator[str]:
-        """The text of `decode` in pieces, each as soon as its token is there.
+        """Yield the text of `decode` in pieces, each as soon as its token arrives.
 
         A word comes with the space before it, a character of several bytes with the last of them.
 
@@ -129,11 +129,11 @@ class Tokeniser:
 
     @property
     def unknown_id(self) -> int | None:
-        """The number of `<unk>`; None where there is none."""
+        """The id of `<unk>`; None if there is none."""
         return self._index.get(UNKNOWN) if self.unit == "word" else None
 
     def lookup(self, text: str) -> Ids:
-        """The numbers of a text's tokens, −1 for those that the vocabulary does not have."""
+        """The ids of a text's tokens; −1 for those that are not in the vocabulary."""
         if self.unit == "byte":
             return np.frombuffer(text.encode(), np.uint8)
         if self.unit == "char":
@@ -153,14 +153,14 @@ class Tokeniser:
         return table
 
     def to_json(self) -> str:
-        """All of it, for `from_json`."""
+        """The tokeniser as JSON, for `from_json`."""
         content = {"unit": self.unit, "tokens": list(self.tokens)}
         rules = {"space": self.space, "strip_lines": self.strip_lines} if self.unit == "char" else {}
         return json.dumps(content | rules, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, content: str) -> Tokeniser:
-        """What `to_json` wrote."""
+        """Create a tokeniser from the output of `to_json`."""
         try:
             return cls(**json.loads(content))
         except (TypeError, ValueError) as error:
@@ -168,7 +168,7 @@ class Tokeniser:
 
 
 class Unknown:
-    """Tokens that a vocabulary does not have: how often each was met, and where first.
+    """Tokens that are not in a vocabulary: the count and the first position of each.
 
     Args:
         tokeniser: has the vocabulary.
@@ -180,11 +180,11 @@ class Unknown:
 
     @property
     def count(self) -> int:
-        """How many, with repeats."""
+        """Number of unknown tokens, with repeats."""
         return sum(count for count, _, _ in self.seen.values())
 
     def take(self, text: str, ids: Ids, line: int = 1, column: int = 1) -> None:
-        """Take note of a piece of text, what `lookup` gave for it, and where it begins."""
+        """Register the unknown tokens of a piece of text, given its ids from `lookup` and its position."""
         if self.tokeniser.unit == "char":
             where = np.flatnonzero(ids < 0)
             codes, first, counts = np.unique(code_points(text)[where], return_index=True, return_counts=True)
@@ -217,7 +217,7 @@ class Unknown:
 
 
 def code_points(text: str) -> Ids:
-    """The numbers of a text's characters in Unicode."""
+    """The Unicode code points of a text's characters."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
@@ -227,6 +227,6 @@ def split_words(text: str) -> list[str]:
 
 
 def advanced(text: str, line: int, column: int) -> tuple[int, int]:
-    """Line and column after a text that begins at these, both from 1."""
+    """Line and column after a text that begins at `line` and `column`, both counted from 1."""
     newlines = text.count("\n")
     return line + newlines, (len(text) - text.rfind("\n") if newlines else column + len(text))

@@ -1,4 +1,4 @@
-"""Own sequences: collections of series, how they are prepared, and the estimators that learn from them."""
+"""Learning from users' own series: collections, preprocessing, and scikit-learn-style estimators."""
 
 from .collection import Collection
 

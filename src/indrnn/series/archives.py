@@ -1,4 +1,4 @@
-"""Series in .npz files: one array, padded or concatenated, with lengths and what else is known of each series."""
+"""Reader of series in .npz files: one array, padded or concatenated, with lengths and further fields of each series."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _X, _Y, _LENGTHS = ("x", "X", "data"), ("y", "Y", "labels", "label", "target"), 
 def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> Found:
     """Read an .npz file.
 
-    x is (n, channels, time) or (n, time), cut to `lengths` where there are some; or all series one after the other in
-    the first dimension, which is time, (sum of lengths, ...).
+    x is (n, channels, time) or (n, time), truncated to `lengths` if there are any; or all series concatenated along
+    time, the first dimension, (sum of lengths, ...).
     """
     arrays = _arrays(path)
     x_name = _named(reading.x, "x", _X, arrays, path)
@@ -98,7 +98,7 @@ def _target(reading: Reading, arrays: dict[str, Array], path: Path, count: int, 
 
 
 def _text(array: Array, where: str, *, needed: bool) -> Array:
-    """Bytes as text, which must be UTF-8 where it is needed; others as they are."""
+    """Decode bytes as text, which must be UTF-8 if it is `needed`; other types are returned unchanged."""
     if array.dtype.kind != "S":
         return array
     try:
@@ -128,7 +128,7 @@ def _series(values: Array, lengths: Array | None, reading: Reading, where: str) 
 
 
 def _padded(values: Array, reading: Reading, where: str) -> Array:
-    """As (n, channels, time)."""
+    """Return values as (n, channels, time)."""
     if values.ndim not in (2, 3):
         raise ValueError(
             f"{where} must have the shape (n, channels, time) or (n, time), or all series one after the other and a "

@@ -1,6 +1,6 @@
-"""How the defaults are chosen: cross-validation on training splits. No test series is fitted or measured.
+"""How the defaults are chosen: cross-validation on training splits. No test series is used for fitting or scoring.
 
-`python -m indrnn.series.experiments choices`, with what is in results/fit/choices.json already left as it is.
+Run by `python -m indrnn.series.experiments choices`; runs already in results/fit/choices.json are not repeated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPOKEN = "FreeSpokenDigits"
 
 
 def folds(y: Array, count: int, seed: int = 0) -> Array:
-    """(n,): the fold of each series; each class is divided as evenly as it can be."""
+    """Return the fold of each series, (n,), with each class divided as evenly as possible."""
     found = np.empty(len(y), dtype=np.int64)
     draw = np.random.default_rng(seed)
     begin = 0
@@ -51,7 +51,7 @@ def folds(y: Array, count: int, seed: int = 0) -> Array:
 
 
 def measured(X: Any, y: Array, fold: Array, count: int, options: dict[str, Any]) -> dict[str, Any]:
-    """What networks that were fitted without a fold say of it, for the first `count` folds: right answers, and loss."""
+    """Cross-validate on the first `count` folds: correct predictions, number of series and mean loss when held out."""
     right, losses = 0, []
     for number in range(count):
         kept, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
@@ -64,7 +64,7 @@ def measured(X: Any, y: Array, fold: Array, count: int, options: dict[str, Any])
 
 
 def training_split(name: str, count: int, data: Path) -> tuple[Any, Array, Array, int]:
-    """Series and classes of a training split, the fold of each, and how many folds are measured."""
+    """Return series and classes of a training split, the fold of each, and the number of folds to measure."""
     if name == SPOKEN:
         from .spoken import load
 
@@ -81,7 +81,7 @@ def training_split(name: str, count: int, data: Path) -> tuple[Any, Array, Array
 def choices(
     out: Path, sets: list[str], changes: list[str], steps: int | None, count: int, command: str, data: Path
 ) -> None:
-    """Accuracy in cross-validation for each change of the defaults and each set; `data` is the file of SPOKEN."""
+    """Cross-validated accuracy for each change of the defaults and each data set; `data` is the file of SPOKEN."""
     path = out / "choices.json"
     content = json.loads(path.read_text()) if path.exists() else {"runs": []}
     done = {(run["change"], run["set"], run["steps"], run["folds"]) for run in content["runs"]}
@@ -101,7 +101,7 @@ def choices(
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """The runs as a page: a table for each number of steps and folds."""
+    """Format the runs as a Markdown page: a table for each number of steps and folds."""
     from .experiments import SETS
 
     about = (

@@ -1,4 +1,4 @@
-"""`Collection`: series of any length with their labels, checked once, whatever they were read from."""
+"""`Collection`: series of any length with their labels, validated once, whatever their source."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Collection:
-    """Series of the same channels, of one length or of several, with what is known of each.
+    """Series of equal or different lengths with the same channels, with their targets, names, groups and test split.
 
-    `from_arrays` makes one of arrays and checks them; the constructor takes what it is given.
+    `from_arrays` builds one from arrays and checks them; the constructor checks nothing.
     """
 
     x: list[Array]
@@ -45,21 +45,21 @@ class Collection:
         groups: Any = None,
         test: Any = None,
     ) -> Collection:
-        """Check arrays and make a collection of them.
+        """Build a collection from arrays and check them.
 
         Args:
             X: (n, channels, time), (n, time) for one channel, or a sequence of (channels, time) or (time,) arrays of
-                any length; of NumPy, torch or nested lists. NaN is a missing value.
-            y: one target for each series; see `y`. None where there is none.
-            channels: their names; "0", "1", ... if None.
-            names: of the series.
-            groups: of the series.
-            test: which series are for test.
+                any length; as NumPy arrays, tensors or nested lists. NaN marks a missing value.
+            y: one target for each series; see `y`. None if there are none.
+            channels: names of the channels; "0", "1", ... if None.
+            names: names of the series.
+            groups: groups of the series.
+            test: which series belong to the test split.
 
         Raises:
-            TypeError: X is no array of numbers.
-            ValueError: another shape, series without a value, an infinite value, or another length of what goes with
-                the series.
+            TypeError: X is sparse or holds objects that are not numbers.
+            ValueError: X has another shape, text or complex values, a series without a value, or an infinite value or
+                one too large for float32; or another argument has the wrong length.
         """
         x = _series_of(X)
         width = len(x[0])
@@ -80,17 +80,17 @@ class Collection:
 
     @property
     def lengths(self) -> Array:
-        """(n,), int64: the steps of each series."""
+        """Number of steps of each series, (n,), int64."""
         return np.array([series.shape[1] for series in self.x], dtype=np.int64)
 
     @property
     def missing(self) -> float:
-        """The share of values that are missing."""
+        """Fraction of values that are missing."""
         count = sum(series.size for series in self.x)
         return sum(int(np.isnan(series).sum()) for series in self.x) / count
 
     def take(self, items: Any) -> Collection:
-        """The series of these numbers, or where this is true, in their order."""
+        """Select series by index, in the order given, or by boolean mask."""
         items = np.asarray(items)
         items = np.flatnonzero(items) if items.dtype == bool else items.astype(np.int64)
 
@@ -102,7 +102,7 @@ class Collection:
 
 
 def as_array(value: Any) -> Array:
-    """As a NumPy array, from torch too; NaN where a masked array has no value."""
+    """Convert to a NumPy array, also from a tensor; masked values become NaN."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # type: ignore[no-any-return]
@@ -119,7 +119,7 @@ def as_array(value: Any) -> Array:
 
 
 def numbers_of(value: Any) -> Array:
-    """The same, and of pandas with NaN in place of NA; in the type that it has otherwise."""
+    """Convert like `as_array`, with pandas' NA as NaN; the data type is otherwise kept."""
     array = as_array(value)
     if array.dtype == object and hasattr(value, "to_numpy"):
         with contextlib.suppress(TypeError, ValueError):
@@ -128,7 +128,7 @@ def numbers_of(value: Any) -> Array:
 
 
 def target_of(y: Any, series: Collection) -> Array:
-    """Targets as an array of one row for each series; one of objects where they are sequences of different lengths."""
+    """Convert targets to an array with a row per series, or an object array if their lengths differ."""
     if isinstance(y, (list, tuple)) and any(isinstance(one, (torch.Tensor, np.ma.MaskedArray)) for one in y):
         y = [as_array(one) for one in y]
     if isinstance(y, (list, tuple)) and len(y) and np.ndim(y[0]) >= 1:
@@ -193,7 +193,7 @@ def _series_of(X: Any) -> list[Array]:
 
 
 def is_list_of_series(X: Any) -> bool:
-    """Whether it is a list of series: of arrays, or of nested lists that are no one array."""
+    """Whether X is a list of series: of arrays, or of nested lists that do not form a single array."""
     if not isinstance(X, (list, tuple)) or not len(X):
         return False
     if all(isinstance(one, (np.ndarray, torch.Tensor)) or hasattr(one, "to_numpy") for one in X):
@@ -206,7 +206,7 @@ def is_list_of_series(X: Any) -> bool:
 
 
 def _numbers(value: Any, name: str) -> Array:
-    """An array as float32."""
+    """Convert to a float32 array."""
     array = numbers_of(value)
     if np.iscomplexobj(array):
         raise ValueError(f"{name} must hold real numbers, got {array.dtype}. Complex data not supported")
@@ -226,7 +226,7 @@ def _numbers(value: Any, name: str) -> Array:
 
 
 def _check_values(series: list[Array]) -> None:
-    """Raise for a series without a step or a value, and for the first infinite value."""
+    """Raise for a series without steps or with missing values only, and for the first infinite value."""
     for i, one in enumerate(series):
         if one.shape[1] == 0:
             raise ValueError(f"X[{i}] must have at least one step, got {one.shape}")

@@ -1,4 +1,4 @@
-"""Defaults by the size of the data: network, steps, learning rate, augmentation. docs/fit.md has the experiments."""
+"""Default hyperparameters by data size: network, steps, learning rate, augmentation. Experiments: docs/fit.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RAW = 8
 
 @dataclass(frozen=True)
 class Shape:
-    """What the defaults go by."""
+    """Properties of the data that determine the defaults."""
 
     series: int
     input_size: int
@@ -43,7 +43,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes of the training series."""
+    """Random augmentation of the training series."""
 
     noise: float = 0.0
     """Deviation of noise that is added to standardised values."""
@@ -54,13 +54,13 @@ class Augmentation:
 
     @property
     def any(self) -> bool:
-        """Whether there is any."""
+        """Whether any augmentation is enabled."""
         return bool(self.noise or self.scale or self.speed)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be trained, and how."""
+    """Network and training hyperparameters of a fit."""
 
     network: Any
     """Configuration of the network, sized for the data."""
@@ -81,11 +81,11 @@ class Plan:
     """Networks, each from a seed of its own, whose answers are averaged."""
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON can hold it, without the network, which the model's file has."""
+        """Return a JSON-serialisable dictionary, without the network, which the model's file holds."""
         return {name: value for name, value in asdict(self).items() if name != "network"}
 
     def describe(self) -> str:
-        """In a line."""
+        """Summarise the plan in one line."""
         network = self.network
         front = ""
         if isinstance(network, Front):
@@ -105,20 +105,20 @@ class Plan:
 
 
 def check_effort(effort: Any) -> None:
-    """Raise unless it is one."""
+    """Raise ValueError unless `effort` is a valid level."""
     if effort not in get_args(Effort):
         raise ValueError(f"effort must be quick, default or best, got {effort!r}")
 
 
 def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **given: Any) -> Plan:
-    """The plan for data of this shape.
+    """Choose the plan for data of this shape.
 
     Args:
-        shape: of the training data.
+        shape: properties of the training data.
         effort: quick (a third of the steps), default, or best (an ensemble of five seeds).
         core: the recurrent layers: indrnn, or lstm or gru for comparison.
-        **given: what is not left to the defaults: hidden_size, layers, bidirectional, pool, front (bool, or their
-            stride), dropout, steps, lr, batch_size, augment (bool), validation, patience, members; None is the default.
+        **given: overrides of the defaults, unless None: hidden_size, layers, bidirectional, pool, front (bool or
+            stride), dropout, steps, lr, batch_size, augment (bool), validation, patience, members.
     """
     check_effort(effort)
     if core not in get_args(Core):
@@ -165,7 +165,7 @@ def _check(given: dict[str, Any]) -> None:
 
 
 def is_raw(mean_length: float, per_step: bool) -> bool:
-    """Whether series are so long that they must be raw signals, of which the recurrent layers see some steps alone."""
+    """Whether series are long enough to count as raw signals, downsampled before the recurrent layers."""
     return not per_step and _stride_to_frames(mean_length) >= RAW
 
 
@@ -174,21 +174,21 @@ def _stride_to_frames(mean_length: float) -> int:
 
 
 def _batch_size(shape: Shape) -> int:
-    """32, 16 of raw signals, fewer of few or very long series."""
+    """Default batch size: 32, or 16 for raw signals; smaller for few or very long series."""
     most = max(1, 2_000_000 // max(1, shape.longest))
     usual = 16 if is_raw(shape.mean_length, shape.per_step or shape.causal) else 32
     return max(1, min(usual, most, max(16, math.ceil(shape.series / 4)), shape.series))
 
 
 def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
-    """Some 20 passes over much data, 40 over raw signals, and no fewer than 400 steps over little."""
+    """Default training steps: 20 epochs (raw signals 40), within 400 to 4000 (raw 8000); a third of that if quick."""
     raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
     passes = (40 if raw else 20) * shape.series / batch_size
     return int(min(8000 if raw else 4000, max(400, passes)) / (3 if effort == "quick" else 1))
 
 
 def _strides(shape: Shape) -> int:
-    """Steps that become one in front of the recurrent layers."""
+    """Total stride of the convolutions before the recurrent layers."""
     if shape.per_step or shape.causal:
         return 1
     stride = _stride_to_frames(shape.mean_length)

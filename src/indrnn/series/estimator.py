@@ -1,6 +1,6 @@
-"""What the estimators share: scikit-learn's conventions, `fit`, and the answers of the trained networks.
+"""Base class of the estimators: scikit-learn's conventions, `fit`, and predictions of the trained networks.
 
-No class of scikit-learn is inherited from: the estimators work without it, and `import indrnn` does not bring it in.
+No scikit-learn class is inherited from: the estimators work without it, and `import indrnn` does not import it.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _AT_ONCE = 2_000_000  # steps × neurons of a batch of predictions
 
 
 class Parameters:
-    """`get_params`, `set_params` and a representation, from the signature of the constructor."""
+    """`get_params`, `set_params` and `__repr__`, derived from the constructor's signature."""
 
     @classmethod
     def _names(cls) -> list[str]:
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments, by name.
+        """Return the constructor's arguments by name.
 
         Args:
-            deep: as in scikit-learn; there is nothing below.
+            deep: accepted as in scikit-learn; no effect, as there are no nested estimators.
         """
         return {name: getattr(self, name) for name in self._names()}
 
     def set_params(self, **parameters: Any) -> Self:
-        """Set some of the constructor's arguments; returns the estimator."""
+        """Set some of the constructor's arguments; return the estimator."""
         for name, value in parameters.items():
             if name not in self._names():
                 valid = ", ".join(self._names())
@@ -66,7 +66,7 @@ def _same(value: Any, default: Any) -> bool:
 
 
 class Estimator(Parameters):
-    """The base of `IndRNNClassifier` and `IndRNNRegressor`; see those."""
+    """Base class of `IndRNNClassifier`, `IndRNNRegressor` and `IndRNNForecaster`; see those."""
 
     _sort: ClassVar[str]
     per_step: bool
@@ -97,19 +97,19 @@ class Estimator(Parameters):
         listeners: Iterable[Listener] = (),
         resume_command: str | None = None,
     ) -> Self:
-        """Learn from series and their targets.
+        """Fit the estimator to series and their targets.
 
         Args:
             X: (n, channels, time), (n, time), a list of (channels, time) of any lengths, or a `Collection`.
-            y: the target of each series; at every step with `per_step`, as (n, time) or a list of (time,).
-            sample_weight: (n,), how much each series counts.
-            groups: (n,), such as subjects: series of one group are either trained on or held back.
+            y: the target of each series; with `per_step`, targets at every step, as (n, time) or a list of (time,).
+            sample_weight: (n,), weight of each series.
+            groups: (n,), such as subjects: series of one group are either all trained on or all held out.
             out: a folder for the run: metrics, checkpoints, and the model, for `indrnn.load` and `indrnn report`;
                 None to write nothing.
-            resume: go on with the run in `out`.
-            overwrite: throw an earlier run in `out` away.
-            listeners: who hears of the training; see `indrnn.training.Listener`.
-            resume_command: what to tell a user who stops a run in `out`.
+            resume: resume the run in `out`.
+            overwrite: delete an earlier run in `out`.
+            listeners: listeners notified of training events; see `indrnn.training.Listener`.
+            resume_command: the command to resume with, shown to a user who stops a run in `out`.
         """
         fitting = self.fitting(X, y, sample_weight, groups=groups)
         if resume and self.random_state is None:
@@ -139,13 +139,13 @@ class Estimator(Parameters):
         return self
 
     def take(self, fitting: Fitting, models: list[nn.Module], results: list[Result]) -> None:
-        """Become the estimator that a fit has trained; `n_features_in_` is for the caller, who knows what X was."""
+        """Set the fitted attributes from a fit, except `n_features_in_`, which is left to the caller, who knows X."""
         self.preparation_, self.target_, self.plan_ = fitting.preparation, fitting.target, fitting.plan
         self.channels_ = fitting.data.channels
         self.models_, self.results_ = models, results
 
     def fitting(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None) -> Fitting:
-        """What `fit` would do: the data as it was understood, the plan, and an estimate of its cost; trains nothing."""
+        """Return what `fit` would train: interpreted data, plan, and `estimate` of the cost; trains nothing."""
         check_effort(self._given("effort"))
         data = X if isinstance(X, Collection) else Collection.from_arrays(self._from_first_time(X))
         if y is None and isinstance(X, Collection):
@@ -200,7 +200,7 @@ class Estimator(Parameters):
         )
 
     def _from_first_time(self, X: Any) -> Any:
-        """The same with times that count from each series' first: Unix times do not survive float32."""
+        """Make times relative to the first of each series, as Unix times lose precision in float32."""
         channel = getattr(self, "time_channel", None)
         if channel is None:
             return X
@@ -245,7 +245,7 @@ class Estimator(Parameters):
         return data
 
     def _check_names(self, X: Any) -> None:
-        """Raise for a table whose columns are not those of training, in their order."""
+        """Raise for a table whose columns differ from those of training, in names or order."""
         known, given = getattr(self, "feature_names_in_", None), getattr(X, "columns", None)
         if known is None or given is None or not all(isinstance(each, str) for each in given):
             return  # as scikit-learn does
@@ -272,7 +272,7 @@ class Estimator(Parameters):
         return hasattr(self, "models_")
 
     def _answers(self, data: Collection) -> list[Array]:
-        """What the ensemble says of each series, (outputs,), or (time, outputs) at every step."""
+        """Ensemble prediction for each series, (outputs,), or (time, outputs) with a target at every step."""
         x = [self.preparation_(one) for one in data.x]
         network: Any = self.models_[0].network
         longest = max(len(one) for one in x)
@@ -286,7 +286,7 @@ class Estimator(Parameters):
         return found
 
     def mean_answer(self, outputs: Sequence[Tensor]) -> Array:
-        """The ensemble's answer from the outputs of its networks: the mean of their probabilities or numbers."""
+        """Ensemble prediction from the outputs of its networks: the mean of their probabilities or numbers."""
         kind = self.target_.kind
         if kind == "classes":
             outputs = [each.double().softmax(-1) for each in outputs]
@@ -297,32 +297,32 @@ class Estimator(Parameters):
     # ---- files and tools
 
     def save(self, folder: str | Path) -> None:
-        """Write the fitted estimator into a folder, from which `indrnn.load` reads it; no code runs on loading it."""
+        """Save the fitted estimator to a folder, from which `indrnn.load` loads it; loading executes no code."""
         from .files import save_estimator
 
         self._check_fitted()
         save_estimator(self, Path(folder))
 
     def extra_state(self) -> dict[str, Any]:
-        """What a file holds beside the usual, as JSON can hold it."""
+        """Return the estimator's additional state for its file, JSON-serialisable."""
         return {}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take it back from a file."""
+        """Restore the additional state from a file."""
 
     def stream(self) -> Any:
-        """Start a series that is given piece by piece; see `indrnn.series.stream.Stream`."""
+        """Start a stream: one series given piece by piece; see `indrnn.series.stream.Stream`."""
         from .stream import Stream
 
         self._check_fitted()
         return Stream(self)
 
     def explain(self, x: Any, target: Any = None) -> Any:
-        """What each step of one series adds to the answer; see `indrnn.series.explanation.explain`.
+        """Contribution of each step of one series to the prediction; see `indrnn.series.explanation.explain`.
 
         Args:
             x: one series, (channels, time) or (time,).
-            target: the class, label or output to explain; the most probable class, or the first output, if None.
+            target: the class, label or output to explain; None for the most probable class or label, or first output.
         """
         from .explanation import explain
 
@@ -358,7 +358,7 @@ class Estimator(Parameters):
 
 
 def answer(model: nn.Module, inputs: Tensor, lengths: Tensor | None) -> Tensor:
-    """A network's output for a batch, in evaluation mode and on the CPU."""
+    """Run a network on a batch in evaluation mode; return its output on the CPU."""
     model.eval()
     device = next(model.parameters()).device
     with torch.no_grad():
@@ -368,7 +368,7 @@ def answer(model: nn.Module, inputs: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def seed_of(random_state: Any) -> int:
-    """A seed from what scikit-learn takes as `random_state`; None draws one."""
+    """Convert `random_state` (integer, NumPy generator or None) to a seed; None draws one at random."""
     if random_state is None:
         return int(np.random.default_rng().integers(2**31))
     if isinstance(random_state, (int, np.integer)):
@@ -381,7 +381,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def plain_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as JSON can hold them; a generator is not kept."""
+    """Convert arguments to JSON-serialisable values; a generator is not kept."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, np.generic):
@@ -407,7 +407,7 @@ def _weights(sample_weight: Any, count: int) -> Array | None:
 
 
 def _count(groups: Array) -> int:
-    """How many groups there are."""
+    """Number of groups."""
     try:
         return len(np.unique(groups))
     except TypeError:
@@ -416,7 +416,7 @@ def _count(groups: Array) -> int:
 
 
 def _is_flat(X: Any) -> bool:
-    """Whether it is an array (n, time), or one in nested lists."""
+    """Whether X is an array (n, time), or nested lists of that shape."""
     if isinstance(X, Collection) or is_list_of_series(X):
         return False
     try:
@@ -426,7 +426,7 @@ def _is_flat(X: Any) -> bool:
 
 
 def _features(X: Any, data: Collection) -> int:
-    """scikit-learn's number of features: X.shape[1] of an array, which is time in (n, time); channels otherwise."""
+    """scikit-learn's number of features: X.shape[1] of an array, which is time in (n, time); otherwise channels."""
     if isinstance(X, Collection) or is_list_of_series(X):
         return len(data.x[0])
     try:

@@ -1,4 +1,4 @@
-"""`IndRNNClassifier` and `IndRNNRegressor`: series in, classes or numbers out."""
+"""`IndRNNClassifier` and `IndRNNRegressor`: classification and regression of series."""
 
 from __future__ import annotations
 
@@ -13,40 +13,39 @@ from .targets import Target
 
 
 class IndRNNClassifier(Estimator):
-    """Classifies series with an IndRNN, by scikit-learn's conventions.
+    """IndRNN classifier of series, following scikit-learn's conventions.
 
-    Every argument has a default that goes by the size of the data; see docs/fit.md.
+    All arguments are optional; network and training defaults depend on the size of the data, see docs/fit.md.
 
     Args:
         effort: "quick", "default" or "best" (an ensemble of five seeds).
-        hidden_size: neurons of each layer and direction.
-        layers: recurrent layers.
-        bidirectional: read series from both ends; False for an answer that can be had step by step (`stream`).
-        pool: what stands for a series: the features of its "last" step, or their "mean" over time.
-        front: convolutions before the recurrent layers, strided for long signals; a power of two is their stride.
-        dropout: probability after each layer.
-        steps: updates of the weights.
-        lr: learning rate at its height.
-        batch_size: series in a batch.
-        augment: change training series at random, mildly.
-        validation: share of the series that is held back, by class, to choose the weights by and to stop early; 0 for
-            none.
-        patience: evaluations without a better one before training stops.
-        members: networks, each from its own seed, whose probabilities are averaged.
+        hidden_size: neurons per layer and direction.
+        layers: number of recurrent layers.
+        bidirectional: read series in both directions; False for predictions step by step (`stream`).
+        pool: pooling over time: the features of the "last" step, or their "mean".
+        front: convolutions before the recurrent layers, strided for long signals; a power of two sets their stride.
+        dropout: dropout probability after each layer.
+        steps: number of training steps (updates of the weights).
+        lr: peak learning rate.
+        batch_size: series per batch.
+        augment: apply mild random augmentation to the training series.
+        validation: fraction of the series held out, by class, to select the weights and stop early; 0 for none.
+        patience: evaluations without improvement before training stops.
+        members: number of networks, each from its own seed, whose probabilities are averaged.
         class_weight: "balanced", or a dictionary from class to weight.
-        per_step: y has a class at every step.
-        time_channel: number of a channel that holds times; the differences between steps take its place.
+        per_step: whether y has a class at every step.
+        time_channel: index of a channel of times, which is replaced by the differences between steps.
         core: the recurrent layers, "indrnn", or "lstm" or "gru" for comparison.
         device: "auto", "cpu", "cuda", ...
-        threads: CPU threads; None leaves it to PyTorch.
+        threads: number of CPU threads; None for PyTorch's default.
         verbose: 1 to print progress.
-        random_state: a number for the same result every time.
+        random_state: random seed, for reproducible results.
 
     Attributes:
-        classes_: sorted; of several labels, their numbers.
-        n_features_in_: X.shape[1] of the array that was fitted, or channels.
-        models_: the networks.
-        plan_: what was trained, and how.
+        classes_: the classes, sorted; with several labels, their indices.
+        n_features_in_: X.shape[1] of the fitted array, otherwise the number of channels.
+        models_: the trained networks.
+        plan_: the network's configuration and the training hyperparameters.
 
     Example:
         model = indrnn.IndRNNClassifier().fit(X, y)
@@ -128,14 +127,14 @@ class IndRNNClassifier(Estimator):
         return found
 
     def predict_proba(self, X: Any) -> Any:
-        """Probabilities: (n, classes), in the order of `classes_`; of each label, of several labels.
+        """Predict probabilities: (n, classes), in the order of `classes_`; with several labels, (n, labels).
 
         With `per_step`, (n, time, classes), or a list of (time, classes) for series of different lengths.
         """
         return _stacked(self._answers(self._checked(X)))
 
     def predict(self, X: Any) -> Any:
-        """The most probable class of each series, (n,); (n, labels) of 0 and 1 for several labels.
+        """Predict the most probable class of each series, (n,); with several labels, (n, labels) of 0 and 1.
 
         With `per_step`, (n, time), or a list of (time,) for series of different lengths.
         """
@@ -147,7 +146,7 @@ class IndRNNClassifier(Estimator):
         return _stacked([self.classes_[each.argmax(-1)] for each in answers])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of series (of steps, with `per_step`) that are classified right; of several labels, all of them."""
+        """Accuracy: fraction of series (of steps, with `per_step`) classified correctly, in all labels if several."""
         found = self.predict(X)
         if self.target_.kind == "labels":
             right = (found == _like(y, found)).all(1)
@@ -161,30 +160,30 @@ class IndRNNClassifier(Estimator):
 
 
 class IndRNNRegressor(Estimator):
-    """Predicts numbers from series with an IndRNN, by scikit-learn's conventions.
+    """IndRNN regressor of series, following scikit-learn's conventions.
 
     Args:
-        effort: see `IndRNNClassifier`, as for all others; there is no `class_weight`.
-        hidden_size: neurons of each layer and direction.
-        layers: recurrent layers.
-        bidirectional: read series from both ends.
+        effort: see `IndRNNClassifier`, as for all other arguments; there is no `class_weight`.
+        hidden_size: neurons per layer and direction.
+        layers: number of recurrent layers.
+        bidirectional: read series in both directions.
         pool: "last" or "mean".
         front: convolutions before the recurrent layers.
-        dropout: probability after each layer.
-        steps: updates of the weights.
-        lr: learning rate at its height.
-        batch_size: series in a batch.
-        augment: change training series at random; not by default, as it can change what the numbers are of.
-        validation: share of the series that is held back.
-        patience: evaluations without a better one before training stops.
-        members: networks whose numbers are averaged.
-        per_step: y has a number, or several, at every step: (n, time), or a list of (time,) or (outputs, time).
-        time_channel: number of a channel that holds times.
+        dropout: dropout probability after each layer.
+        steps: number of training steps.
+        lr: peak learning rate.
+        batch_size: series per batch.
+        augment: apply random augmentation to the training series; off by default, as it can invalidate the targets.
+        validation: fraction of the series held out.
+        patience: evaluations without improvement before training stops.
+        members: number of networks whose predictions are averaged.
+        per_step: whether y has one or more numbers at every step: (n, time), or a list of (time,) or (outputs, time).
+        time_channel: index of a channel of times.
         core: "indrnn", "lstm" or "gru".
         device: "auto", "cpu", "cuda", ...
-        threads: CPU threads.
+        threads: number of CPU threads.
         verbose: 1 to print progress.
-        random_state: a number for the same result every time.
+        random_state: random seed, for reproducible results.
 
     Example:
         model = indrnn.IndRNNRegressor().fit(X, y)
@@ -228,11 +227,11 @@ class IndRNNRegressor(Estimator):
         return Target.of_numbers(y, self.per_step)
 
     def predict(self, X: Any) -> Any:
-        """The numbers of each series, in the shape that y had in `fit`: (n,), (n, outputs), or at every step."""
+        """Predict numbers in the shape that y had in `fit`: (n,), (n, outputs), or with values at every step."""
         return _stacked([self.target_.numbers(each) for each in self._answers(self._checked(X))])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The coefficient of determination R², the mean over outputs; 1 is the best."""
+        """Coefficient of determination R², averaged over outputs; the best value is 1."""
         found = self.predict(X)
         if self.per_step:
             sample_weight = _of_steps(sample_weight, found)
@@ -249,7 +248,7 @@ class IndRNNRegressor(Estimator):
 
 
 def _like(y: Any, answers: Array) -> Array:
-    """Targets in the shape of the answers, or an error."""
+    """Convert targets to an array; raise if its shape is not that of the predictions."""
     array = as_array(y)
     if array.shape != answers.shape:
         raise ValueError(f"y must have a target for each series, of the shape {answers.shape}, got {array.shape}")
@@ -257,16 +256,16 @@ def _like(y: Any, answers: Array) -> Array:
 
 
 def _of_steps(weights: Any, answers: Any) -> Array | None:
-    """The weight of each series for each of its steps, one series after the other."""
+    """Repeat the weight of each series for each of its steps, series after series."""
     return None if weights is None else np.repeat(as_array(weights), [np.shape(one)[-1] for one in answers])
 
 
 def _columns(values: Any) -> Array:
-    """(n,) as (n, 1); (outputs, time) at every step as (time, outputs)."""
+    """Reshape (n,) to (n, 1), or targets at every step (outputs, time) to (time, outputs)."""
     array = as_array(values).astype(np.float64)
     return array[:, None] if array.ndim == 1 else array.T
 
 
 def _stacked(each: list[Array]) -> Any:
-    """As one array where the shapes are the same."""
+    """Stack into one array if all shapes are equal; otherwise return the list."""
     return np.stack(each) if len({one.shape for one in each}) == 1 else each

@@ -45,7 +45,7 @@ ensemble of five."""
 
 
 def load(name: str) -> tuple[Any, Any, Any, Any]:
-    """Series and classes of training and test, from the files that aeon carries."""
+    """Load series and classes of the training and test splits from the files that aeon ships."""
     from aeon.datasets import load_classification
 
     X, y = load_classification(name, split="train")
@@ -54,7 +54,7 @@ def load(name: str) -> tuple[Any, Any, Any, Any]:
 
 
 def classification(out: Path, methods: list[str], sets: list[str], seeds: int) -> None:
-    """Accuracy on the given test split, with times to fit and to predict, for each method, set and seed."""
+    """Accuracy on the given test split, and times to fit and predict, for each method, data set and seed."""
     path = out / "classification.json"
     content = json.loads(path.read_text()) if path.exists() else {"runs": []}
     done = {(run["method"], run["set"], run["seed"]) for run in content["runs"]}
@@ -89,7 +89,7 @@ def classification(out: Path, methods: list[str], sets: list[str], seeds: int) -
 
 
 def classification_table(runs: list[dict[str, Any]]) -> str:
-    """The runs as a page: mean and deviation over seeds of each method and set, and times."""
+    """Format the runs as a Markdown page: mean and deviation over seeds per method and data set, and times."""
     methods = [name for name in METHODS if any(run["method"] == name for run in runs)]
     lines = [
         "# Classification with default settings",
@@ -130,12 +130,12 @@ def classification_table(runs: list[dict[str, Any]]) -> str:
 
 
 def _over_seeds(values: list[float]) -> str:
-    """Mean and deviation; one number has none."""
+    """Format mean and standard deviation, or a single value without deviation."""
     return f"{np.mean(values):.1f}" + (f" ± {np.std(values):.1f}" if len(values) > 1 else "")
 
 
 def airline(out: Path, seeds: int) -> None:
-    """Airline passengers: the last 36 months, rolling, horizon 12; mean absolute error beside the naive forecasts."""
+    """Airline passengers: rolling forecasts of the last 36 months, horizon 12; error compared with naive forecasts."""
     from aeon.datasets import load_airline
 
     from .forecaster import IndRNNForecaster

@@ -1,4 +1,4 @@
-"""What an answer rests on: the contribution of each step, and the neurons that remember the most telling one."""
+"""Explanation of predictions: the contribution of each step, and the neurons that remember the most influential one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Of one series."""
+    """Explanation of the prediction for one series."""
 
     target: Any
     """The class, or the number of the label or output, that is explained."""
@@ -35,18 +35,18 @@ class Explanation:
 
     @property
     def steps(self) -> Array:
-        """(time,): the contribution of each step, over its channels."""
+        """Contribution of each step, summed over channels, (time,)."""
         return self.contributions.sum(0)  # type: ignore[no-any-return]
 
 
 def explain(estimator: Estimator, x: Any, target: Any = None, most: int = 20) -> Explanation:
-    """Explain the answer for one series.
+    """Explain the prediction for one series.
 
     Args:
-        estimator: fitted.
+        estimator: a fitted estimator.
         x: (channels, time), or (time,) for one channel.
-        target: the class, label or output to explain; None for the most probable class, or the first output.
-        most: neurons to name.
+        target: the class, label or output to explain; None for the most probable class or label, or the first output.
+        most: maximum number of neurons to list.
     """
     values = as_array(x)
     if values.ndim not in (1, 2):

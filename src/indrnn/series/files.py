@@ -1,4 +1,4 @@
-"""Estimators in folders: estimator.json beside the networks' files, which `indrnn.load` reads."""
+"""Saving and loading estimators: estimator.json next to the networks' files, which `indrnn.load` reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILE = "estimator.json"
 
 
 def save_estimator(estimator: Estimator, folder: Path) -> None:
-    """Write a fitted estimator: its networks in the folder, or in its member-NUMBER folders where there are several."""
+    """Save a fitted estimator: its networks go into the folder, or into its member-NUMBER folders if several."""
     from .estimator import plain_parameters
 
     folder = Path(folder)
@@ -55,7 +55,7 @@ def _homes(folder: Path, members: int) -> list[Path]:
 
 
 def load_estimator(folder: Path, device: Any = "cpu") -> Any:
-    """Read what `save_estimator` wrote."""
+    """Load an estimator saved by `save_estimator`."""
     from .estimators import IndRNNClassifier, IndRNNRegressor
     from .forecaster import IndRNNForecaster
 
@@ -88,12 +88,12 @@ def load_estimator(folder: Path, device: Any = "cpu") -> Any:
 
 
 def models_as_plain(models: list[nn.Module]) -> list[tuple[Any, bytes]]:
-    """Networks as a pickle can hold them: configuration and weights."""
+    """Return networks in picklable form: configuration and weights."""
     return [(to_plain(config_of(model)), weights_as_bytes(model)) for model in models]
 
 
 def models_from_plain(plain: list[tuple[Any, bytes]]) -> list[nn.Module]:
-    """From what `models_as_plain` gave."""
+    """Rebuild networks from what `models_as_plain` returned."""
     from safetensors.torch import load
 
     models = []

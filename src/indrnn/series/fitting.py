@@ -1,4 +1,4 @@
-"""One fit: what was understood of the data, what will be trained, and the training itself."""
+"""`Fitting`: one fit's interpreted data, its plan and its training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .task import Part, SeriesTask
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """Everything of a fit but its folder."""
+    """Data and settings of a fit, except its output folder."""
 
     data: Collection
     """The series that are trained on, those held back included."""
@@ -54,7 +54,7 @@ class Fitting:
         return self.seed if member == 0 else derive_seed(self.seed, "member", member) >> 16
 
     def going_on(self, out: str | Path | None) -> Fitting:
-        """The same with the seed of the run in a folder, where there is one."""
+        """Return a copy with the seed of the run in the folder `out`, if there is one."""
         for home in () if out is None else (Path(out), Path(out) / "member-0"):
             folder = RunFolder(home)
             if folder.config.exists():
@@ -62,13 +62,13 @@ class Fitting:
         return self
 
     def model(self, member: int = 0) -> nn.Module:
-        """A network with new weights."""
+        """Build a network with newly initialised weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.member_seed(member))
             return self.head.build()
 
     def split(self, member: int = 0) -> tuple[Array, Array]:
-        """Numbers of the series to train on, and of those held back: by class, and by group where there are groups."""
+        """Return the indices of training and held-out series: split by group if there are groups, else by class."""
         y = self.data.y if self.target.kind == "classes" and not self.target.per_step else None
         items = np.arange(len(self.data))
         if self.weights is not None:  # what counts for nothing is not there
@@ -78,7 +78,7 @@ class Fitting:
         return items[kept], items[held]
 
     def task(self, member: int = 0) -> SeriesTask:
-        """What a network of the ensemble learns."""
+        """Build the training task of one network of the ensemble."""
         assert self.data.y is not None
         x = [self.preparation(one) for one in self.data.x]
         y = self.target.encode(self.data.y, self.data.lengths)
@@ -106,7 +106,7 @@ class Fitting:
 
     @property
     def options(self) -> Training:
-        """The loop."""
+        """Options of the training loop."""
         plan = self.plan
         return Training(
             steps=plan.steps,
@@ -124,9 +124,9 @@ class Fitting:
         )
 
     def estimate(self) -> dict[str, float]:
-        """Seconds and bytes that training should take: from two steps of one batch of common length, thrown away.
+        """Estimate seconds and bytes of training from two steps on one batch of typical length, then discarded.
 
-        Bytes are those that autograd keeps for the backward pass, for the longest batch, and the weights with their
+        Bytes are those that autograd saves for the backward pass on the longest batch, plus the weights, their
         gradients and the optimiser's two moments.
         """
         task, model, plan = self.task(), self.model(), self.plan
@@ -168,7 +168,7 @@ class Fitting:
         resume_command: str | None = None,
         quiet: bool = True,
     ) -> tuple[list[nn.Module], list[Result]]:
-        """Train each network of the ensemble: in `out`, or in its member-NUMBER folders where there are several."""
+        """Train each network of the ensemble: in `out`, or in its member-NUMBER folders if there are several."""
         models, results = [], []
         if resume and overwrite:
             raise ValueError("resume and overwrite cannot both be asked for")
@@ -202,13 +202,13 @@ class Fitting:
 
 
 def members_of(run: Path) -> list[Path]:
-    """The folders of an ensemble's networks in its folder, in order; none where it is of one network."""
+    """Return the folders of an ensemble's networks in its folder, in order; none for a single network."""
     found = [path for path in run.glob("member-*") if re.fullmatch(r"member-\d+", path.name) and path.is_dir()]
     return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
 
 
 def clear_run(out: Path) -> None:
-    """Remove what an earlier fit left in a folder, of however many networks, and nothing else."""
+    """Remove the files of an earlier fit, of any number of networks, from a folder, and nothing else."""
     found = [RunFolder(home) for home in (out, *members_of(out))]
     ours = [
         folder
@@ -224,7 +224,7 @@ def clear_run(out: Path) -> None:
 
 
 class _Saved:
-    """Bytes of the tensors that autograd keeps while it is entered; parts of one storage count once."""
+    """Count the bytes of tensors that autograd saves inside this context; a shared storage counts once."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
@@ -248,14 +248,14 @@ class _Saved:
 
 
 def split(count: int, share: float, y: Array | None, groups: Array | None, seed: int) -> tuple[Array, Array]:
-    """Numbers of series to train on and to hold back.
+    """Split the indices of series into those to train on and those to hold out.
 
     Args:
-        count: series.
-        share: of them that is held back.
-        y: their classes, (n,): of each about this share is held back, and one at least remains; None for any series.
-        groups: (n,): a group is held back as a whole; then `y` is not looked at.
-        seed: of the choice.
+        count: number of series.
+        share: fraction held out.
+        y: their classes, (n,): about this fraction of each is held out, and at least one remains; None to ignore them.
+        groups: (n,): whole groups are held out; `y` is then ignored.
+        seed: seed of the random choice.
     """
     everything = np.arange(count)
     if not share:

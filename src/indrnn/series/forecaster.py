@@ -1,4 +1,4 @@
-"""`IndRNNForecaster`: the next steps of one or many series, beside naive forecasts and with intervals."""
+"""`IndRNNForecaster`: forecasts of one or many series, with prediction intervals and naive baselines."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _AT_ONCE = 1024  # windows that go through the networks together
 class IndRNNForecaster(Estimator):
     """Forecasts the next steps of series with an IndRNN.
 
-    The network reads the last `context` steps, on the scale of their own mean and deviation, and says how the next
-    `horizon` differ from the seasonal-naive forecast (from the last value, where there is no season).
+    The network reads the last `context` steps, standardised by their own mean and deviation, and predicts the
+    difference of the next `horizon` steps from the seasonal-naive forecast (the last value, if there is no season).
 
     Args:
-        horizon: steps to forecast.
-        context: steps that are read; None for three periods, and at least two horizons.
-        period: of the season; None to find it by autocorrelation, 1 for none.
-        coverage: of the prediction intervals.
+        horizon: number of steps to forecast.
+        context: past steps read; None for the largest of three periods, two horizons and 8, fewer in short series.
+        period: seasonal period; None to detect it by autocorrelation, 1 for no season.
+        coverage: coverage of the prediction intervals.
         effort: "quick", "default" or "best".
-        hidden_size: neurons of each layer.
-        layers: recurrent layers.
-        steps: updates of the weights.
-        lr: learning rate at its height.
-        members: networks whose forecasts are averaged; 3 by default, 10 with "best".
+        hidden_size: neurons per layer.
+        layers: number of recurrent layers.
+        steps: number of training steps.
+        lr: peak learning rate.
+        members: number of networks whose forecasts are averaged; 3 by default, 1 with "quick", 10 with "best".
         core: "indrnn", "lstm" or "gru".
         device: "auto", "cpu", "cuda", ...
-        threads: CPU threads.
-        verbose: 1 to print the errors on held-back steps, beside those of the naive forecasts.
-        random_state: a number for the same result every time.
+        threads: number of CPU threads.
+        verbose: 1 to print the errors on held-out steps, compared with those of the naive forecasts.
+        random_state: random seed, for reproducible results.
 
     Attributes:
-        errors_: mean absolute errors on the held-back last windows, `horizon` of them, more of a long series:
+        errors_: mean absolute errors on the held-out last windows (`horizon` of them, more for a long series):
             `indrnn`, `naive`, `seasonal_naive`.
-        period_: the period.
+        period_: the seasonal period.
 
     Example:
         forecast = indrnn.IndRNNForecaster(12).fit(y).predict()  # (12, channels)
@@ -91,19 +91,19 @@ class IndRNNForecaster(Estimator):
         config: dict[str, Any] | None = None,
         resume_command: str | None = None,
     ) -> Self:
-        """Learn from one series or many.
+        """Fit the forecaster to one or many series.
 
-        Two times: from all steps, for the forecasts; and without the last ones, to measure the error and the intervals.
+        It is trained twice: on all steps, for the forecasts; and without the last ones, for the errors and intervals.
 
         Args:
             y: (time,), (channels, time), (n, channels, time), or a list of (channels, time) of any lengths.
             *unused: ignored.
-            out: a folder for the run and the forecaster; what is trained without the last steps goes into `held-back`
-                below it. None to write nothing.
-            resume: go on with the run in `out`.
-            overwrite: throw an earlier run in `out` away.
-            config: what else the run's config.json should say.
-            resume_command: what to tell a user who stops a run in `out`.
+            out: a folder for the run and the forecaster; the training without the last steps goes into its subfolder
+                `held-back`. None to write nothing.
+            resume: resume the run in `out`.
+            overwrite: delete an earlier run in `out`.
+            config: further entries of the run's config.json.
+            resume_command: the command to resume with, shown to a user who stops a run in `out`.
         """
         everything = self.fitting(y)
         if resume and self.random_state is None:
@@ -136,7 +136,7 @@ class IndRNNForecaster(Estimator):
         return self
 
     def fitting(self, y: Any) -> Fitting:  # type: ignore[override]
-        """What `fit` would train on all steps: windows of the series, and the plan; sets `period_` and `context_`."""
+        """Return what `fit` would train on all steps: windows and plan; sets `period_`, `context_` and `floor_`."""
         check_count("horizon", self.horizon)
         if not 0 < self.coverage < 1:
             raise ValueError(f"coverage must lie between 0 and 1, got {self.coverage!r}")
@@ -161,7 +161,7 @@ class IndRNNForecaster(Estimator):
         return self._windows(series, seed_of(self.random_state), names)
 
     def _windows(self, series: list[Array], seed: int, names: tuple[str, ...] | None = None) -> Fitting:
-        """Pieces of the series, each with what comes after it as its target."""
+        """Cut series into windows, each with the steps that follow as its target."""
         inputs, targets = [], []
         for one in series:
             for start in range(one.shape[1] - self.context_ - self.horizon + 1):
@@ -204,7 +204,7 @@ class IndRNNForecaster(Estimator):
         return naive(past.T, self.horizon).T
 
     def _forecast(self, pasts: list[Array]) -> Array:
-        """(n, horizon, channels)."""
+        """Forecasts from these past steps, (n, horizon, channels)."""
         pieces = [self._answers_to(pasts[at : at + _AT_ONCE]) for at in range(0, len(pasts), _AT_ONCE)]
         return np.concatenate(pieces)
 
@@ -219,7 +219,7 @@ class IndRNNForecaster(Estimator):
         return np.stack([self._base(past).T + found * scale.T for past, (_, scale), found in pairs])
 
     def _measure(self, series: list[Array], cut: int) -> None:
-        """Errors and residuals over the held-back windows."""
+        """Measure errors and residuals on the held-out windows."""
         pasts, futures = [], []
         for one in series:
             time = one.shape[1]
@@ -235,21 +235,21 @@ class IndRNNForecaster(Estimator):
         self.half_width_ = half_widths(self._held_back, self.coverage)
 
     def _errors(self, pasts: list[Array], actual: Array, found: Array) -> dict[str, float]:
-        """Mean absolute errors of forecasts (n, horizon, channels), and of the naive ones beside them."""
+        """Mean absolute errors of forecasts (n, horizon, channels), and of the naive forecasts."""
         plain = np.stack([naive(past.T, self.horizon) for past in pasts])
         season = np.stack([seasonal_naive(past.T, self.horizon, self.period_) for past in pasts])
         forecasts = {"indrnn": found, "naive": plain, "seasonal_naive": season}
         return {name: float(np.abs(actual - each).mean()) for name, each in forecasts.items()}
 
     def measure(self, y: Any) -> dict[str, float]:
-        """The errors over the last `horizon` steps of each series, forecast from those before them.
+        """Measure errors over the last `horizon` steps of each series, forecast from the steps before them.
 
         Args:
             y: as for `fit`, of at least `context_ + horizon` steps.
 
         Returns:
-            Mean absolute errors `indrnn`, `naive` and `seasonal_naive`, and `covered`, the share of the values that lie
-            within their intervals.
+            Mean absolute errors `indrnn`, `naive` and `seasonal_naive`, and `covered`, the fraction of the values
+            that lie within their intervals.
         """
         pasts, _ = self._pasts(y, self.horizon)
         actual = np.stack([one[:, -self.horizon :].T for one in _series(y)])
@@ -259,11 +259,11 @@ class IndRNNForecaster(Estimator):
         return {**self._errors(pasts, actual, found), "covered": covered}
 
     def is_known(self, series: Array) -> bool:
-        """Whether all steps of a series (channels, time) were in `fit`."""
+        """Whether a series (channels, time) is exactly one of those given to `fit`."""
         return end_of(self._known, np.asarray(series, dtype=np.float64)) == int(series.shape[1])
 
     def report(self) -> str:
-        """The errors on held-back steps in a line."""
+        """Summarise the errors on held-out steps in one line."""
         e = self.errors_
         return (
             f"mean absolute error on held-back steps: IndRNN {e['indrnn']:.4g}, naive {e['naive']:.4g}, seasonal naive "
@@ -271,10 +271,10 @@ class IndRNNForecaster(Estimator):
         )
 
     def predict(self, y: Any = None) -> Any:
-        """The next `horizon` steps.
+        """Forecast the next `horizon` steps.
 
         Args:
-            y: the series until now, as for `fit`, of at least `context_` steps; None for those of `fit`.
+            y: the series so far, as for `fit`, of at least `context_` steps; None for those of `fit`.
 
         Returns:
             (horizon, channels); (n, horizon, channels) for many series.
@@ -284,7 +284,7 @@ class IndRNNForecaster(Estimator):
         return found if many else found[0]
 
     def _pasts(self, y: Any, ahead: int = 0) -> tuple[list[Array], bool]:
-        """The last steps of each series, before the last `ahead`, and whether there are many series."""
+        """Last `context_` steps of each series before its final `ahead` steps, and whether there are many series."""
         self._check_fitted()
         if self.target_.outputs != self.horizon * self.n_features_in_:
             raise ValueError(
@@ -302,18 +302,18 @@ class IndRNNForecaster(Estimator):
         return [one[:, one.shape[1] - needed : one.shape[1] - ahead] for one in pasts], len(pasts) > 1
 
     def predict_interval(self, y: Any = None) -> tuple[Any, Any]:
-        """Lower and upper ends of the intervals, each in the shape of `predict`.
+        """Return lower and upper ends of the prediction intervals, each in the shape of `predict`.
 
-        They are as wide as residuals on held-back steps were, at each step ahead and in deviations of the `context_`
-        steps that a forecast is made from: where a series varies more, they are wider. Where a series begins with one
-        of `fit` and goes on, the forecasts that could have been made since then count too.
+        Their widths are those of residuals on held-out steps, at each step ahead, in deviations of the `context_` steps
+        that the forecast is made from: the more a series varies, the wider they are. If a series continues one of
+        `fit`, residuals of the forecasts that could have been made since then count too.
         """
         pasts, many = self._pasts(y)
         ends = self._ends(pasts, self._forecast(pasts), [] if y is None else _series(y))
         return ends if many else (ends[0][0], ends[1][0])
 
     def _ends(self, pasts: list[Array], middle: Array, known: list[Array]) -> tuple[Array, Array]:
-        """The intervals around forecasts (n, horizon, channels), where these series are known, or none."""
+        """Interval ends around forecasts (n, horizon, channels); `known` holds the series so far, or is empty."""
         widths = [half_widths(self._held_back, self.coverage)] * len(pasts)
         for i, one in enumerate(known):
             since = self._since_fit(one)
@@ -323,7 +323,7 @@ class IndRNNForecaster(Estimator):
         return middle - half, middle + half
 
     def _since_fit(self, series: Array) -> Array:
-        """Residuals of forecasts from the steps after those of `fit`, as far as their values are known, else NaN."""
+        """Residuals of forecasts from the steps after those of `fit`; NaN where the value is not known yet."""
         end, time = end_of(self._known, series), series.shape[1]
         pasts, futures = [], []
         for start in range(time if end is None else max(end, time - RECENT), time):
@@ -337,11 +337,11 @@ class IndRNNForecaster(Estimator):
         return _residuals(pasts, np.stack(futures), self._forecast(pasts), self.floor_)
 
     def score(self, y: Any, horizon: Any = None, sample_weight: Any = None) -> float:
-        """The negative mean absolute error of the last `horizon` steps of y, forecast from those before."""
+        """Negative mean absolute error over the last `horizon` steps of y, forecast from the steps before them."""
         return -self.measure(y)["indrnn"]
 
     def extra_state(self) -> dict[str, Any]:
-        """What a file holds beside the usual."""
+        """Return the forecaster's additional state for its file."""
         return {
             "period": self.period_,
             "context": self.context_,
@@ -353,7 +353,7 @@ class IndRNNForecaster(Estimator):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take it back from a file."""
+        """Restore the additional state from a file."""
         self.period_, self.context_, self.errors_ = state["period"], state["context"], state["errors"]
         self._held_back = np.array(state["held_back"])
         self._known = {(length, content) for length, content in state["known"]}
@@ -371,10 +371,10 @@ class IndRNNForecaster(Estimator):
 
 
 def _floor(series: list[Array]) -> Array:
-    """The least that counts as a deviation of each channel, (channels, 1): a hundredth of the usual one of a series.
+    """Lower bound for the deviation of each channel, (channels, 1): a hundredth of its median over series.
 
-    Steps at which nothing happens have none of their own, and their forecasts are then on the scale of the others.
-    Where a channel never changes at all it is a billionth of its largest value.
+    Constant stretches have a deviation of zero; their forecasts are scaled by this bound. For a channel that never
+    changes, the bound is a billionth of its largest absolute value.
     """
     found = []
     for channel in range(len(series[0])):
@@ -386,17 +386,17 @@ def _floor(series: list[Array]) -> Array:
 
 
 def _scale(past: Array, floor: Array) -> tuple[Array, Array]:
-    """Mean and deviation of each channel, (channels, 1)."""
+    """Mean of each channel, (channels, 1), and its deviation, at least `floor`."""
     return past.mean(1, keepdims=True), np.maximum(past.std(1, keepdims=True), floor)
 
 
 def _residuals(pasts: list[Array], actual: Array, found: Array, floor: Array) -> Array:
-    """How far forecasts (n, horizon, channels) are off, in deviations of what they were made from."""
+    """Absolute residuals of forecasts (n, horizon, channels), in deviations of the steps they are made from."""
     return np.abs(actual - found) / np.stack([_scale(past, floor)[1].T for past in pasts])  # type: ignore[no-any-return]
 
 
 def _series(y: Any) -> list[Array]:
-    """Series (channels, time) in float64, without missing values."""
+    """Convert y to a list of series (channels, time) in float64; raise for missing or infinite values."""
     if isinstance(y, Collection):
         given: Any = y.x
     elif isinstance(y, (list, tuple)) and len(y) and np.ndim(y[0]) >= 1:

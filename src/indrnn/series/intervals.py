@@ -1,4 +1,4 @@
-"""How wide the intervals of forecasts are: ranks of residuals that were not trained on."""
+"""Widths of prediction intervals, from ranked residuals of held-out forecasts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ KEPT = 1000
 
 
 def half_widths(residuals: Array, coverage: float) -> Array:
-    """How far an interval of this coverage reaches to each side, (horizon, channels), from absolute residuals.
+    """Half-widths of intervals of this coverage, (horizon, channels), from absolute residuals.
 
-    At each step ahead it is the residual that ⌈(n + 1) · coverage⌉ of n do not exceed: the largest, where n is small.
-    It never shrinks with the steps ahead.
+    At each step ahead, the half-width is the ⌈(n + 1) · coverage⌉-th smallest of n residuals, or the largest if n
+    is too small for that. It never decreases with the steps ahead.
 
     Args:
-        residuals: (windows, horizon, channels), of forecasts that were not trained on; NaN where there is none yet,
-            with one at least at each step ahead.
-        coverage: share of values that should lie within.
+        residuals: (windows, horizon, channels), of held-out forecasts; NaN where there is none yet, with at least one
+            at each step ahead.
+        coverage: fraction of the values that should lie within.
     """
     count = np.isfinite(residuals).sum(0)  # (horizon, channels)
     rank = np.minimum(count, np.ceil((count + 1) * coverage)).astype(np.int64)
@@ -33,12 +33,12 @@ def half_widths(residuals: Array, coverage: float) -> Array:
 
 
 def checksum(series: Array) -> tuple[int, str]:
-    """The steps of a series (channels, time), and a checksum of their values: by it the series is known again."""
+    """Number of steps of a series (channels, time) and a checksum of their values, to recognise the series."""
     return series.shape[1], hashlib.blake2b(_bytes(series), digest_size=16).hexdigest()
 
 
 def end_of(known: Collection[tuple[int, str]], series: Array) -> int | None:
-    """How many of the first steps of a series (channels, time) are one of those with these checksums; the most."""
+    """Length of the longest prefix of a series (channels, time) whose checksum is in `known`; None if none is."""
     lengths = sorted({length for length, _ in known if length <= series.shape[1]})
     content, before, found = hashlib.blake2b(digest_size=16), 0, None
     for length in lengths:

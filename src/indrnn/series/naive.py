@@ -1,4 +1,4 @@
-"""Forecasts without a network, the period of a season, and the error of forecasts that roll on."""
+"""Naive forecasts, detection of the seasonal period, and the error of rolling forecasts."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from .collection import Array
 
 
 def naive(past: Array, horizon: int) -> Array:
-    """The last value again: of (time, ...), (horizon, ...)."""
+    """Repeat the last value: (time, ...) to (horizon, ...)."""
     return np.repeat(past[-1:], horizon, 0)
 
 
 def seasonal_naive(past: Array, horizon: int, period: int) -> Array:
-    """The last period again: of (time, ...), (horizon, ...)."""
+    """Repeat the last period: (time, ...) to (horizon, ...)."""
     return past[len(past) - period + np.arange(horizon) % period]  # type: ignore[no-any-return]
 
 
 def find_period(series: Sequence[Array], longest: int = 400) -> int:
-    """The lag, from 2 on, of the highest peak of the autocorrelation of the differences; 1 where none is above 0.3.
+    """Seasonal period: lag (at least 2) of the highest autocorrelation peak of the differences; 1 if none is above 0.3.
 
     Args:
         series: each (channels, time).
-        longest: lag that is looked at; no more than a third of a series.
+        longest: largest lag considered, and at most a third of the shortest series.
     """
     most = min(longest, min(one.shape[1] for one in series) // 3)
     total, counted = np.zeros(most + 2), 0
@@ -45,13 +45,13 @@ def find_period(series: Sequence[Array], longest: int = 400) -> int:
 
 
 def rolling_error(forecast: Callable[[Array], Array], y: Array, horizon: int, tested: int) -> float:
-    """The mean absolute error of forecasts from each step of the last `tested` on that has `horizon` steps after it.
+    """Mean absolute error of forecasts from each of the last `tested` steps that has `horizon` values to compare with.
 
     Args:
-        forecast: of the values before, (time,), the next (horizon,).
+        forecast: function from the past values, (time,), to the next ones, (horizon,).
         y: (time,).
-        horizon: steps of a forecast.
-        tested: steps at the end, all of which are forecast at least once.
+        horizon: steps per forecast.
+        tested: number of steps at the end, each of which is forecast at least once.
     """
     starts = range(len(y) - tested, len(y) - horizon + 1)
     return float(np.mean([np.abs(forecast(y[:start]) - y[start : start + horizon]).mean() for start in starts]))

@@ -1,6 +1,6 @@
-"""How series become a network's input: standardised by training statistics, with a mask beside what can be missing.
+"""Preprocessing of series: standardised by training statistics, with a mask for channels that can have missing values.
 
-Raw signals whose loudness says nothing of their class are also brought to one level, by what was heard until then.
+Raw signals whose loudness does not depend on the class are also normalised to one level, by the steps so far.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COUNTED = 5.0
 
 @dataclass(frozen=True)
 class Preparation:
-    """Statistics of the training series, and what is made of any series with them. `fitted` takes them."""
+    """Preprocessing by the statistics of the training series, computed by `fitted`; call it on a series."""
 
     mean: tuple[float, ...]
     """Of each channel, over the values that are there."""
@@ -38,11 +38,11 @@ class Preparation:
 
     @classmethod
     def fitted(cls, series: Sequence[Array], time_channel: int | None = None) -> Preparation:
-        """Take the statistics of series (channels, time).
+        """Compute the statistics of series (channels, time).
 
         Args:
-            series: of training.
-            time_channel: number of the channel that holds times, if one does; it must not fall within a series.
+            series: the training series.
+            time_channel: index of the channel of times, if there is one; they must not decrease within a series.
         """
         channels = len(series[0])
         if time_channel is not None:
@@ -73,24 +73,24 @@ class Preparation:
 
     @property
     def channels(self) -> int:
-        """Of a series."""
+        """Number of channels of a series."""
         return len(self.mean)
 
     @property
     def input_size(self) -> int:
-        """Features of the network's input: the channels, and a mask for each that can be missing."""
+        """Number of input features of the network: the channels, and a mask for each that can be missing."""
         return self.channels + len(self.masked)
 
     def names(self, channels: Sequence[str]) -> list[str]:
-        """The features of the network's input, from the names of the channels."""
+        """Names of the network's input features, from the names of the channels."""
         return [*channels, *(f"{channels[i]} is there" for i in self.masked)]
 
     def __call__(self, series: Array, heard: Array | None = None) -> Tensor:
-        """A series (channels, time) as the network reads it, (time, input_size); missing values are at the mean.
+        """Convert a series (channels, time) to network input (time, input_size); missing values are set to the mean.
 
         Args:
-            series: which.
-            heard: what `heard` gave for the steps before it, where it goes on from an earlier piece.
+            series: the series, or a piece of it.
+            heard: result of `heard` for the steps before, if the series continues an earlier piece.
         """
         values, there = self._standardised(series)
         if self.levelled:
@@ -103,31 +103,31 @@ class Preparation:
         return torch.from_numpy(np.concatenate([values, there[list(self.masked)]]).T.astype(np.float32))
 
     def heard(self, series: Array, before: Array | None = None) -> Array:
-        """The sum of squares and the number of values of each channel, (2, channels), with those before the series."""
+        """Sum of squares and number of values of each channel, (2, channels), including the steps `before`."""
         values, there = self._standardised(series)
         found = np.stack([np.square(values).sum(1), there.sum(1)])
         return found if before is None else found + before
 
     def _standardised(self, series: Array) -> tuple[Array, Array]:
-        """Values (channels, time), 0 where one is missing, and where one is there."""
+        """Standardised values (channels, time), 0 where missing, and a mask of those present."""
         mean, scale = (np.asarray(each, dtype=np.float64)[:, None] for each in (self.mean, self.scale))
         values = (_with_differences(series, self.time_channel) - mean) / scale
         there = np.isfinite(values)
         return np.where(there, values, 0.0), there
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return a JSON-serialisable dictionary."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Preparation:
-        """From what `to_plain` gave."""
+        """Restore from the result of `to_plain`."""
         mean, scale, masked = (tuple(plain[name]) for name in ("mean", "scale", "masked"))
         return cls(mean, scale, masked, plain["time_channel"], plain.get("levelled", False))
 
 
 def loudness_tells(series: Sequence[Array], classes: Array, time_channel: int | None = None) -> bool:
-    """Whether classes differ by how loud their series are: explain a quarter of the variance, in some channel."""
+    """Whether loudness depends on the class: classes explain over a quarter of its variance in some channel."""
     loud = np.log(np.stack([_deviation(one) for one in series]).clip(1e-12))
     if time_channel is not None:
         loud = np.delete(loud, time_channel, 1)
@@ -139,7 +139,7 @@ def loudness_tells(series: Sequence[Array], classes: Array, time_channel: int | 
 
 
 def _deviation(series: Array) -> Array:
-    """Of each channel, (channels,), over the values that are there; 0 where none is."""
+    """Standard deviation of each channel, (channels,), over the values present; 0 if there are none."""
     there = np.isfinite(series)
     count = there.sum(1).clip(1)
     values = np.where(there, series, 0.0).astype(np.float64)
@@ -148,12 +148,12 @@ def _deviation(series: Array) -> Array:
 
 
 def from_first_time(series: Array, channel: int, first: Any = None) -> tuple[Array, Any]:
-    """The same with times that count from the first, as those of a clock do not survive float32; and that time.
+    """Make times relative to the first, as Unix times lose precision in float32; return series and first time.
 
     Args:
         series: (channels, time).
-        channel: the one that holds times.
-        first: the first time, where the series goes on from an earlier piece; None to take it from this one.
+        channel: index of the channel of times.
+        first: the first time, if the series continues an earlier piece; None to take it from this one.
     """
     times, moved = series[channel], series.astype(np.float64)
     # Whole numbers of nanoseconds do not survive float64 either
@@ -169,7 +169,7 @@ def from_first_time(series: Array, channel: int, first: Any = None) -> tuple[Arr
 
 
 def _with_differences(series: Array, time_channel: int | None) -> Array:
-    """A channel of times as differences, 0 at the first step."""
+    """Replace a channel of times by its differences, 0 at the first step."""
     if time_channel is None:
         return series
     changed = series.astype(np.float64)

@@ -1,4 +1,4 @@
-"""How files are read: the options, what every reader returns, and conditions on what is known of a series."""
+"""Shared parts of the file readers: options, the result of a reader, and conditions on the fields of a series."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Reading:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Reading:
-        """From what JSON held; fields of a later version are refused by name."""
+        """Restore from a JSON dictionary; raise for unknown fields, such as those of a later version."""
         unknown = [name for name in plain if name not in cls.__dataclass_fields__]
         if unknown:
             raise ValueError(f"reading has no option {unknown[0]!r}; the file is of a later version of indrnn")
@@ -81,7 +81,7 @@ class Reading:
 
 
 def tested_column(test_where: str | None) -> str | None:
-    """The column or field that a condition is on."""
+    """Column or field that a condition refers to."""
     found = re.match(r"\s*([^<>=!]+?)\s*(?:[<>=!]|$)", test_where or "")
     return found[1] if found else None
 
@@ -99,7 +99,7 @@ USED: dict[str, tuple[str, ...]] = {
 
 
 def check_used(reading: Reading, kind: str, path: Path) -> None:
-    """Raise for an option that this kind of file does not take: it would do nothing."""
+    """Raise for an option that this kind of file does not use: it would have no effect."""
     usual = Reading()
     for name in Reading.__dataclass_fields__:
         if getattr(reading, name) != getattr(usual, name) and name not in USED[kind]:
@@ -108,7 +108,7 @@ def check_used(reading: Reading, kind: str, path: Path) -> None:
 
 @dataclass
 class Found:
-    """What a reader found in a file."""
+    """Result of a reader: the series of a file, with their labels and fields."""
 
     path: Path
     x: list[Array]
@@ -129,12 +129,12 @@ class Found:
     """Of a table in wide form with one channel: the columns of its steps, where they are named."""
 
     def called(self, number: int) -> str:
-        """A series, for a message."""
+        """Describe a series for a message."""
         return f"series {number}" + (f" ({self.names[number]})" if self.names is not None else "")
 
 
 def need(package: str, what: str) -> Any:
-    """Import a package of the extra `data`; `what` needs it."""
+    """Import a package of the extra `data`; if it is missing, the error says that `what` needs it."""
     try:
         return importlib.import_module(package)
     except ImportError:
@@ -142,7 +142,7 @@ def need(package: str, what: str) -> Any:
 
 
 def pick(name: str, option: str, known: Iterable[str], path: Path) -> str:
-    """A name that is among those that are known; raises with the nearest where it is not."""
+    """Return `name` if it is among the known names; otherwise raise, with the closest match."""
     known = list(known)
     if name in known:
         return name
@@ -153,14 +153,14 @@ def pick(name: str, option: str, known: Iterable[str], path: Path) -> str:
 
 
 def number(text: str) -> float:
-    """A number in a file; raises ValueError for 1_1 too, which Python takes for 11."""
+    """Parse a number in a file; unlike `float`, raise ValueError for 1_1, which Python reads as 11."""
     if "_" in text:
         raise ValueError(f"{text!r} is no number")
     return float(text)
 
 
 def is_number(text: str) -> bool:
-    """Whether `number` takes it."""
+    """Whether `number` can parse the text."""
     try:
         number(text)
     except ValueError:
@@ -173,7 +173,7 @@ _TRUE = ("1", "true", "test", "yes")
 
 
 def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
-    """Where a condition such as `index<5` holds, (n,) bool."""
+    """Boolean mask of the series for which a condition such as `index<5` holds, (n,)."""
     match = _CONDITION.fullmatch(condition)
     if match is None:
         raise ValueError(
@@ -202,7 +202,7 @@ def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
 
 
 def _same(text: str) -> str:
-    """A value as it is compared: 5, 5.0 and "5" are one."""
+    """Normalise a value for comparison: 5, 5.0 and "5" are equal."""
     text = text.strip()
     try:
         if re.fullmatch(r"[+-]?\d+", text):
@@ -214,7 +214,7 @@ def _same(text: str) -> str:
 
 
 def parsed(labels: Array) -> Array:
-    """Labels that were read as text: whole numbers, numbers, or text, whichever all of them are."""
+    """Convert labels read as text to integers or floats if all of them are such; otherwise keep them as text."""
     if labels.dtype.kind not in "OUS" or (len(labels) and isinstance(labels[0], np.ndarray)):
         return labels
     texts = [(label.decode() if isinstance(label, bytes) else str(label)).strip() for label in labels]

@@ -1,4 +1,4 @@
-"""How good answers are: accuracy with its interval, balanced accuracy, confusions, errors, and naive baselines."""
+"""Metrics: accuracy with its interval, balanced accuracy, confusion matrix, errors; and naive baselines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Z = 1.959964  # 95 % of a normal distribution
 
 
 def wilson(right: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share, by Wilson's score: it stays within 0 and 1, and is right for few items too."""
+    """95 % interval of a proportion, by Wilson's score: within 0 and 1, and accurate for small counts too."""
     share, square = right / count, _Z * _Z
     middle = (share + square / (2 * count)) / (1 + square / count)
     half = _Z / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
@@ -29,7 +29,7 @@ def wilson(right: int, count: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Answers beside the right classes."""
+    """Confusion matrix of true and predicted classes, with the metrics computed from it."""
 
     classes: tuple[str, ...]
     counts: Array
@@ -37,7 +37,7 @@ class ClassScores:
 
     @classmethod
     def of(cls, right: Array, answers: Array, classes: Array) -> ClassScores:
-        """Count; a class in `right` that is not among the classes gets a row of its own, at the end."""
+        """Count predictions; a class in `right` that is not among the classes gets a row of its own, at the end."""
         names = [str(each) for each in classes.tolist()]
         names += [name for name in map(str, np.unique(right).tolist()) if name not in names]
         number = {name: i for i, name in enumerate(names)}
@@ -48,18 +48,18 @@ class ClassScores:
 
     @property
     def accuracy(self) -> float:
-        """The share of right answers."""
+        """Fraction of correct predictions."""
         return float(self.counts.trace() / self.counts.sum())
 
     @property
     def balanced_accuracy(self) -> float:
-        """The mean over the classes, those that are there, of the share of right answers."""
+        """Mean recall over the classes that occur."""
         sizes = self.counts.sum(1)
         there = sizes > 0
         return float((self.counts.diagonal()[there] / sizes[there]).mean())
 
     def numbers(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the metrics as a JSON-serialisable dictionary."""
         low, high = wilson(int(self.counts.trace()), int(self.counts.sum()))
         return {
             "accuracy": self.accuracy,
@@ -69,7 +69,7 @@ class ClassScores:
         }
 
     def lines(self) -> list[str]:
-        """For the screen."""
+        """Return the metrics as lines of text."""
         low, high = wilson(int(self.counts.trace()), int(self.counts.sum()))
         return [
             f"accuracy           {self.accuracy:.1%}, 95 % interval {low:.1%} to {high:.1%} "
@@ -78,7 +78,7 @@ class ClassScores:
         ]
 
     def table(self) -> list[str]:
-        """The confusion matrix as text: right classes down, answers across; of many classes the worst confusions."""
+        """Confusion matrix as text (rows: true, columns: predicted); for many classes, the most frequent confusions."""
         if len(self.classes) > SHOWN:
             wrong = self.counts - np.diag(self.counts.diagonal())
             order = np.argsort(-wrong, axis=None, kind="stable")[:10]
@@ -119,13 +119,13 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class NumberScores:
-    """Answers beside the right numbers: (n,) or (n, outputs)."""
+    """True and predicted numbers, (n,) or (n, outputs), with the metrics computed from them."""
 
     right: Array
     answers: Array
 
     def numbers(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the metrics as a JSON-serialisable dictionary."""
         errors = self.answers.astype(np.float64) - self.right
         spread = float(np.square(self.right - self.right.mean(0)).sum())
         return {
@@ -136,7 +136,7 @@ class NumberScores:
         }
 
     def lines(self) -> list[str]:
-        """For the screen."""
+        """Return the metrics as lines of text."""
         found = self.numbers()
         return [
             f"mean absolute error      {found['mean_absolute_error']:.5g}",
@@ -146,10 +146,10 @@ class NumberScores:
 
 
 def naive_classes(train: Collection, test: Collection, classes: Array) -> dict[str, ClassScores]:
-    """What is reached without looking at the order of steps: the most frequent class, and the nearest class by means.
+    """Scores of baselines that ignore the order of steps: the most frequent class, and the nearest class mean.
 
-    The second takes each channel's mean and deviation over time, and the length, standardised, and answers with the
-    class whose mean is nearest.
+    The second standardises each channel's mean and deviation over time, and the logarithm of the length, and predicts
+    the class whose mean is nearest.
     """
     assert train.y is not None
     assert test.y is not None
@@ -168,7 +168,7 @@ def naive_classes(train: Collection, test: Collection, classes: Array) -> dict[s
 
 
 def _summaries(series: Collection) -> Array:
-    """(n, 2 channels + 1): means and deviations over time, 0 where no value is there, and the length."""
+    """(n, 2 channels + 1): means and deviations over time, 0 if no value is present, and the log of the length."""
     found = []
     for one in series.x:
         there = ~np.isnan(one)
@@ -180,7 +180,7 @@ def _summaries(series: Collection) -> Array:
 
 
 def naive_numbers(train: Collection, test: Collection) -> NumberScores:
-    """The mean of the training targets, for each series."""
+    """Scores of a baseline that predicts the mean of the training targets."""
     assert train.y is not None
     assert test.y is not None
     mean = np.asarray(train.y, dtype=np.float64).mean(0)
@@ -188,9 +188,9 @@ def naive_numbers(train: Collection, test: Collection) -> NumberScores:
 
 
 def hold_out(series: Collection, share: float, *, by_class: bool, seed: int = 0) -> Array:
-    """Which series to keep for test, (n,) bool: whole groups where there are groups, else of each class its share.
+    """Select test series, (n,) bool: whole groups if there are groups, else a share of each class.
 
-    A class keeps at least one series for training, and with two or more series gives at least one to the test.
+    A class keeps at least one series for training; of two or more series, at least one is for test.
     """
     if not 0 < share < 1:
         raise ValueError(f"test_share must be a number between 0 and 1, got {share!r}")

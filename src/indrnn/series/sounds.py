@@ -1,4 +1,4 @@
-"""Folders of sound files, a subfolder for each class."""
+"""Reader of folders of sound files, with a subfolder for each class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUFFIXES = (".wav", ".flac", ".ogg")
 
 
 def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> Found:
-    """Read FOLDER/CLASS/FILE.wav, as numbers from -1 to 1. Where no labels are needed, files may lie in the folder."""
+    """Read FOLDER/CLASS/FILE.wav, scaled to -1 to 1. If no labels are needed, files may be in FOLDER itself."""
     files = sorted(file for file in _files(path) if file.suffix.lower() in SUFFIXES and file.is_file())
     if not files:
         raise ValueError(f"{path} must have sound files ({', '.join(SUFFIXES)}) in folders of their classes, got none")
@@ -61,7 +61,7 @@ def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> 
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """All files in a folder, those behind links too, but for names such as ._0.wav, which macOS leaves beside 0.wav."""
+    """Yield all files in a folder, also behind links, except hidden ones, such as ._0.wav, which macOS creates."""
     seen = set()
     for folder, folders, names in os.walk(path, followlinks=True):
         if (here := os.path.realpath(folder)) in seen:  # by a link
@@ -73,7 +73,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _check_folders(path: Path, files: list[Path]) -> None:
-    """Raise for a folder of a class that has no sound."""
+    """Raise for the folder of a class without sound files."""
     filled = {file.relative_to(path).parts[0] for file in files}
     for folder in sorted(path.iterdir()):
         if folder.is_dir() and not folder.name.startswith(".") and folder.name not in filled:
@@ -96,7 +96,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 def read_sound(file: Path) -> tuple[Array, int]:
-    """(channels, time) from -1 to 1, float32, and samples in a second. PCM WAV is read without further packages."""
+    """Read a sound, (channels, time), float32 from -1 to 1, and its rate in Hz. PCM WAV needs no further packages."""
     if file.suffix.lower() == ".wav":
         try:
             return _pcm(file)
@@ -136,7 +136,7 @@ def _pcm(file: Path) -> tuple[Array, int]:
 
 
 def resampled(samples: Array, rate: int, wanted: int) -> Array:
-    """The same sound with another number of samples in a second, without what that rate cannot carry."""
+    """Resample a sound from `rate` to `wanted` Hz, removing frequencies that the new rate cannot represent."""
     before = samples.shape[1]
     unit = rate // math.gcd(rate, wanted)  # the fewest samples that are a whole number of new ones
     pad = unit * -(-min(before, rate // 20) // unit)  # mirrored ends, as the transform takes a sound for periodic

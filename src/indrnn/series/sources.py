@@ -1,4 +1,4 @@
-"""`read`: a collection of series from a file or a folder, of any kind that is known here."""
+"""`read`: a collection of series from a file or a folder of any supported kind."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def read(
     """Read series from a file: .npz, .ts of UCR and UEA, CSV or Parquet, or a folder of WAV files by class.
 
     Args:
-        path: the file or folder. For NAME_TRAIN.ts, NAME_TEST.ts beside it is read as the test split.
+        path: the file or folder. For NAME_TRAIN.ts, NAME_TEST.ts in the same folder is read as the test split.
         test: a file of the same kind with the test split.
-        target_needed: whether the labels must be there.
+        target_needed: whether labels are required.
         options: fields of `Reading`.
 
     Example:
@@ -35,7 +35,7 @@ def read(
 
 @dataclass(frozen=True)
 class Read:
-    """A collection, and how to read others like it."""
+    """A collection, and the options to read others like it."""
 
     collection: Collection
     reading: Reading
@@ -47,7 +47,7 @@ class Read:
 def read_with(
     path: Path, reading: Reading, *, test: str | Path | None = None, target_needed: bool = True, alone: bool = False
 ) -> Read:
-    """Read a file with its options; see `read`. `alone`: no test file is looked for beside it."""
+    """Read a file with the given options; see `read`. `alone`: do not search for a matching test file."""
     # One that came out of another file has a header, or no layout, and may ignore columns that this file lacks
     own = not alone or (reading.header is None and reading.layout != "auto")
     found = [_found(path, reading, target_needed=target_needed, ignore_needed=own)]
@@ -69,7 +69,7 @@ def read_with(
 
 
 def _beside(path: Path) -> Path | None:
-    """NAME_TEST.ts for NAME_TRAIN.ts, where it is there."""
+    """Path of NAME_TEST.ts for NAME_TRAIN.ts, if it exists."""
     if path.suffix.lower() != ".ts" or not path.stem.upper().endswith("_TRAIN"):
         return None
     stem = path.stem[: -len("_TRAIN")]
@@ -78,7 +78,7 @@ def _beside(path: Path) -> Path | None:
 
 
 def kind_of(path: Path) -> str:
-    """Which reader a path is for: "a folder", "table", or how the file's name ends."""
+    """Reader for a path: "a folder", "table", or the suffix of the file's name."""
     if path.is_dir():
         return "a folder"
     suffixes = [suffix.lower() for suffix in path.suffixes] or [""]
@@ -113,7 +113,7 @@ def _found(path: Path, reading: Reading, *, target_needed: bool, ignore_needed: 
 
 
 def _joined(found: list[Found], reading: Reading) -> Collection:
-    """One collection of one or two files; the series of the second are for test."""
+    """Join one or two files into one collection; the series of the second are the test split."""
     count = len(found[0].x)
     x = [np.ascontiguousarray(one, dtype=np.float32) for each in found for one in each.x]
     y = None
@@ -154,7 +154,7 @@ def _together(parts: list[Array]) -> Array:
 
 
 def _check_values(found: Found) -> None:
-    """Raise for values that no series may have, and say where they are."""
+    """Raise for invalid values, and say where they are."""
     for number, series in enumerate(found.x):
         if series.shape[1] == 0:
             raise ValueError(f"{found.path}: {found.called(number)} must have at least one step, got none")

@@ -1,4 +1,4 @@
-"""Free Spoken Digits: speakers that were not trained on, and answers while a clip is still going on.
+"""Free Spoken Digits: accuracy on unseen speakers, and streaming predictions during a clip.
 
 `python -m indrnn.series.experiments speakers` and `stream`; the file is $INDRNN_DATA/audio/fsdd.npz, or --data.
 """
@@ -28,12 +28,12 @@ SURE = 0.95
 
 
 def load(path: Path, **options: Any) -> Collection:
-    """The clips as they are published: raw samples, with their digits and speakers."""
+    """Load the clips as published: raw samples, with their digits and speakers."""
     return read(path, x="audio", target="digit", group="speaker", **options)
 
 
 def speakers(out: Path, data: Path, methods: list[str], steps: int | None, command: str) -> None:
-    """Each speaker held out once: accuracy on the clips of someone who was never heard in training."""
+    """Hold out each speaker once: accuracy on the clips of a speaker not heard in training."""
     path = out / "speakers.json"
     content = json.loads(path.read_text()) if path.exists() else {"runs": []}
     done = {(run["method"], run["speaker"], run["steps"]) for run in content["runs"]}
@@ -55,7 +55,7 @@ def speakers(out: Path, data: Path, methods: list[str], steps: int | None, comma
 
 
 def speakers_page(runs: list[dict[str, Any]]) -> str:
-    """The runs as a page: a row for each speaker, and one for all."""
+    """Format the runs as a Markdown page: a row for each speaker, and one for all."""
     about = "Each speaker is held out once: accuracy in % on the clips of someone who was never heard in training."
     lines = ["# Free Spoken Digits, by speaker", "", about, ""]
     for steps in sorted({run["steps"] or 0 for run in runs}):
@@ -84,7 +84,7 @@ def speakers_page(runs: list[dict[str, Any]]) -> str:
 
 
 def stream(out: Path, data: Path, steps: int | None, command: str) -> None:
-    """The official split, forward only: the answer after each tenth of a second, and whether it is decided by then."""
+    """Streaming on the official split, forward only: prediction every tenth of a second, and whether it is decided."""
     # Without groups, which would hold a speaker back for validation: in the official split all are in training
     clips = replace(load(data, test_where="index<5"), groups=None)
     assert clips.test is not None
@@ -123,11 +123,11 @@ def _numbers(clips: Collection, model: IndRNNClassifier) -> Array:
 
 
 def over_time(answers: Array, right: Array) -> list[dict[str, float]]:
-    """What is known after each tenth of a second, over clips.
+    """Summarise predictions after each tenth of a second, over clips.
 
     Args:
-        answers: of each clip (tenths, classes), the probabilities after each tenth; an object array.
-        right: (clips,), numbers of the right classes.
+        answers: an object array; for each clip (tenths, classes), the probabilities after each tenth.
+        right: (clips,), indices of the true classes.
     """
     longest = max(len(each) for each in answers)
     first, given, settled = [], [], []

@@ -1,4 +1,4 @@
-"""Streams: a series piece by piece, and the answer as if it ended there."""
+"""Streams: a series given piece by piece, with the prediction for the series so far."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """One series that grows; each call of `push` gives the answer for the series so far, as `predict_proba` would.
+    """One growing series; each call of `push` returns the prediction for the series so far, as `predict_proba` would.
 
-    Networks that only read forward (`bidirectional=False`) carry a state, so that a step costs the same however long
-    the series is. A bidirectional one reads the whole series again at each call.
+    Networks that only read forward (`bidirectional=False`) carry a state, so the cost of a step does not depend on the
+    length of the series. A bidirectional network reads the whole series again at each call.
 
     Args:
-        estimator: fitted, with one answer for a series or one at every step.
+        estimator: a fitted estimator, with one target per series or one at every step.
 
     Example:
         stream = model.stream()
@@ -41,7 +41,7 @@ class Stream:
         self._heard: Array | None = None  # in the steps before that, for the level
 
     def push(self, x: Any) -> Array:
-        """Take one step, (channels,), or several, (channels, time); return the answer so far.
+        """Add one step, (channels,), or several, (channels, time); return the prediction so far.
 
         Returns:
             Probabilities (classes,), or numbers (outputs,), as if the series ended here; with a target at every step,
@@ -72,7 +72,7 @@ class Stream:
 
 
 class _Runner:
-    """One network of the ensemble."""
+    """Streaming state of one network of the ensemble."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model: Any = model.eval()
@@ -112,7 +112,7 @@ class _Runner:
 
 
 def decided(estimator: Estimator, data: Collection, every: int) -> Array:
-    """The answers of a stream over each series, after every so many steps: an object array of (answers, outputs)."""
+    """Streaming predictions for each series, after every `every` steps: an object array of (predictions, outputs)."""
     found = np.empty(len(data), dtype=object)
     for i, series in enumerate(data.x):
         stream = Stream(estimator)

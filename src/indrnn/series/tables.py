@@ -1,4 +1,4 @@
-"""Series in tables, CSV or Parquet: in long form a row for each step, in wide form a row for each series."""
+"""Reader of series in tables, CSV or Parquet: a row per step in long form, a row per series in wide form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
 
 
 def read_table(path: Path, reading: Reading, *, target_needed: bool = True, ignore_needed: bool = True) -> Found:
-    """Read a table. Rows are named in messages as an editor counts lines, or by number in a Parquet file."""
+    """Read a table. Messages refer to rows by line number of the file, or by row number in a Parquet file."""
     table = _Table(path, reading, target_needed=target_needed, ignore_needed=ignore_needed)
     long = reading.layout == "long" or (reading.layout == "auto" and (reading.id or reading.time) is not None)
     if reading.layout == "auto" and reading.id is not None and reading.time is None and table.unique(reading.id):
@@ -36,13 +36,13 @@ def read_table(path: Path, reading: Reading, *, target_needed: bool = True, igno
 
 
 class _Table:
-    """A table, with the names of its columns checked.
+    """A table whose column names have been checked.
 
     Args:
         path: the file.
-        reading: which columns are what.
-        target_needed: whether the column of the target must be there.
-        ignore_needed: whether the columns that are ignored must be there.
+        reading: the role of each column.
+        target_needed: whether the target column is required.
+        ignore_needed: whether the ignored columns must exist.
     """
 
     def __init__(self, path: Path, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> None:
@@ -80,7 +80,7 @@ class _Table:
         self.unnamed = [name for name in others if _UNNAMED.fullmatch(name) and self.frame[name].notna().any()]
 
     def _parquet(self) -> Any:
-        """Read with the named levels of an index as columns, which are no values unless they are asked for."""
+        """Read a Parquet file; named index levels become columns, used as values only if requested."""
         need("pyarrow", f"{self.path.name}, a Parquet file,")
         try:
             frame = self.pandas.read_parquet(self.path, engine="pyarrow")
@@ -91,7 +91,7 @@ class _Table:
             raise ValueError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
 
     def _csv(self, reading: Reading) -> Any:
-        """Read with blank lines, which are then dropped, so that the index counts the rows of the file."""
+        """Read a CSV with its blank lines, which are then dropped, so that the index counts the rows of the file."""
         try:
             with self._open() as file:
                 first = next((line for line in file if line.strip()), "")
@@ -140,9 +140,9 @@ class _Table:
         return frame[~self._blank(missing, len(names))] if missing.any() else frame
 
     def _blank(self, missing: Array, columns: int) -> Array:
-        """Which rows are blank lines of the file, of those in which every value is missing.
+        """Which of the rows with only missing values are blank lines of the file.
 
-        A blank line of a single column is a missing value, but for those at the end.
+        In a table of a single column, a blank line is a missing value, except at the end.
         """
         empty = np.array([self._empty(cells) for _, cells in self._rows()][self.first_row :] + [True] * len(missing))
         blank = missing & empty[: len(missing)]
@@ -151,7 +151,7 @@ class _Table:
         return np.asarray(blank)
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """The first line and the cells of each row of a CSV, with blank lines; a cell may go over several lines."""
+        """Yield first line number and cells of each CSV row, blank lines included; a cell may span several lines."""
         with self._open() as file:
             rows, line = csv.reader(file, delimiter=self.sign, skipinitialspace=True), 1
             try:
@@ -162,7 +162,7 @@ class _Table:
                 raise ValueError(f"{self.path}: line {line} cannot be read as a row of a table: {error}") from None
 
     def _empty(self, cells: list[str]) -> bool:
-        """Whether a row is a blank line, and not one of missing values."""
+        """Whether a row is a blank line rather than a row of missing values."""
         return not any(cells) and (len(cells) < 2 or self.sign == "\t")
 
     def _open(self) -> Any:
@@ -173,18 +173,18 @@ class _Table:
         return self.path.open(encoding="utf-8-sig", errors="replace")
 
     def place(self, row: int) -> str:
-        """A row, for a message."""
+        """Describe the position of a row for a message."""
         if self.parquet:
             return f"row {row}"
         line, _ = next(itertools.islice(self._rows(), int(self.frame.index[row]) + self.first_row, None))
         return f"line {line}"
 
     def unique(self, name: str) -> bool:
-        """Whether a column, if it is there, has each value once."""
+        """Whether a column exists and its values are unique."""
         return name in self.columns and bool(self.frame[name].is_unique)
 
     def numbers(self, name: str) -> Array:
-        """A column as numbers, NaN where a value is missing; raises with the row of a text."""
+        """Return a column as numbers, NaN where a value is missing; raise for text, with its row."""
         column = self.frame[name]
         if column.dtype.kind in "fiub":
             return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -205,7 +205,7 @@ class _Table:
         return found
 
     def texts(self, name: str, option: str) -> Array:
-        """A column as it stands, complete; raises with the row of an empty one."""
+        """Return a column of numbers or text without missing entries; raise for an empty one, with its row."""
         column = self.frame[name]
         empty = column.isna().to_numpy() | np.array([str(value).strip() == "" for value in column], dtype=bool)
         if empty.any():
@@ -221,7 +221,7 @@ class _Table:
             raise ValueError(f"{self.path}: {name} ({option}) must be UTF-8, got {error.object[:40]!r}") from None
 
     def features(self, given: Sequence[str]) -> list[str]:
-        """The columns of the values."""
+        """Names of the columns of values."""
         if given:
             return [pick(name, "features", self.columns, self.path) for name in given]
         if self.unnamed:
@@ -242,7 +242,7 @@ def _check_once(names: list[str], path: Path) -> None:
 
 
 def _named(cells: list[str]) -> list[str]:
-    """The cells of a header, with the names that pandas gives to those without one."""
+    """Names of the columns in a header, with pandas' names for those without one."""
     names = [cell or f"Unnamed: {i}" for i, cell in enumerate(cells)]
     return [name if cell or name not in cells else f"{name}.1" for name, cell in zip(names, cells, strict=True)]
 
@@ -270,7 +270,7 @@ def _names(table: _Table, reading: Reading) -> tuple[str, ...] | None:
 
 
 def _wide_channels(table: _Table, given: Sequence[str]) -> dict[str, list[str]]:
-    """The columns of each channel, in the order of time."""
+    """Columns of each channel, in time order."""
     if not given:
         return {"0": table.features(())}
     if all(name in table.columns for name in given):
@@ -330,7 +330,7 @@ def _long(table: _Table, reading: Reading) -> Found:
 
 
 def _times(table: _Table, name: str) -> tuple[Array, float]:
-    """Times that can be ordered, whole numbers where that is what they are, and how many units of them are a second."""
+    """Sortable times, as integers if they are such, and how many of their units make a second."""
     column = table.frame[name]
     empty = column.isna().to_numpy()
     if empty.any():
@@ -371,7 +371,7 @@ def _constant(
     ends: Array,
     called: tuple[str, ...] | None,
 ) -> Array:
-    """What a column says of each series; raises where it says two things of one."""
+    """Value of a column for each series; raise if it is not constant within a series."""
     column = table.texts(name, option)[order]
     changes = np.flatnonzero(column[1:] != column[:-1]) + 1
     wrong = np.setdiff1d(changes, starts)

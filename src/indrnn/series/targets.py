@@ -1,4 +1,4 @@
-"""Targets as a network learns them, and its answers as a user reads them."""
+"""Targets: encoding for the network, and decoding of its outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Target:
 
     @classmethod
     def of_classes(cls, y: Array, per_step: bool) -> Target:
-        """From the targets of training."""
+        """Create from the classes or labels of the training series."""
         y = _fixed(y)
         if per_step:
             values = np.concatenate([_fixed(np.ravel(one)) for one in y])
@@ -65,7 +65,7 @@ class Target:
 
     @classmethod
     def of_numbers(cls, y: Array, per_step: bool) -> Target:
-        """From the targets of training."""
+        """Create from the numerical targets of the training series."""
         rows = _rows(y, per_step)
         every = np.concatenate(rows)
         if not np.isfinite(every).all():
@@ -76,10 +76,10 @@ class Target:
         return cls("numbers", every.shape[1], per_step, None, tuple(every.mean(0)), tuple(scale), flat)
 
     def encode(self, y: Array, lengths: Array) -> list[Tensor]:
-        """Targets as tensors: a class (), labels or numbers (outputs,); with a dimension of time before, at every step.
+        """Encode as tensors: a class (), labels or numbers (outputs,); with a leading dimension of time at every step.
 
         Raises:
-            ValueError: a class that was not in training, or a number of steps that is not the series'.
+            ValueError: a class did not occur in training, or the number of targets is not the series' number of steps.
         """
         if self.kind == "numbers":
             rows = [(row - np.array(self.mean)) / np.array(self.scale) for row in _rows(y, self.per_step)]
@@ -107,14 +107,14 @@ class Target:
         return at.astype(np.int64)
 
     def numbers(self, answers: Array) -> Array:
-        """A network's standardised answers (..., outputs) as numbers, in the layout of the targets of training."""
+        """Convert standardised outputs (..., outputs) to numbers, in the layout of the training targets."""
         found = answers * np.array(self.scale) + np.array(self.mean)
         if self.flat:
             return found[..., 0]  # type: ignore[no-any-return]
         return np.moveaxis(found, -1, -2) if self.per_step else found
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return a JSON-serialisable dictionary."""
         found: dict[str, Any] = {name: getattr(self, name) for name in ("kind", "outputs", "per_step", "flat")}
         found |= {"mean": [float(each) for each in self.mean], "scale": [float(each) for each in self.scale]}
         if self.classes is not None:
@@ -123,7 +123,7 @@ class Target:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Target:
-        """From what `to_plain` gave."""
+        """Restore from the result of `to_plain`."""
         classes = plain.get("classes")
         if classes is not None:
             kind = object if classes["dtype"] == "|O" else np.dtype(classes["dtype"])
@@ -133,12 +133,12 @@ class Target:
 
 
 def _fixed(y: Array) -> Array:
-    """Text of NumPy's type without a length as the older type, which files can name."""
+    """Convert NumPy's variable-length text to fixed-length text, whose type can be named in files."""
     return np.array(y.tolist()) if y.dtype.kind == "T" else y
 
 
 def _one_column(y: Array) -> Array:
-    """(n, 1) as (n,), with scikit-learn's warning."""
+    """Reshape (n, 1) to (n,), with scikit-learn's warning."""
     if y.ndim == 2 and y.shape[1] == 1:
         warn_of_column()
         return y[:, 0]
@@ -146,7 +146,7 @@ def _one_column(y: Array) -> Array:
 
 
 def warn_of_column() -> None:
-    """Warn as scikit-learn's estimators do, by its own kind of warning where it is installed."""
+    """Warn as scikit-learn's estimators do, with its warning class if it is installed."""
     kind: type[Warning] = UserWarning
     with contextlib.suppress(ImportError):
         from sklearn.exceptions import DataConversionWarning
@@ -182,7 +182,7 @@ def _check_classes(values: Array) -> None:
 
 
 def _rows(y: Array, per_step: bool) -> list[Array]:
-    """Numbers of each series as (1, outputs), or (time, outputs) at every step, where y may be (outputs, time)."""
+    """Numbers of each series as (1, outputs); at every step as (time, outputs), from (time,) or (outputs, time)."""
     try:
         if per_step:
             each = [np.asarray(one, dtype=np.float64) for one in y]

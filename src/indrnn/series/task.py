@@ -1,4 +1,4 @@
-"""Series of any length as a task of the training loop: batches at random, weights of series, augmentation."""
+"""`SeriesTask`: training on series of any length, with random batches, series weights and augmentation."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class Part:
 
 
 class SeriesTask:
-    """See `indrnn.training.Task`. All that is random in a batch follows from the seed and the step.
+    """Training task on series; see `indrnn.training.Task`. Batches are random, determined by the seed and the step.
 
     Args:
-        train: series to train on.
-        validation: series to choose the weights by; None for the last weights.
-        kind: what the targets are.
+        train: the training series.
+        validation: series used to select the weights; None for the last weights.
+        kind: type of the targets.
         per_step: whether there is a target at every step.
-        batch_size: series in a batch.
-        augmentation: of the training series.
-        masks: the last so many features are masks, which are not changed in value.
-        label_smoothing: share of the target that is spread over all classes.
-        class_weights: (classes,), for the loss.
-        seed: of order and augmentation.
+        batch_size: series per batch.
+        augmentation: augmentation of the training series.
+        masks: number of last features that are masks, exempt from changes of value.
+        label_smoothing: fraction of the target that is spread over all classes.
+        class_weights: (classes,), class weights of the loss.
+        seed: seed of order and augmentation.
     """
 
     higher_is_better = False
@@ -83,7 +83,7 @@ class SeriesTask:
         self._order: tuple[int, Sequence[Tensor]] = (-1, [])
 
     def describe(self) -> dict[str, Any]:
-        """What it is: sizes, and a checksum of the series."""
+        """Describe the task: options, sizes, and a checksum of the series."""
         names = ("kind", "per_step", "batch_size", "label_smoothing", "seed")
         about = {name: getattr(self, name) for name in names} | {"augmentation": asdict(self.augmentation)}
         parts = {"train": self.train, "validation": self.validation}
@@ -93,7 +93,7 @@ class SeriesTask:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches in an epoch; series that are left over wait for the next."""
+        """Batches per epoch; series that do not fill a batch are left out until the next epoch."""
         return max(1, len(self.train.x) // self.batch_size)
 
     def batch(self, step: int, shard: Shard) -> SeriesBatch:
@@ -111,7 +111,7 @@ class SeriesTask:
         return SeriesBatch(batch.inputs[:, rows], target, count, len(items), lengths, weights)
 
     def take(self, split: str, items: Sequence[int]) -> SeriesBatch:
-        """A batch of these series of "train" or "validation", by their numbers, as they are."""
+        """Batch of the series with these indices in "train" or "validation", without augmentation."""
         part = {"train": self.train, "validation": self.validation}[split]
         if part is None:
             raise ValueError("split must be train: no series were held back for validation")
@@ -140,11 +140,11 @@ class SeriesTask:
         batch.inputs = without_padding(torch.cat([changed, x[..., values:]], -1), batch.lengths)
 
     def output(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The model's answers: (B, outputs), or (T, B, outputs) at every step."""
+        """Output of the model: (B, outputs), or (T, B, outputs) with a target at every step."""
         return model(batch.inputs, lengths=batch.lengths)[0]  # type: ignore[no-any-return]
 
     def losses(self, output: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
-        """The loss of each series, (B,); of its mean step, where there is a target at every step."""
+        """Loss of each series, (B,), averaged over its steps if there is a target at every step."""
         target = batch.target
         if self.kind == "classes":
             logits = output.flatten(0, -2).float()
@@ -194,18 +194,18 @@ class SeriesTask:
         return self._measure(model, self.train, shard, "training_")
 
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
-        """Nothing: what is for test, an estimator never sees in `fit`."""
+        """Yield nothing: `fit` of an estimator never sees the test series."""
         return iter(())
 
 
 def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Numbers of series in batches of about the same length."""
+    """Group indices of series into batches of similar length."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
 def pad(x: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Series (time, ...) beside each other, (T, B, ...), and their lengths where they differ."""
+    """Pad series (time, ...) into a batch (T, B, ...); return it with their lengths, None if they are equal."""
     lengths = [len(one) for one in x]
     if len(set(lengths)) == 1:
         return torch.stack(list(x), 1), None
@@ -213,7 +213,7 @@ def pad(x: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 
 
 def collate(part: Part, items: Sequence[int], per_step: bool = False) -> SeriesBatch:
-    """A batch of these series."""
+    """Collate these series into a batch."""
     inputs, lengths = pad([part.x[i] for i in items])
     targets = [part.y[i] for i in items]
     target = pad(targets)[0] if per_step else torch.stack(targets)
@@ -222,7 +222,7 @@ def collate(part: Part, items: Sequence[int], per_step: bool = False) -> SeriesB
 
 
 def _at_another_speed(x: Tensor, lengths: Tensor | None, most: float, source: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Each series (T, B, C) stretched by a factor of its own, by linear interpolation; and the new lengths."""
+    """Stretch each series (T, B, C) by a random factor, by linear interpolation; also return the new lengths."""
     T, B, C = x.shape
     before = torch.full((B,), T) if lengths is None else lengths
     factors = (most * (2 * torch.rand(B, generator=source) - 1)).exp()

@@ -1,4 +1,4 @@
-"""The .ts format of the UCR and UEA archives: a line for each series, channels divided by colons."""
+"""Reader of the .ts format of the UCR and UEA archives: a line per series, channels separated by colons."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MISSING = ("?", "")
 
 
 def read_ts(path: Path, *, target_needed: bool = True) -> Found:
-    """Read a .ts file: of one or more channels, of one length or several, `?` and NaN where a value is missing.
+    """Read a .ts file: one or more channels, equal or different lengths; `?` and NaN are missing values.
 
-    A label may be missing only where none is needed; there are no labels then.
+    A label may be missing only if labels are not needed; the result then has none.
     """
     header: dict[str, list[str]] = {}
     x: list[Array] = []
@@ -69,7 +69,7 @@ def _check(header: dict[str, list[str]], path: Path) -> None:
 
 
 def _series(text: str, header: dict[str, list[str]], where: str) -> tuple[Array, str | None]:
-    """(channels, time) and the label of a line, None where there is none."""
+    """Parse a line: values (channels, time), and the label, None if there is none."""
     parts = text.split(":")
     label = None
     if _has_target(header):

@@ -1,1 +1,1 @@
-"""The paper's problems: data, loss and metric of each."""
+"""The paper's tasks: data, loss and metric of each."""

@@ -1,7 +1,7 @@
 """The adding problem.
 
-A sequence holds a random number at each step and marks two of the steps; the answer is the sum of the two marked
-numbers. Always answering 1 has a mean squared error of 1/6 = 0.167.
+A sequence holds a random number at each step and marks two of the steps; the target is the sum of the two marked
+numbers. Always predicting 1 has a mean squared error of 1/6 = 0.167.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BASELINE = 1 / 6
 
 
 def adding_batch(length: int, sequences: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Make fresh sequences: input (length, sequences, 2), numbers and marks; answer (sequences,)."""
+    """Generate sequences: inputs (length, sequences, 2), numbers and marks, and targets (sequences,)."""
     values = torch.rand(length, sequences, generator=random)
     first = torch.randint(length, (sequences,), generator=random)
     apart = torch.randint(1, length, (sequences,), generator=random)  # so that the second is another step
@@ -31,13 +31,13 @@ def adding_batch(length: int, sequences: int, random: torch.Generator) -> tuple[
 
 
 class Adding:
-    """Endless fresh sequences, made from (seed, step): any batch can be made again.
+    """The adding problem as a task: each batch is newly generated from (seed, step), and can be reproduced.
 
     Args:
         length: steps of a sequence.
         batch_size: sequences in a batch.
-        test_sequences: fresh ones that each evaluation is made on.
-        seed: of all data.
+        test_sequences: sequences generated for each evaluation.
+        seed: seed of all data.
     """
 
     metric = "validation_mse"
@@ -63,7 +63,7 @@ class Adding:
         return F.mse_loss(model(batch.inputs)[0].squeeze(-1).float(), batch.target)
 
     def _errors(self, name: str, model: nn.Module, random: torch.Generator, shard: Shard) -> Iterator[Measured]:
-        """On fresh sequences, in pieces that fit into memory: the same for any number of processes."""
+        """The error on new sequences, in pieces that fit into memory: the same for any number of processes."""
         device = next(model.parameters()).device
         piece = max(1, 100_000 // self.length)
         for number, start in enumerate(range(0, self.test_sequences, piece)):
@@ -73,9 +73,9 @@ class Adding:
                 yield {name: F.mse_loss(predicted.double(), answer.to(device).double())}, len(answer)
 
     def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
-        """The error on sequences that are fresh each time."""
+        """The error on sequences generated anew for each evaluation."""
         return self._errors("validation_mse", model, generator(self.seed, "evaluate", step), shard)
 
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
-        """The error on sequences that were used for nothing else."""
+        """The error on sequences used for nothing else."""
         return self._errors("test_mse", model, generator(self.seed, "test"), shard)

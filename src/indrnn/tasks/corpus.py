@@ -1,4 +1,4 @@
-"""Corpora: text files, or the Penn Treebank, as three parts of token ids with their tokeniser."""
+"""Corpora: text files or the Penn Treebank, as token ids for training, validation and test, with their tokeniser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Split:
 
     @classmethod
     def of(cls, ids: Ids) -> Split:
-        """These ids."""
+        """Make a part from ids."""
         return cls(ids, checksum_of(ids))
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Three parts of text as token ids, and what they are the ids of."""
+    """Token ids for training, validation and test, and their tokeniser."""
 
     train: Split
     validation: Split
@@ -53,15 +53,15 @@ def read_text(
 ) -> Corpus:
     """Read a corpus from files of UTF-8 text, or of any bytes for unit byte.
 
-    A part that has no file of its own is kept back from the end of `text`: a tenth for each. The vocabulary is that of
-    `text`, with what is kept back; what another file has beyond it is an error, but for words where there is `<unk>`.
+    A part without a file of its own is held out from the end of `text`: a tenth for each. The vocabulary is that of
+    `text`, including held-out parts. Tokens of other files not in it are an error, or read as `<unk>` if it has that.
 
     Args:
-        text: the file to train on.
-        valid: for validation.
-        test: for the end.
+        text: training file.
+        valid: validation file.
+        test: test file.
         unit: char, word or byte.
-        words: for unit word: the size of the vocabulary, `<unk>` for all but the most frequent; None for all words.
+        words: for unit word: vocabulary size, with `<unk>` for all but the most frequent words; None for all words.
     """
     if words is not None:
         check_count("words", words, 3)
@@ -120,16 +120,16 @@ PENN_CLASSES = {"char": 50, "word": 10_000}
 
 
 def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) -> Corpus:
-    """The Penn Treebank with Mikolov's preprocessing, by word or by character; checked against its known counts.
+    """Read the Penn Treebank with Mikolov's preprocessing, by word or by character, and check its known counts.
 
-    It is licensed by the Linguistic Data Consortium, and never downloaded: the user has a copy. Words have `<eos>` at
-    line ends. Characters are as in the published character files: lines are stripped, spaces are `_`, and newlines are
-    characters.
+    It is licensed by the Linguistic Data Consortium and never downloaded: users provide their copy. Words have `<eos>`
+    at line ends. Characters are as in the published character files: lines are stripped, spaces are `_`, and newlines
+    are characters.
 
     Args:
         unit: char or word.
-        data_dir: the folder that holds the three files, or a folder `ptb` that does; None for INDRNN_DATA or, without
-            that, the user's cache.
+        data_dir: the folder that holds the three files, directly or in a subfolder `ptb`; None for INDRNN_DATA or,
+            without that, the user's cache.
     """
     if unit not in PENN_COUNTS:
         raise ValueError(f"unit must be char or word for the Penn Treebank, got {unit!r}")

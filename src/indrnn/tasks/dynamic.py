@@ -1,4 +1,4 @@
-"""Dynamic evaluation: a language model that goes on learning from the text that it has just predicted.
+"""Dynamic evaluation: a language model that continues to learn from the text it has just predicted.
 
 Krause, Kahembwe, Murray, Renals: Dynamic evaluation of neural sequence models (2018); the RMS rule with decay.
 """
@@ -27,7 +27,7 @@ EPSILON = 2e-5
 
 @dataclass(frozen=True)
 class DynamicResult:
-    """What `dynamic_evaluation` found."""
+    """Result of `dynamic_evaluation`."""
 
     loss: float
     """Mean cross-entropy of a token, in nats."""
@@ -40,19 +40,19 @@ class DynamicResult:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss), infinite where that is too large for a number."""
+        """exp(loss); infinite if that overflows."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
     @property
     def bits(self) -> float:
-        """Bits of a token."""
+        """Bits per token."""
         return self.loss / math.log(2)
 
 
 def segments(tokens: Tensor, batch_size: int = 1, segment: int = SEGMENT) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut a text (N,) into `batch_size` streams side by side, and those into windows of inputs and next tokens.
+    """Cut a text (N,) into `batch_size` parallel streams, and those into windows of inputs and next tokens.
 
-    Yields pairs of (segment, batch_size), the last shorter. What does not fill the streams is left out at the end.
+    Yields pairs of (segment, batch_size); the last may be shorter. Tokens at the end that fill no stream are left out.
     """
     _check_text(tokens)
     check_size("batch_size", batch_size)
@@ -66,18 +66,18 @@ def segments(tokens: Tensor, batch_size: int = 1, segment: int = SEGMENT) -> Ite
 
 
 def gradient_statistics(model: LanguageModel, windows: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """The mean square gradient of each number that is trained: by it `dynamic_evaluation` scales its steps.
+    """The mean squared gradient of each trained weight, by which `dynamic_evaluation` scales its steps.
 
-    The gradient is that of a window's mean loss, in evaluation mode; the state goes from one window to the next. The
+    The gradient is that of a window's mean loss, in evaluation mode; the state is carried from window to window. The
     model is not changed.
 
     Args:
         model: a trained language model.
-        windows: pairs of inputs and next tokens, both (T, B), of the training set: as `segments` yields them. Larger
-            batches are faster and give smaller gradients, so that they want a smaller `lr`.
+        windows: pairs of inputs and next tokens, both (T, B), of the training set, as `segments` yields them. Larger
+            batches are faster and give smaller gradients, and so need a smaller `lr`.
 
     Returns:
-        For each parameter's name, a tensor of its shape.
+        A tensor for each parameter, of its shape, by name.
     """
     learner = _Learner(model)
     squares = [torch.zeros_like(parameter) for parameter in learner.parameters]
@@ -102,25 +102,25 @@ def dynamic_evaluation(
     epsilon: float = EPSILON,
     progress: Callable[[int], None] | None = None,
 ) -> DynamicResult:
-    """Predict a text, segment by segment, with a copy of the model that learns from each once it has predicted it.
+    """Predict a text segment by segment, with a copy of the model that learns from each segment once predicted.
 
-    After each segment with gradient g, every trained number θ, which was θ₀ after training, becomes
+    After each segment with gradient g, every trained weight θ, which was θ₀ after training, becomes
 
         θ − lr · g / (√MS + ε) + min(decay · √MS / mean(√MS), 1) · (θ₀ − θ)
 
-    where MS is its mean square gradient on the training set and mean(√MS) that over all trained numbers: what has large
-    gradients takes smaller steps for its gradient, and is drawn back faster. Recurrent weights are then brought into
-    their bound. The text is one stream, in evaluation mode throughout: no dropout, and running statistics in batch
-    norms. Each token is predicted by weights that no later token has touched.
+    where MS is its mean squared gradient on the training set and mean(√MS) the mean over all trained weights. Weights
+    with large gradients take smaller steps along the gradient, and return faster to θ₀. Recurrent weights are then
+    constrained to their bound. The text is one stream, in evaluation mode throughout: no dropout, and running
+    statistics in batch norms. Each token is predicted by weights that were updated on earlier tokens only.
 
     Args:
         model: a trained language model; not changed.
         tokens: (N,), the text; N − 1 of them are predicted.
         statistics: from `gradient_statistics`.
-        lr: learning rate; 0 for the model as it is.
-        decay: how fast weights go back to the trained ones, λ in the paper.
+        lr: learning rate; 0 for no updates.
+        decay: rate at which weights return to their trained values, λ in the paper.
         segment: tokens between updates.
-        epsilon: added to the root of the mean square gradient.
+        epsilon: added to the root of the mean squared gradient.
         progress: called after each segment with the number of tokens predicted so far.
 
     Example:
@@ -159,10 +159,10 @@ def grid(
     epsilon: float = EPSILON,
     progress: Callable[[int], None] | None = None,
 ) -> list[DynamicResult]:
-    """`dynamic_evaluation` for every pair of `lrs` and `decays`, the best first: to choose both on validation text.
+    """Grid search: `dynamic_evaluation` for every pair of `lrs` and `decays`, best first; for use on validation text.
 
     A pair that diverges comes last. `progress` is called after each segment with the number of tokens predicted so far,
-    by all pairs.
+    over all pairs.
     """
     if not lrs or not decays:
         raise ValueError("lrs and decays must hold at least one number each")

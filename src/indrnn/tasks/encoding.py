@@ -1,4 +1,4 @@
-"""A file of text as an array of token ids: read in pieces, encoded once, and kept in the user's cache."""
+"""Encoding of text files as arrays of token ids: read in pieces, encoded once, and kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Advance = Callable[[int], None]
 
 
 def say(text: str) -> None:
-    """On standard error; of the processes that torchrun started here, one does."""
+    """Print to standard error; only in one of the processes that torchrun started on this machine."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(text, file=sys.stderr)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A whole file."""
+    """An encoded file."""
 
     ids: Ids
     tokeniser: Tokeniser
@@ -49,7 +49,7 @@ def _new_checksum(dtype: Any) -> Any:
 
 
 def checksum_of(ids: Ids) -> str:
-    """Of ids and their type."""
+    """Checksum of ids and their type."""
     found = _new_checksum(ids.dtype)
     for start in range(0, len(ids), _PIECE):
         found.update(ids[start : start + _PIECE].tobytes())
@@ -65,7 +65,7 @@ def encode_file(
     rules: dict[str, Any] | None = None,
     tokeniser: Tokeniser | None = None,
 ) -> Encoded:
-    """A file as ids: from the cache, where the same content was encoded by the same rules before."""
+    """Encode a file as ids, or read them from the cache if the same content was encoded by the same rules before."""
     try:
         source = _Source(name, path, unit, words, rules or {}, tokeniser)
         target = cache_folder() / "text" / f"{source.key}.ids"
@@ -85,7 +85,7 @@ def encode_file(
 
 
 def _kept(source: _Source, target: Path) -> Encoded | None:
-    """What was encoded before; None where there is nothing, or it is damaged."""
+    """Read what was encoded before; None if there is nothing, or it is damaged."""
     try:
         about = json.loads(target.with_suffix(".json").read_text())
         same = all(about[name] == value for name, value in source.about.items())
@@ -101,7 +101,7 @@ def _kept(source: _Source, target: Path) -> Encoded | None:
 
 
 def _mapped(path: Path, dtype: Any) -> Ids:
-    """A file as an array, in memory as it is read; copy on write, as torch wants arrays that can be written."""
+    """Memory-map a file as an array; copy-on-write, as torch expects writable arrays."""
     return np.memmap(path, dtype, mode="c") if path.stat().st_size else np.empty(0, dtype)
 
 
@@ -173,7 +173,7 @@ class _Source:
                 line, column = advanced(text, line, column)
 
     def strip(self, text: str) -> str:
-        """A piece without white space at the ends of its lines, where that is the rule."""
+        """Strip white space at both ends of each line of a piece, if the rules ask for it."""
         return "\n".join(line.strip() for line in text.split("\n")) if self.stripped else text
 
     def _cut(self, text: str) -> int:
@@ -194,7 +194,7 @@ class _Source:
     # ---- encoding
 
     def write(self, target: Path) -> Encoded:
-        """Encode into a file of the cache, and what it is beside it; each is whole at every moment."""
+        """Encode into a file of the cache, with its description in a second one; both are written atomically."""
         for left in target.parent.glob(f".{target.name}.*.tmp"):  # of a process that was killed: we hold the lock
             left.unlink(missing_ok=True)
         with progress(0, 2 * self.size) as advance:
@@ -219,7 +219,7 @@ class _Source:
         return Encoded(_mapped(target, plan.dtype), plan.tokeniser, plan.unknown)
 
     def in_memory(self) -> Encoded:
-        """Encode where no cache can be written."""
+        """Encode in memory, if the cache is not writable."""
         with progress(0, 2 * self.size) as advance:
             plan, content = self._plan(advance), bytearray()
             for ids in plan.ids(advance):
@@ -230,7 +230,7 @@ class _Source:
         return _Plan(self, self.tokeniser or self._vocabulary(advance))
 
     def _vocabulary(self, advance: Advance) -> Tokeniser:
-        """The tokeniser of the file itself."""
+        """Build the tokeniser from the file itself."""
         if self.unit == "byte":
             return Tokeniser("byte")
         if self.unit == "char":
@@ -261,7 +261,7 @@ class _Source:
 
 
 class _Plan:
-    """How a file is encoded: by which tokeniser, and what of it that does not know."""
+    """How a file is encoded: the tokeniser, the type of the ids, and the tokens missing from the vocabulary."""
 
     def __init__(self, source: _Source, tokeniser: Tokeniser) -> None:
         self.source, self.tokeniser = source, tokeniser
@@ -269,7 +269,7 @@ class _Plan:
         self.unknown = ""
 
     def ids(self, advance: Advance) -> Iterator[Ids]:
-        """The ids, piece by piece; the content must be what was looked at before."""
+        """The ids, piece by piece; raises if the file has changed since its checksum was computed."""
         source, tokeniser = self.source, self.tokeniser
         digest = hashlib.sha256()
         unknown = Unknown(tokeniser)

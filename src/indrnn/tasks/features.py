@@ -1,4 +1,4 @@
-"""Samples of skeletons: which frames are taken, how bodies are placed and turned, and the features made of them.
+"""Skeleton samples: choice of frames, translation, rotation and scaling of bodies, and their features.
 
 Shapes: T frames of a sample, B samples, M bodies, J joints.
 """
@@ -20,16 +20,16 @@ FEATURES: tuple[str, ...] = get_args(Feature)
 
 
 def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
-    """One frame of each of T equal parts of a recording: ⌊(t + r_t) · length / T⌋.
+    """Indices of one frame from each of T equal parts of a recording: ⌊(t + r_t) · length / T⌋.
 
-    A part of a recording shorter than T frames is less than a frame; frames are then taken more than once.
+    In a recording shorter than T frames, frames are taken more than once.
 
     Args:
-        lengths: (B,), frames of each recording.
-        where: (T, B) in [0, 1), r: where in its part each is taken, uniform for a frame at random.
+        lengths: (B,), number of frames of each recording.
+        where: (T, B) in [0, 1), r: position of each frame within its part; uniform for random frames.
 
     Returns:
-        Their numbers, (T, B), never falling along T.
+        The frame indices, (T, B), non-decreasing along T.
     """
     steps = where.shape[0]
     time = torch.arange(steps).unsqueeze(1)
@@ -38,7 +38,7 @@ def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
 
 
 def width(features: tuple[Feature, ...], joints: Joints, bodies: int) -> int:
-    """Numbers in each frame of these features."""
+    """Size of these features in each frame."""
     each = {
         "coordinates": 3 * joints.count,
         "relative": 3 * joints.count,
@@ -51,7 +51,7 @@ def width(features: tuple[Feature, ...], joints: Joints, bodies: int) -> int:
 
 
 def names_of(features: tuple[Feature, ...], joints: Joints, bodies: int) -> list[str]:
-    """What each number of a frame is; joints and bones are counted from 1."""
+    """The name of each number in a frame; joints, bones, lines and bodies are numbered from 1."""
     of_joints = [f"joint {joint + 1}" for joint in range(joints.count)]
     told = {"coordinates": "", "relative": ", from the centre", "differences": ", change", "velocities": ", velocity"}
     found = []
@@ -74,19 +74,19 @@ def check_features(features: tuple[str, ...], joints: Joints) -> None:
 
 
 def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...], shown: Tensor | None = None) -> Tensor:
-    """The features of samples, beside each other.
+    """The features of samples, concatenated.
 
     Args:
-        x: (T, B, M, J, 3), a body that is not there all zeros.
-        joints: what the J joints are.
+        x: (T, B, M, J, 3); an absent body is all zeros.
+        joints: definition of the J joints.
         features: any of
             coordinates;
-            relative, coordinates from the body's centre in each frame;
+            relative, coordinates relative to the body's centre in each frame;
             differences, x_{t+1} − x_t, zero in the last frame and where the body is missing in one of the two;
-            velocities, the differences times T: of the size of the coordinates, and the same whatever T is;
-            bones, from each bone's first joint to its second;
+            velocities, the differences times T: on the scale of the coordinates, whatever T is;
+            bones, vectors from each bone's first joint to its second;
             distances, of joints to lines between joints.
-        shown: (B, J), bool: which joints are where they are, and not at the origin; None for all.
+        shown: (B, J), bool: which joints keep their position; the others are set to the origin. None for all.
 
     Returns:
         (T, B, features).
@@ -162,15 +162,15 @@ def present(x: Tensor) -> Tensor:
 
 
 def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) -> Tensor:
-    """Samples relative to where the main body stood in its first frame, turned where a matrix is given.
+    """Move samples so that the main body's centre in its first frame is the origin, and apply `turn`, if given.
 
-    A body that is not there stays zero.
+    An absent body stays zero.
 
     Args:
         x: (T, B, M, J, 3).
-        first: (B, J, 3), the main body in the first frame that it is in.
-        joints: what the J joints are.
-        turn: (B, 3, 3), each point p becomes turn p.
+        first: (B, J, 3), the main body in the first frame in which it is present.
+        joints: definition of the J joints.
+        turn: (B, 3, 3), matrices: each point p becomes turn p.
     """
     moved = x - first[:, None, joints.centre : joints.centre + 1]
     if turn is not None:
@@ -180,7 +180,7 @@ def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) 
 
 
 def aligned(first: Tensor, joints: Joints) -> Tensor:
-    """The rotations, (B, 3, 3), after which `up` is along y in the first frame (B, J, 3), and `across` in x and y."""
+    """Rotations (B, 3, 3) that bring `up` of the first frame (B, J, 3) onto y, and `across` into the xy plane."""
     assert joints.up is not None
     assert joints.across is not None
     up = first[:, joints.up[1]] - first[:, joints.up[0]]
@@ -193,16 +193,16 @@ def aligned(first: Tensor, joints: Joints) -> Tensor:
 
 
 def sized(first: Tensor, joints: Joints) -> Tensor:
-    """What bodies are multiplied with, (B, 1, 1), so that their bones have a mean length of 1/4 in the first frame."""
+    """Scale factors (B, 1, 1) after which bodies have a mean bone length of 1/4 in the first frame."""
     one, two = torch.tensor(joints.bones).unbind(1)
     mean = (first[:, one] - first[:, two]).norm(dim=2).mean(1)
     return torch.where(mean > 0, 0.25 / mean, 1.0)[:, None, None]
 
 
 def swung(x: Tensor, factor: Tensor) -> Tensor:
-    """Samples whose movement about their mean pose is multiplied with a factor: larger or smaller gestures.
+    """Scale the movement of samples about their mean pose by a factor, for larger or smaller gestures.
 
-    A body that is not there stays zero, and counts for no mean.
+    An absent body stays zero, and is left out of the mean.
 
     Args:
         x: (T, B, M, J, 3).
@@ -216,14 +216,14 @@ def swung(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def random_turns(count: int, turn: float, tilt: float, scale: float, source: torch.Generator) -> Tensor:
-    """Random rotations and scales, (count, 3, 3), uniform.
+    """Random rotations and scalings, (count, 3, 3), with uniform angles and factors.
 
     Args:
-        count: how many.
-        turn: degrees about the vertical axis, y, at most, either way.
-        tilt: degrees about x and about z at most.
-        scale: sizes are multiplied with a number in 1 ± scale.
-        source: of the numbers.
+        count: number of matrices.
+        turn: maximum rotation about the vertical axis, y, in degrees either way.
+        tilt: maximum rotation about x and about z, likewise.
+        scale: sizes are scaled by a factor in 1 ± scale.
+        source: generator of the random numbers.
     """
     numbers = torch.rand(4, count, generator=source).mul_(2).sub_(1)
     about_y, about_x, about_z = (numbers[i] * math.radians(most) for i, most in enumerate((turn, tilt, tilt)))

@@ -1,4 +1,4 @@
-"""Data sets as files: where they are, whether they are whole, and how they get here."""
+"""Files of data sets: location, verification and download."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MORE = 1 << 16  # bytes that compressing may add to a content that cannot be co
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a data set, by what it holds: compressed by gzip or not, the content is the same."""
+    """A file of a data set, identified by its content, whether compressed by gzip or not."""
 
     name: str
     """Its name as it is published, ending in .gz."""
@@ -47,7 +47,7 @@ class DataSet:
 
 
 def data_folder(data_dir: Path | None) -> Path:
-    """Where data sets are: what was given, else INDRNN_DATA, else a folder of the user's cache."""
+    """The folder of data sets: `data_dir` if given, else INDRNN_DATA, else a folder of the user's cache."""
     if data_dir is not None:
         return data_dir
     if os.environ.get(VARIABLE):
@@ -56,7 +56,7 @@ def data_folder(data_dir: Path | None) -> Path:
 
 
 def cache_folder() -> Path:
-    """The user's cache: what is in it can be made or downloaded again."""
+    """The user's cache folder, whose content can be made or downloaded again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "indrnn"
 
 
@@ -64,17 +64,17 @@ def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], None]
     """Read all files of a data set, downloading those that are missing.
 
     Args:
-        data: which.
-        data_dir: the folder that holds the files, or a folder of their data set's name that does; None for INDRNN_DATA
-            or, without that, the user's cache.
-        say: where to tell of a download; standard error if None.
+        data: the data set.
+        data_dir: the folder that holds the files, directly or in a subfolder of the data set's name; None for
+            INDRNN_DATA or, without that, the user's cache.
+        say: called with messages about downloads; None for standard error.
 
     Returns:
-        The content of each file, by its name, checked.
+        The content of each file, by its name, verified.
 
     Raises:
-        ValueError: if a file is not what was published. It is left alone, and nothing else is read in its place.
-        FileNotFoundError: if a file is neither here nor to be had.
+        ValueError: if a file differs from the published one. It is not changed, and none is read in its place.
+        FileNotFoundError: if a file is missing and cannot be downloaded.
     """
     folder = data_folder(data_dir)
     contents = {}
@@ -94,7 +94,7 @@ def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], None]
 
 
 def is_here(data: DataSet, data_dir: Path | None = None) -> bool:
-    """Whether all files of a data set are where `read` looks for them: it would download nothing."""
+    """Whether all files of a data set are present, so that `read` would download nothing."""
     folder = data_folder(data_dir)
     try:
         return all(_find(file, folder, data.name) is not None for file in data.files)
@@ -144,7 +144,7 @@ def _content(file: DataFile, raw: bytes, *, compressed: bool = True) -> bytes:
 
 
 def _download(file: DataFile, data: DataSet, target: Path, say: Callable[[str], None]) -> bytes:
-    """Fetch a file from the first mirror that has it, under another name until it is whole and right."""
+    """Download a file from the first mirror that has it, under a temporary name until it is verified."""
     part = target.with_name(target.name + ".part")
     troubles = []
     try:
@@ -186,7 +186,7 @@ _TROUBLES = (
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time, where the system knows locks; the others find the file when their turn comes."""
+    """Lock for one process at a time, if the system has locks; the others find the file when their turn comes."""
     try:
         import fcntl
     except ImportError:
@@ -205,7 +205,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _is_open(path: Path, descriptor: int) -> bool:
-    """Whether this is the file that is at this path."""
+    """Whether an open file is the one at this path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -213,7 +213,7 @@ def _is_open(path: Path, descriptor: int) -> bool:
 
 
 def _fetched(file: DataFile, address: str, part: Path, say: Callable[[str], None]) -> bytes:
-    """Download and check; from the beginning again if what was here already was of something else."""
+    """Download and verify; starts over if a resumed download turns out to be wrong."""
     while True:
         resumed = _fetch(address, part, file.size + _MORE, say)
         try:
@@ -225,7 +225,7 @@ def _fetched(file: DataFile, address: str, part: Path, say: Callable[[str], None
 
 
 def _fetch(address: str, part: Path, most: int, say: Callable[[str], None]) -> bool:
-    """Download to a file, going on where an earlier attempt left it; returns whether it did go on."""
+    """Download to a file, resuming an earlier attempt if possible; returns whether it was resumed."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -258,7 +258,7 @@ def _fetch(address: str, part: Path, most: int, say: Callable[[str], None]) -> b
 
 @contextlib.contextmanager
 def progress(done: int, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar, where there is a terminal to draw it on."""
+    """A progress bar, in a terminal with rich installed."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn

@@ -1,4 +1,4 @@
-"""Skeletons: which joints there are, the bones between them, and the lines of geometric features."""
+"""Skeleton definitions: joints, the bones between them, and the lines of geometric features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pair = tuple[int, int]
 class Joints:
     """The joints of a skeleton, numbered from 0.
 
-    A file of them is a JSON object of these fields; `count` must be there.
+    A file of joints is a JSON object with these fields; only `count` is required.
     """
 
     count: int
@@ -55,7 +55,7 @@ class Joints:
 
     @property
     def distances(self) -> tuple[tuple[int, int], ...]:
-        """The distances that are measured: a line's number, and a joint that is not one of its two."""
+        """The distances that are measured: pairs of a line's index and a joint that is not one of its two."""
         return tuple(
             (number, joint)
             for number, line in enumerate(self.lines)
@@ -74,8 +74,8 @@ def lines_of(bones: tuple[Pair, ...], ends: tuple[int, ...]) -> tuple[Pair, ...]
     Every bone; from each end of the skeleton (head, hands, feet) to the joint after the next; between every two ends.
 
     Args:
-        bones: a tree.
-        ends: joints of it.
+        bones: the bones, which form a tree.
+        ends: the joints at its ends.
     """
     neighbours: dict[int, list[int]] = {}
     for one, two in bones:
@@ -123,7 +123,7 @@ KNOWN = {each.count: each for each in (NTU, KINECT)}
 
 
 def joints_of(count: int, path: Path | None = None) -> Joints:
-    """The joints of recordings that have so many: of a file, or those known, or without bones and lines."""
+    """Joints for recordings with `count` of them: from a file, else known ones, else without bones and lines."""
     if path is None:
         return KNOWN.get(count, Joints(count))
     try:

@@ -1,4 +1,4 @@
-"""Images of digits, one pixel a step: sequential MNIST, and permuted MNIST with the pixels in a fixed random order."""
+"""Sequential MNIST: images of digits, one pixel per step; permuted MNIST: the pixels in a fixed random order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CLASSES, TRAINING_IMAGES, SIDE = 10, 60_000, 28
 
 
 def read_idx(content: bytes) -> Tensor:
-    """The array of unsigned bytes in a file of the idx format."""
+    """Read the array of unsigned bytes in a file of the idx format."""
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise ValueError("an idx file of unsigned bytes must begin with 00 00 08")
     dims = content[3]
@@ -58,27 +58,27 @@ def read_idx(content: bytes) -> Tensor:
 
 
 def read_mnist(data_dir: Path | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """MNIST's training images (60000, 28, 28) and labels, and test images (10000, 28, 28) and labels, as bytes."""
+    """Read MNIST: training images (60000, 28, 28) and labels, and test images (10000, 28, 28) and labels, as bytes."""
     contents = read(MNIST, data_dir)
     images, labels, test_images, test_labels = (read_idx(contents[file.name]) for file in MNIST.files)
     return images, labels, test_images, test_labels
 
 
 class Pixels(TensorTask):
-    """Images read pixel by pixel, row by row, and classified after the last.
+    """Classification of images read pixel by pixel, row by row.
 
-    The images stay bytes in memory; a batch becomes (steps, batch, 1) numbers (pixel / 256 − 1/2) · 2 as it is made.
+    The images stay bytes in memory; each batch is converted to (steps, batch, 1) floats (pixel / 256 − 1/2) · 2.
 
     Args:
         train: images (count, height, width) and labels (count,), both uint8.
-        test: the same.
-        validation: training images that are kept back, drawn by `split_seed`.
-        judge: evaluate on the images that were kept back, or on as many of those that are trained on.
+        test: the same, for test.
+        validation: number of training images held out, drawn by `split_seed`.
+        judge: evaluate on the held-out images (validation), or on as many of the training images (train).
         batch_size: images in a batch.
         permuted: read the pixels in an order drawn by `permutation_seed`, the same for all images.
-        shrink: average squares of so many pixels a side first: 2 makes sequences a quarter as long.
-        shift: move each training image by up to so many pixels each way, drawn anew each time, over the background.
-        seed: of the order of the images in training.
+        shrink: average squares of this many pixels a side first: 2 makes sequences a quarter as long.
+        shift: maximum random shift of training images over the background, in pixels each way, drawn anew each time.
+        seed: seed of the order and the shifts of the images in training.
         split_seed: see `validation`.
         permutation_seed: see `permuted`.
     """
@@ -123,7 +123,7 @@ class Pixels(TensorTask):
         )
 
     def describe(self) -> dict[str, Any]:
-        """See `TensorTask.describe`; with the shift, where there is one."""
+        """See `TensorTask.describe`; with the shift, if any."""
         return super().describe() | ({"shift": self.shift} if self.shift else {})
 
     def batch(self, step: int, shard: Shard) -> Batch:
@@ -156,7 +156,7 @@ class Pixels(TensorTask):
 
 
 def _shifts(height: int, width: int, most: int, place: Tensor | None) -> Tensor:
-    """For each shift of an image, the step that each step's pixel comes from: (shifts, steps); after the last, none."""
+    """For each shift, the step from which each step takes its pixel, (shifts, steps); `steps` itself for background."""
     steps = height * width
     number = torch.full((height + 2 * most, width + 2 * most), steps)
     number[most : most + height, most : most + width] = torch.arange(steps).view(height, width)
@@ -177,7 +177,7 @@ def check_pixels(
     split_seed: int,
     permutation_seed: int,
 ) -> None:
-    """Raise for options that cannot be."""
+    """Raise for invalid options."""
     check_count("validation", validation)
     if judge not in ("validation", "train"):
         raise ValueError(f"judge must be validation or train, got {judge!r}")

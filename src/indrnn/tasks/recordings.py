@@ -1,4 +1,4 @@
-"""Skeleton recordings in memory: sequences of joint positions, one after the other, and what is known of each."""
+"""Skeleton recordings in memory: concatenated sequences of joint positions, with labels and other fields."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Recordings:
     """Sequences of skeletons.
 
     Args:
-        frames: (ΣT, bodies, joints, 3) in float32, sequence after sequence; may be a memory map. A body that is not
-            there is zero.
-        lengths: (n,) int64, the frames of each sequence.
-        label: (n,) int64, its class, from 0.
-        subject: (n,) int64, who is seen.
-        fields: what else is known of each sequence, by name, such as "camera" or "view": (n,) each.
+        frames: (ΣT, bodies, joints, 3) in float32, sequences concatenated; may be a memory map. An absent body is
+            zero.
+        lengths: (n,) int64, number of frames of each sequence.
+        label: (n,) int64, class of each sequence, from 0.
+        subject: (n,) int64, subject (person) of each sequence.
+        fields: other fields of the sequences, by name, such as "camera" or "view": (n,) each.
     """
 
     frames: NDArray[np.float32]
@@ -99,14 +99,14 @@ def read_npz(
     Args:
         path: the file. It has frames, (ΣT, joints, 3) or (ΣT, bodies, joints, 3), and, for each of n sequences, its
             length, label and subject. Other arrays of n entries become `fields`.
-        frames_field: the name of the frames in it.
-        lengths_field: that of the lengths.
-        label_field: that of the labels, which may be any whole numbers or words: they are numbered in their order,
-            from 0, and kept as they were in `fields`.
-        subject_field: that of the subjects.
+        frames_field: name of the array of frames.
+        lengths_field: name of the array of lengths.
+        label_field: name of the array of labels, integers or strings. They are numbered from 0 in sorted order, and
+            the originals kept in `fields`.
+        subject_field: name of the array of subjects.
 
     Raises:
-        ValueError: names the file and the field that is missing or wrong.
+        ValueError: if a field is missing or wrong; the message names the file and the field.
         FileNotFoundError: if there is no such file.
     """
     try:
@@ -164,7 +164,7 @@ def _arrays(path: Path, needed: tuple[str, ...]) -> dict[str, NDArray[Any]]:
 
 
 def _array(file: Any, name: str, needed: bool) -> NDArray[Any] | None:
-    """An array of a file; None for one of Python objects that is not needed."""
+    """Read an array of a file; None for an array of Python objects that is not needed."""
     try:
         found: NDArray[Any] = file[name]
     except ValueError as error:
@@ -205,16 +205,16 @@ def read_prepared(folder: Path, *, verify: bool = False) -> Recordings:
     """Read the folder that `indrnn prepare` wrote; frames are a memory map.
 
     Args:
-        folder: which.
-        verify: whether the frames' checksum is compared too, which reads all of them; their size is in any case, and
-            the index's checksum.
+        folder: the folder.
+        verify: whether to verify the frames' checksum too, which reads all of them. Their size and the index's
+            checksum are always verified.
 
     Returns:
-        The recordings, in the order of their names. Labels are actions less 1, subjects are performers; fields are
+        The recordings, sorted by name. Labels are actions minus 1, subjects are performers; fields are
         "name", "setup", "camera", "performer", "replication", "action", "body_1" and "body_2" (Kinect's ids).
 
     Raises:
-        ValueError: if the folder holds no such files, or they are not as they were written.
+        ValueError: if the folder holds no such files, or they have changed since they were written.
         FileNotFoundError: if there is no such folder.
     """
     manifest = _manifest(folder)

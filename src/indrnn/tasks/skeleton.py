@@ -1,4 +1,4 @@
-"""Actions of skeletons: samples of a few frames, drawn anew each time from recordings of any length, and classified."""
+"""Skeleton action recognition: samples of a few frames, drawn anew each time from recordings of any length."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ class Samples:
         check_count("validation_draws", self.validation_draws)
 
     def input_size(self, joints: Joints, bodies: int) -> int:
-        """Features of each frame."""
+        """Number of features per frame."""
         return width(self.features, joints, bodies)
 
     def check(self, joints: Joints) -> None:
-        """Raise for what these joints do not have."""
+        """Raise for options that these joints do not support."""
         check_features(self.features, joints)
         if self.align and (joints.up is None or joints.across is None):
             raise ValueError("align needs up and across of the joints; give a file of them (--joints)")
@@ -103,24 +103,24 @@ class Samples:
 
 
 class SkeletonTask(TensorTask):
-    """Recordings of skeletons, sampled and classified.
+    """Classification of skeleton recordings by samples of their frames.
 
-    All that is random in a batch follows from the seed and the step; what is drawn for an evaluation, from the seed
-    and the batch. Frames are read where they are, which may be a memory map.
+    All randomness of a training batch derives from the seed and the step; that of an evaluation, from the seed and the
+    batch. Frames are read in place, and may be a memory map.
 
-    Without validation recordings the weights with the lowest loss on those of training are the best, as nearly all of
-    those are told apart long before the end.
+    Without validation recordings the best weights are those with the lowest loss on the training recordings, as nearly
+    all of these are classified correctly long before the end.
 
     Args:
         recordings: frames, lengths and labels.
-        train: numbers of the recordings to train on.
-        validation: to choose the best weights by; None or none for those of training.
-        test: for the end; None or none for no test.
-        joints: what the joints are.
-        samples: what is taken of a recording.
+        train: indices of the training recordings.
+        validation: indices of the validation recordings; None or empty to evaluate on those of training.
+        test: indices of the test recordings; None or empty for no test.
+        joints: definition of the joints.
+        samples: sampling options.
         batch_size: samples in a batch.
-        label_smoothing: share of the target that is spread over all classes.
-        seed: of order and samples.
+        label_smoothing: fraction of the target that is spread over all classes.
+        seed: seed of order and samples.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class SkeletonTask(TensorTask):
             self.metric, self.higher_is_better = "training_loss", False
 
     def describe(self) -> dict[str, Any]:
-        """What it is: sizes, options, and a checksum over some of the recordings."""
+        """Description of the task: sizes, options, and a checksum over some of the frames and all lengths."""
         frames = self.recordings.frames
         some = np.linspace(0, len(frames) - 1, min(len(frames), 64)).astype(np.int64)
         content = np.ascontiguousarray(frames[some]).tobytes() + self._lengths.numpy().tobytes()
@@ -203,7 +203,7 @@ class SkeletonTask(TensorTask):
         return Batch(inputs, target, count, len(items))
 
     def take(self, split: str, items: Tensor) -> Batch:
-        """See `TensorTask.take`: the frame in the middle of each part of a recording, without turns."""
+        """See `TensorTask.take`: the frame in the middle of each part of a recording, without data augmentation."""
         recordings, target = self._of(split, items)
         where = torch.full((self.samples.frames, len(items)), 0.5, dtype=torch.float64)
         return Batch(self.inputs(recordings, where), target, len(items), len(items))
@@ -215,13 +215,13 @@ class SkeletonTask(TensorTask):
         turns: Tensor | None = None,
         swing: Tensor | None = None,
     ) -> Tensor:
-        """Samples of recordings, placed and turned.
+        """Samples of recordings, translated and transformed.
 
         Args:
-            items: numbers of recordings, (B,).
-            where: in each part of a recording, (T, B); see `sample_frames`.
-            turns: (B, 3, 3), applied to each sample.
-            swing: (B,), what movement about the mean pose is multiplied with; None for 1.
+            items: indices of recordings, (B,).
+            where: position within each part of a recording, (T, B); see `sample_frames`.
+            turns: (B, 3, 3), matrices applied to each sample.
+            swing: (B,), factors of the movement about the mean pose; None for 1.
 
         Returns:
             (T, B, bodies, joints, 3).
@@ -240,17 +240,17 @@ class SkeletonTask(TensorTask):
         return x if swing is None else swung(x, swing)
 
     def inputs(self, items: Tensor, where: Tensor, *, shown: Tensor | None = None, **changes: Tensor | None) -> Tensor:
-        """The same as features, as a network reads them, (T, B, features); for `shown`, see `features_of`."""
+        """The features of `bodies`, as a network reads them, (T, B, features); for `shown`, see `features_of`."""
         return features_of(self.bodies(items, where, **changes), self.joints, self.samples.features, shown)
 
     def log_probabilities(self, model: nn.Module, split: str, number: int, draws: int) -> tuple[Tensor, Tensor]:
-        """The mean over so many draws of a batch's log-probabilities, (B, classes), and its labels.
+        """A batch's log-probabilities, (B, classes), averaged over `draws` samples, and its labels.
 
         Args:
-            model: in evaluation mode.
+            model: the model, in evaluation mode.
             split: "train", "validation" or "test".
-            number: of the batch: recordings number · batch_size and on.
-            draws: samples of each recording.
+            number: index of the batch, which starts at recording number · batch_size.
+            draws: samples per recording.
         """
         device = next(model.parameters()).device
         items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, self.size(split)))
@@ -274,12 +274,12 @@ class SkeletonTask(TensorTask):
 
 
 def _first_seen(frames: np.ndarray[Any, Any], starts: Tensor, lengths: Tensor) -> Tensor:
-    """The main body of recordings in the first of their frames that it is in, (B, J, 3); zero where it is in none.
+    """The main body of recordings in the first frame in which it is present, (B, J, 3); zero if there is none.
 
     Args:
         frames: (ΣT, J, 3), of the main body.
         starts: (B,), the first frame of each recording.
-        lengths: (B,), how many it has.
+        lengths: (B,), number of frames of each recording.
     """
     first = _rows(frames, starts)
     missing = ~first.flatten(1).any(1)
@@ -300,14 +300,14 @@ def _rows(frames: np.ndarray[Any, Any], rows: Tensor) -> Tensor:
 def split_by_subject(
     recordings: Recordings, *, test: tuple[int, ...] = (), validation: tuple[int, ...] | float = 0.0, seed: int = 0
 ) -> tuple[Indices, Indices, Indices]:
-    """The numbers of the recordings for training, validation and test.
+    """Indices of the recordings for training, validation and test.
 
     Args:
-        recordings: which.
+        recordings: the recordings.
         test: the subjects whose recordings are for test.
-        validation: the subjects whose recordings are for validation, or that share of what is not for test, drawn at
+        validation: the subjects whose recordings are for validation, or the fraction of those not for test to draw at
             random.
-        seed: of what is drawn.
+        seed: seed of the drawing.
     """
     known = np.unique(recordings.subject)
     subjects = validation if isinstance(validation, tuple) else ()

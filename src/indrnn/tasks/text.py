@@ -1,4 +1,4 @@
-"""Language modelling: the next character, word or byte of a text, read as streams side by side."""
+"""Language modelling: prediction of the next character, word or byte of a text, read in parallel streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NONE = -100  # a target that does not count
 
 @dataclass
 class Window(Batch):
-    """The next tokens of the streams, (T, B), and those that follow each."""
+    """A window of the streams: tokens (T, B), and as targets the token after each."""
 
     piece: int = 0
     """Which piece of the batch: each carries a state of its own."""
@@ -36,27 +36,27 @@ class Window(Batch):
 class LanguageTask:
     """Predict each token of a text from all before it.
 
-    In training the text is cut into `batch_size` streams that lie side by side, read in windows of `length` tokens. The
-    state that a window leaves goes to the next, detached. Each epoch begins at another token, drawn below `length`, and
-    without a state; what is left after its last full window is not read in this epoch.
+    In training the text is cut into `batch_size` parallel streams, read in windows of `length` tokens. The final state
+    of a window is passed to the next, detached. Each epoch starts at a different token, drawn below `length`, and
+    without a state; tokens after its last full window are not read in that epoch.
 
-    An evaluation predicts every token of its part once, all but the very first: the part is cut into streams whose
-    targets follow each other without a gap, a stream's first input being the last token of the stream before. The state
-    is carried over the whole of it.
+    An evaluation predicts every token of its part once, except the very first. The part is cut into streams whose
+    targets follow each other without a gap: the first input of a stream is the last token of the stream before. The
+    state is carried through the whole of each stream.
 
-    Everything random is drawn from (seed, epoch) and (seed, step). A model is called as `indrnn.LanguageModel`:
-    `model(tokens, state, targets=targets)` gives the mean cross-entropy in nats, and the state.
+    All randomness derives from (seed, epoch) and (seed, step). A model is called as `indrnn.LanguageModel`:
+    `model(tokens, state, targets=targets)` returns the mean cross-entropy in nats, and the state.
 
     Args:
         corpus: the text.
-        batch_size: streams in training.
-        length: tokens of a window, in training and evaluation.
-        valid_batch: streams in validation; those of training if None. Fewer where the part is shorter than that.
-        test_batch: streams in test.
-        jitter: standard deviation of a window's length in training; 0 for windows of one length.
-        halved: probability that a window is drawn about half of `length`, before the jitter.
-        reset: probability that all streams go on without their state, at each window.
-        seed: of all that is random.
+        batch_size: number of streams in training.
+        length: tokens per window, in training and evaluation.
+        valid_batch: number of streams in validation; `batch_size` if None. Fewer if the part is shorter than that.
+        test_batch: number of streams in test, likewise.
+        jitter: standard deviation of a window's length in training; 0 for no jitter.
+        halved: probability that the mean length of a window is half of `length`, before the jitter.
+        reset: probability, at each window, that all streams continue without their state.
+        seed: seed of all randomness.
     """
 
     higher_is_better = False
@@ -96,7 +96,7 @@ class LanguageTask:
         self._first_steps = [0]  # of the epochs so far asked for
 
     def describe(self) -> dict[str, Any]:
-        """What it is: the text by its checksums, streams and windows."""
+        """Description of the task: checksums of the text, streams and windows."""
         parts = {"train": self.corpus.train, "validation": self.corpus.validation, "test": self.corpus.test}
         names = ("batch_size", "length", "valid_batch", "test_batch", "jitter", "halved", "reset", "seed")
         return {
@@ -115,16 +115,16 @@ class LanguageTask:
         return {"states": dict(self._states)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Carry these."""
+        """Restore the states."""
         self._states = dict(state["states"])
 
     @property
     def steps_per_epoch(self) -> int:
-        """Windows in an epoch; of the first, where their lengths are drawn."""
+        """Windows in an epoch; in the first one, if window lengths are random."""
         return len(self._windows(0)) - 1
 
     def _windows(self, epoch: int) -> Ids:
-        """Where an epoch's windows begin within each stream, and where the last ends."""
+        """Start positions of an epoch's windows within each stream, and the end of the last."""
         if self._bounds[0] != epoch:
             self._bounds = epoch, np.concatenate([[0], np.cumsum(self._lengths(epoch))])
         return self._bounds[1]
@@ -168,7 +168,7 @@ class LanguageTask:
         return Window(inputs, target, count, self.batch_size, piece=shard.index, fresh=fresh)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross-entropy in nats; the state that the window leaves is carried on."""
+        """Mean cross-entropy in nats; the final state of the window is kept for the next."""
         assert isinstance(batch, Window)
         state = None if batch.fresh else self._states.get(batch.piece)
         loss, state = model(batch.inputs, state, targets=batch.target)
@@ -190,14 +190,14 @@ class LanguageTask:
         return self.measure(model, self.corpus.validation, self.valid_batch, shard)
 
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
-        """See `Task.test`; the batch and the number of predicted tokens are among the numbers."""
+        """See `Task.test`; the metrics include the batch and the number of predicted tokens."""
         split = self.corpus.test
         about = {"batch": min(self.test_batch, len(split) - 1), "tokens": len(split) - 1}
         for means, count in self.measure(model, split, self.test_batch, shard):
             yield {**means, **about}, count
 
     def measure(self, model: nn.Module, split: Split, batch: int, shard: Shard) -> Iterator[Measured]:
-        """The loss over each token of a part but its first; the streams are shared by the processes."""
+        """The loss over all tokens of a part but the first; the streams are divided among the processes."""
         predicted = len(split) - 1
         batch = min(batch, predicted)
         # Stream i predicts the tokens from first[i] to first[i + 1], not included.
@@ -224,13 +224,13 @@ class LanguageTask:
 
 
 def _cut(ids: Ids, starts: Any, length: int) -> tuple[Tensor, Tensor]:
-    """Windows that begin at these tokens, (length, streams), and the tokens that follow each."""
+    """Windows that start at these tokens, (length, streams), and the token after each."""
     tokens = torch.from_numpy(ids[starts + np.arange(length + 1)[:, None]].astype(np.int64))
     return tokens[:-1], tokens[1:]
 
 
 def detached(state: Any) -> Any:
-    """A state without the graph it came from: the gradient ends at a window's first token."""
+    """Detach a state from its graph: the gradient ends at a window's first token."""
     return tree_map_only(Tensor, lambda tensor: tensor.detach(), state)
 
 
@@ -244,7 +244,7 @@ def check_language(
     reset: float,
     seed: int,
 ) -> None:
-    """Raise for options that cannot be."""
+    """Raise for invalid options."""
     check_count("batch_size", batch_size)
     check_count("length", length)
     for name, value in (("valid_batch", valid_batch), ("test_batch", test_batch)):

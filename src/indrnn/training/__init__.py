@@ -1,4 +1,4 @@
-"""Training: a loop in plain PyTorch, with checkpoints from which a run is resumed to the bit."""
+"""Training loop in plain PyTorch, with checkpoints and bit-exact resumption."""
 
 from .evaluation import evaluate
 from .folder import RunFolder

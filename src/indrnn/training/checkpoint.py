@@ -1,8 +1,8 @@
-"""Checkpoints that survive a kill at any moment, a torn file and a full disk.
+"""Checkpoints that survive a kill at any moment, a damaged file and a full disk.
 
 `last.ckpt` and `previous.ckpt` are two generations of the whole state of a run; `best-STEP.ckpt` holds the best weights
-that one of them speaks of. Each is written under another name, flushed to the disk and renamed; each starts with a
-checksum of the rest. A generation does not need its best weights to be taken up.
+that one of them refers to. Each is written under a temporary name, flushed to disk and renamed, and starts with a
+checksum of the rest. A run can be resumed from a generation even without its best weights.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FORMAT = 2
 
 
 class BrokenCheckpointError(Exception):
-    """A checkpoint that is not what was written."""
+    """A checkpoint is damaged, or not a checkpoint."""
 
 
 def write_atomically(path: Path, write: bytes | Callable[[IO[bytes]], object]) -> None:
-    """Write a file so that at every moment either the old or the new content is there in full."""
+    """Write a file atomically: at every moment it holds either the old or the new content in full."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -46,7 +46,7 @@ def write_atomically(path: Path, write: bytes | Callable[[IO[bytes]], object]) -
 
 
 def _flush_folder(folder: Path) -> None:
-    """A rename is safe from a power cut when the folder is on the disk too; not every system can say so."""
+    """Flush a folder to disk, so that a rename survives a power cut; skipped on systems that cannot do that."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -56,7 +56,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 class _Hashed(io.RawIOBase):
-    """Passes on what is written and takes its checksum: a checkpoint never lies in memory as a whole."""
+    """Writes to a file and computes the checksum, so that a checkpoint is never in memory as a whole."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.checksum = file, hashlib.sha256()
@@ -70,7 +70,7 @@ class _Hashed(io.RawIOBase):
 
 
 class _Payload(io.RawIOBase):
-    """What comes after a checkpoint's header, as a file of its own."""
+    """The content of a checkpoint after its header, as a file of its own."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -118,13 +118,13 @@ def _verify(file: IO[bytes], path: Path) -> None:
 
 
 def verify(path: Path) -> None:
-    """Raise `BrokenCheckpointError` or `OSError` unless a checkpoint is what was written."""
+    """Raise `BrokenCheckpointError` or `OSError` unless a checkpoint is intact."""
     with path.open("rb") as file:
         _verify(file, path)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read one checkpoint; `BrokenCheckpointError` says what is wrong with it."""
+    """Read one checkpoint; raises `BrokenCheckpointError`, with the reason, if it is damaged."""
     with path.open("rb") as file:
         _verify(file, path)
         payload: Any = _Payload(file)
@@ -138,7 +138,7 @@ class Checkpoints:
     """The checkpoints of a run.
 
     Args:
-        folder: where they are.
+        folder: folder of the checkpoints.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -148,16 +148,16 @@ class Checkpoints:
         self._broken: list[Path] = []
 
     def best(self, step: int) -> Path:
-        """The file of the best weights, of this step."""
+        """The file of best weights from this step."""
         return self.folder / f"best-{step}.ckpt"
 
     @property
     def any(self) -> bool:
-        """Whether a checkpoint is there, whole or not."""
+        """Whether there is any checkpoint, intact or damaged."""
         return any(self.folder.glob("*.ckpt")) or any(self.folder.glob("*.damaged*"))
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write a new generation; `state["best_step"]` is the step of its best, or None."""
+        """Write a new generation; `state["best_step"]` is the step of its best weights, or None."""
         self.folder.mkdir(parents=True, exist_ok=True)
         save(self.next, state)
         # From here on nothing is written, only renamed: a full disk does not matter, nor a kill in between.
@@ -176,7 +176,7 @@ class Checkpoints:
         self._tidy(step)
 
     def _tidy(self, best_step: int | None) -> None:
-        """Remove best weights that no generation speaks of."""
+        """Remove best weights that no generation refers to."""
         if self.last.exists() and self.last not in self._kept:
             return  # of an earlier process, and not read: better to keep too much
         wanted = {self.best(step) for step in (*self._kept.values(), best_step) if step is not None}
@@ -185,10 +185,10 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def find(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """Read the newest generation that is whole, and move nothing.
+        """Read the newest intact generation, without moving files.
 
         Returns:
-            The state, None where there is none; and what is wrong with others.
+            The state, or None if there is none; and what is wrong with the others.
         """
         found: Path | None = None
         state: dict[str, Any] | None = None
@@ -210,10 +210,10 @@ class Checkpoints:
         return state, troubles
 
     def settle(self) -> list[Path]:
-        """Put what `find` found in its place: damaged ones aside, one whose process ended before renaming it as last.
+        """Rename files after `find`: damaged ones aside, one that a killed process had not renamed to `last.ckpt`.
 
         Returns:
-            Where the damaged ones went.
+            The new paths of the damaged files.
         """
         aside = []
         for path in self._broken:
@@ -233,7 +233,7 @@ class Checkpoints:
         return aside
 
     def forget_best(self) -> None:
-        """The best weights that the last generation speaks of are lost: no generation speaks of them any more."""
+        """Remove references to the last generation's best weights, which are lost, from all generations."""
         lost = self._kept.get(self.last)
         self._kept = {path: None if step == lost else step for path, step in self._kept.items()}
 

@@ -19,7 +19,7 @@ def new_figure(panels: int, width: float = 5.0) -> tuple[Figure, list[Axes]]:
 
 
 def new_grid(panels: int, across: int, size: tuple[float, float] = (2.6, 2.2)) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels in rows of so many, each of this width and height in inches."""
+    """Make a figure with `across` panels in a row, each with a width and height of `size` in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -33,16 +33,16 @@ def new_grid(panels: int, across: int, size: tuple[float, float] = (2.6, 2.2)) -
 
 
 def named(name: str, most: int = 60) -> str:
-    """A name that a user gave, for a picture: as it is, or its beginning.
+    """Prepare a user's name for a figure: shortened to `most` characters, and escaped for matplotlib.
 
-    matplotlib takes what is between two dollars for a formula, and leaves what begins with _ out of a legend.
+    matplotlib reads text between two dollar signs as a formula, and omits names that begin with _ from a legend.
     """
     short = name if len(name) <= most else f"{name[: most - 1]}…"
     return (" " if short.startswith("_") else "") + short.replace("$", r"\$")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure; the file is whole or not there. A character that the font has not is drawn as a box."""
+    """Write a figure; the file is never partial. A character that is missing from the font is drawn as a box."""
     temporary = path.with_name(f".{path.stem}.tmp.png")
     try:
         with warnings.catch_warnings():
@@ -56,7 +56,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 def draw_run(
     run: RunFolder, metric: str, reference: tuple[float, str] | None = None, *, higher_is_better: bool = False
 ) -> Path:
-    """Draw a metric of a run over its steps into curve.png; `reference` is a line to compare with, and its name."""
+    """Draw a metric of a run over its steps into curve.png; `reference` is a value to compare with, and its label."""
     figure, (axes,) = new_figure(1)
     draw_curve(axes, run.read_metrics(), metric, reference, logarithmic=not higher_is_better)
     save_figure(figure, run.picture)
@@ -71,7 +71,7 @@ def draw_curve(
     *,
     logarithmic: bool = True,
 ) -> None:
-    """Draw a metric over the steps, with a line to compare it with."""
+    """Draw a metric over the steps, with a line at the reference value, if any."""
     known = [(line["step"], line[metric]) for line in lines if line.get(metric) is not None]
     axes.plot([step for step, _ in known], [value for _, value in known], color="C0", label=metric.replace("_", " "))
     if reference is not None:

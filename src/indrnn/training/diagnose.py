@@ -1,4 +1,4 @@
-"""NaN and infinity in training: the module in which one arose first."""
+"""Diagnosis of NaN and infinity in training: the module in which one first appeared."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ def _finite(value: Any) -> bool:
 
 
 def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str | None:
-    """Run a batch again and name the first module that gave a number that is not finite.
+    """Run a batch again and name the first module with a non-finite output or gradient.
 
-    The batch itself comes first. Then in the order of the forward pass, by the modules' outputs; where those are all
-    finite, in the order of the backward pass, by the gradients that reach them and their parameters. None where all is
-    finite this time.
+    Checked in turn: the batch; the modules' outputs, in the order of the forward pass; the loss; the gradients of those
+    outputs, in the order of the backward pass; the gradients of the parameters. None if all are finite this time.
     """
     for part in ("inputs", "target"):
         tensor = getattr(batch, part)

@@ -1,4 +1,4 @@
-"""Evaluations: measured together by all processes, stopped between batches, and the best weights kept and found."""
+"""Evaluation: metrics averaged over processes, stops between batches, and saving and loading of the best weights."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def measure(
     *,
     task: Task | None = None,
 ) -> dict[str, float] | None:
-    """The means over the items of all batches and processes; None where one was stopped in between.
+    """Average metrics over the items of all batches and processes; None if any process was stopped before the end.
 
     Args:
-        pieces: what a task yields.
+        pieces: means and item counts, as a task yields them.
         group: the processes.
-        stopped: asked before each piece.
-        task: derives its numbers from the means, where it does that.
+        stopped: called before each piece; whether to stop.
+        task: its `derive`, if any, is applied to the means.
     """
     sums: dict[str, Tensor | float] = {}
     items = 0
@@ -58,13 +58,13 @@ def measure(
 
 
 def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "auto") -> dict[str, float]:
-    """Measure the best weights of a run again, with the precision it was trained in: `Task.test`, else `evaluate`.
+    """Evaluate the best weights of a run in its training precision, by `Task.test`, else by `Task.evaluate`.
 
     Args:
-        model: built as for the run; it ends up with those weights.
-        task: of the run.
-        run: its folder.
-        device: where to compute.
+        model: built as for the run; the best weights are loaded into it.
+        task: the run's task.
+        run: the run's folder.
+        device: device to compute on; on a CPU, float32 replaces fp16.
     """
     folder = RunFolder(Path(run))
     load_best(model, folder)
@@ -79,7 +79,7 @@ def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "au
 
 
 def is_finished(folder: RunFolder) -> bool:
-    """Whether the weights in a run's folder are those of its last checkpoint, and not of a time before it went on."""
+    """Whether a run's saved weights belong to its last checkpoint, rather than to an end before it was resumed."""
     if not (folder.result.exists() and folder.weights.exists()):
         return False
     state, _ = folder.checkpoints.find()
@@ -87,10 +87,10 @@ def is_finished(folder: RunFolder) -> bool:
 
 
 def load_best(model: nn.Module, folder: RunFolder) -> tuple[int | None, bool]:
-    """Give a model the best weights of a run, whose folder is left as it is.
+    """Load the best weights of a run into a model, without changing the run's folder.
 
     Returns:
-        Their step, and whether the run is finished.
+        The step of those weights, and whether the run is finished.
     """
     if is_finished(folder):
         from safetensors.torch import load_model
@@ -111,11 +111,11 @@ def load_best(model: nn.Module, folder: RunFolder) -> tuple[int | None, bool]:
 
 
 class Evaluator:
-    """Measures a run's weights and keeps the best.
+    """Evaluates a run's weights and saves the best.
 
     Args:
         stepper: holds the model.
-        checkpoints: where the best weights go.
+        checkpoints: where the best weights are saved.
     """
 
     def __init__(self, stepper: Stepper, checkpoints: Checkpoints) -> None:
@@ -129,10 +129,10 @@ class Evaluator:
 
     @contextlib.contextmanager
     def evaluated_weights(self, step: int, stopped: Callable[[], bool]) -> Iterator[nn.Module]:
-        """The model as it is evaluated and saved, in evaluation mode; the run's own weights come back afterwards.
+        """The model as evaluated and saved, in evaluation mode; the training weights are restored on exit.
 
-        With `ema` it has the averaged weights, and with `gather` the statistics that batch norms have with these very
-        weights. `differs` says whether there is either.
+        With `ema` it has the averaged weights, and with `gather` batch-norm statistics recomputed for these weights.
+        `differs` tells whether either applies.
         """
         model = self.stepper.model
         self.stepper.share_buffers()
@@ -147,7 +147,7 @@ class Evaluator:
 
     @contextlib.contextmanager
     def _gathered(self, step: int, stopped: Callable[[], bool]) -> Iterator[None]:
-        """Statistics of batch norms over the training batches before this step; the run's own come back afterwards."""
+        """Use batch-norm statistics of the training batches before this step; the model's own are restored on exit."""
         if not self._gathers(step) or step == 0:
             yield
             return
@@ -165,11 +165,11 @@ class Evaluator:
         return stepper.options.gather > 0 and step <= stepper.frozen_from and bool(stepper.norms)
 
     def differs(self, step: int) -> bool:
-        """Whether what is evaluated is something else than the run's weights, and is kept beside them."""
+        """Whether the evaluated weights differ from the training weights, and are saved in addition to them."""
         return self.stepper.average is not None or self._gathers(step)
 
     def evaluate(self, step: int, stopped: Callable[[], bool], write: Callable[[Callable[[], None]], None]) -> bool:
-        """Measure, and keep the weights where they are the best; returns whether it was not stopped."""
+        """Evaluate, and save the weights if they are the best so far; returns False if it was stopped."""
         shard = Shard(self.group.rank, self.group.count)
         with self.evaluated_weights(step, stopped) as model:
             measured = measure(iter(self.task.evaluate(model, step, shard)), self.group, stopped, task=self.task)
@@ -199,7 +199,7 @@ class Evaluator:
         return True
 
     def schedule(self) -> bool:
-        """Let the schedule know of the last evaluation; where it wants that, go back to the best weights."""
+        """Report the last evaluation to the schedule; restore the best weights, and return True, if it asks to."""
         if self.best_step is None or not self.stepper.pace.evaluated(self.since_best == 0):
             return False
         state = self.load_best()
@@ -211,14 +211,14 @@ class Evaluator:
         return True
 
     def load_best(self) -> dict[str, Any]:
-        """The best weights, on all processes."""
+        """Read the best weights, for all processes."""
         assert self.best_step is not None
         best = self.checkpoints.load_best(self.best_step) if self.group.main else None
         state: dict[str, Any] = self.group.from_main(best)
         return state
 
     def test(self, stopped: Callable[[], bool]) -> dict[str, float] | None:
-        """Give the model the best weights for good, and measure those; None where it was stopped."""
+        """Load the best weights into the model for good, and test them; None if it was stopped."""
         model = self.stepper.model
         if self.best_step is not None:
             best = self.load_best()
@@ -231,7 +231,7 @@ class Evaluator:
             return measure(pieces, self.group, stopped, task=self.task)
 
     def enough(self, until: float | None, patience: int | None) -> bool:
-        """Whether this step's weights are as good as was asked for, or have not got better for long enough."""
+        """Whether to stop: this step's evaluation reaches `until`, or `patience` evaluations brought no new best."""
         if self.measured is None:
             return False
         value = self.measured[self.task.metric]
@@ -240,11 +240,11 @@ class Evaluator:
         return patience is not None and self.since_best >= patience
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """State for a checkpoint."""
         return {name: getattr(self, name) for name in ("best_step", "best", "measured", "since_best", "due")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From a checkpoint, where numbers may have had other names."""
+        """Restore from a checkpoint; metrics that the task has renamed since get their present names."""
         names: dict[str, str] = getattr(self.task, "renamed", {})
         for key in ("best", "measured"):
             numbers = state[key]

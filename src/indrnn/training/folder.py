@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked for, what was measured, the weights, and who is at work on it."""
+"""The folder of a run: configuration, metrics, weights and lock."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RunFolder:
 
     @property
     def used(self) -> bool:
-        """Whether something is there already, beside empty folders and what a killed process half wrote."""
+        """Whether the folder holds more than a lock, partial files and an empty folder of checkpoints."""
         try:
             if self.path.exists() and not self.path.is_dir():
                 raise ValueError(f"out must be a folder, and {self.path} is a file")
@@ -57,7 +57,7 @@ class RunFolder:
             raise ValueError(f"out: cannot look into {self.path}: {error.strerror or error}") from None
 
     def prepare(self) -> None:
-        """Make the folder and see that it can be written to, before any work is done."""
+        """Create the folder and check that it is writable, before any work is done."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".{os.getpid()}.tmp"
@@ -68,9 +68,9 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process; `ValueError` names the one that holds it already.
+        """Lock the folder for this process; raises `ValueError`, with its holder, if it is locked already.
 
-        A killed process holds nothing. Where the system has no such locks (not Linux, not macOS), none is taken.
+        A killed process releases its lock. On systems without such locks (not Linux, not macOS), none is taken.
         """
         try:
             import fcntl
@@ -110,7 +110,7 @@ class RunFolder:
                 folder.rmdir()
 
     def remove_temporary(self) -> None:
-        """Remove what processes that were killed had half written."""
+        """Remove partial files of processes that were killed."""
         files = (self.config, self.result, self.weights, self.model, self.tokeniser)
         for path in [path for file in files for path in self.path.glob(f".{file.name}.*.tmp")]:
             path.unlink(missing_ok=True)
@@ -122,7 +122,7 @@ class RunFolder:
         write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
     def read_json(self, path: Path) -> dict[str, Any]:
-        """Read one of the files; `ValueError` names one that is missing or torn."""
+        """Read one of the files; raises `ValueError`, with its path, if it is missing or damaged."""
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -145,7 +145,7 @@ class RunFolder:
         return lines
 
     def cut_metrics(self, size: int) -> str | None:
-        """Cut metrics.jsonl back to what it was at a checkpoint; returns what is wrong where it is shorter."""
+        """Truncate metrics.jsonl to its size at a checkpoint; returns a message if it is shorter than that."""
         content = self.metrics.read_bytes() if self.metrics.exists() else b""
         end = content.rfind(b"\n", 0, size) + 1
         with self.metrics.open("ab") as file:
@@ -156,7 +156,7 @@ class RunFolder:
 
 
 def is_open(path: Path, file: IO[Any]) -> bool:
-    """Whether this is the file that is at this path."""
+    """Whether an open file is the one at this path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def is_open(path: Path, file: IO[Any]) -> bool:
 
 
 def machine() -> dict[str, str]:
-    """Where and with what a run took place."""
+    """Hardware and software versions, for the record of a run."""
     from indrnn import __version__
 
     name = platform.processor() or platform.machine()
@@ -195,7 +195,7 @@ def command() -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Options as JSON can hold them; a dataclass carries its class's name."""
+    """Convert options to JSON types; a dataclass becomes a dictionary with its class's name as "type"."""
     if is_dataclass(value) and not isinstance(value, type):
         return {"type": type(value).__name__, **{each.name: plain(getattr(value, each.name)) for each in fields(value)}}
     if isinstance(value, dict):
@@ -220,7 +220,7 @@ class Asked(dict[str, Any]):
 
 
 def defaults(value: Any) -> Any:
-    """What `plain` would give had every field of every dataclass in it its default; fields without one are left out."""
+    """The result of `plain` if every dataclass field had its default; fields without a default are omitted."""
     if is_dataclass(value) and not isinstance(value, type):
         result: dict[str, Any] = {}
         for each in fields(value):
@@ -238,7 +238,7 @@ def defaults(value: Any) -> Any:
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested dictionary as one, with dotted names."""
+    """Flatten a nested dictionary, with dotted names."""
     if not isinstance(value, dict):
         return {prefix: value}
     result: dict[str, Any] = {}
@@ -248,7 +248,7 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """The same with None for numbers that JSON does not know."""
+    """Replace numbers that JSON does not support (NaN, infinity) by None."""
     if isinstance(value, dict):
         return {name: finite(item) for name, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

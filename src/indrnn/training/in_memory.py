@@ -24,7 +24,7 @@ from .trouble import RunError
 
 
 class _Kept:
-    """What `Evaluator` asks of checkpoints."""
+    """The part of `Checkpoints` that `Evaluator` uses, in memory."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
@@ -49,12 +49,12 @@ def train_in_memory(
     Args:
         model: any module; it ends up with the best weights.
         task: batches, loss and evaluation.
-        options: how; what concerns files is ignored.
-        seed: of dropout and all else that is random in the model.
-        listeners: who hears of it; `Start.folder` is the working folder, in which nothing is done.
+        options: training options; those that concern files are ignored.
+        seed: seed of dropout and all other randomness in the model.
+        listeners: listeners of the run; `Start.folder` is the working folder, in which nothing is done.
 
     Raises:
-        RunError: the loss or a gradient is not finite.
+        RunError: if the loss or a gradient is not finite.
     """
     options = options or Training()
     group = Processes()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Start:
-    """A run begins, or goes on."""
+    """A run starts or resumes."""
 
     folder: Path
     step: int
@@ -37,7 +37,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Step:
-    """A step was taken."""
+    """A training step was completed."""
 
     step: int
     steps: int
@@ -49,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation was made."""
+    """An evaluation was completed."""
 
     step: int
     steps: int
@@ -65,35 +65,35 @@ class Evaluation:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All of it that is worth a curve."""
+        """All scalars to log."""
         means = {"lr": self.lr, "train_loss": self.train_loss, "gradient_norm": self.gradient_norm}
         return {**means, **self.measured, "seconds": round(self.seconds, 3)}
 
 
 class Listener:
-    """Hears of a run, in its main process. All methods may be left as they are.
+    """Base class of listeners to a run's events, in its main process. All methods are optional.
 
-    A listener that raises is told nothing more, and the run goes on: what tells cannot hurt.
+    A listener that raises gets no further events, and the run goes on.
     """
 
     def on_start(self, event: Start) -> None:
-        """A run begins, or goes on."""
+        """Called when a run starts or resumes."""
 
     def on_step(self, event: Step) -> None:
-        """A step was taken."""
+        """Called after each step."""
 
     def on_evaluation(self, event: Evaluation) -> None:
-        """An evaluation was made."""
+        """Called after each evaluation."""
 
     def on_note(self, text: str) -> None:
-        """Something worth a line."""
+        """Called with a message for the user."""
 
     def on_end(self, result: Result) -> None:
-        """The run is finished, or stopped."""
+        """Called when the run is finished or stopped."""
 
 
 class Listeners:
-    """Passes events on, and keeps what goes wrong there away from the run.
+    """Passes events to listeners, and keeps their errors from ending the run.
 
     Args:
         each: the listeners.
@@ -103,7 +103,7 @@ class Listeners:
         self.each = each
 
     def __call__(self, name: str, event: Any) -> None:
-        """Call this method of each."""
+        """Call the method of this name on each listener."""
         for listener in list(self.each):
             try:
                 getattr(listener, name)(event)
@@ -119,7 +119,7 @@ class Listeners:
 
 
 class MetricsFile(Listener):
-    """metrics.jsonl: a line for each evaluation. Part of the run: where it cannot be written, the run ends."""
+    """Writes metrics.jsonl, a line for each evaluation. If that fails, the run ends, unlike for other listeners."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -156,7 +156,7 @@ class TensorBoard(Listener):
 
 
 class WandB(Listener):
-    """Scalars for Weights & Biases; its environment variables say where to, WANDB_MODE=offline keeps them here."""
+    """Scalars for Weights & Biases, configured by its environment variables; WANDB_MODE=offline keeps them local."""
 
     def __init__(self) -> None:
         import wandb  # type: ignore[import-not-found,unused-ignore]
@@ -179,10 +179,10 @@ class WandB(Listener):
 
 
 class Curve(Listener):
-    """curve.png, at the end.
+    """Draws curve.png at the end.
 
     Args:
-        draw: draws it, of the folder and the model with its best weights; None for the metric over the steps.
+        draw: function of the folder and the model with its best weights; None to draw the metric over the steps.
     """
 
     def __init__(self, draw: Callable[[RunFolder, nn.Module], Any] | None = None) -> None:
@@ -190,7 +190,7 @@ class Curve(Listener):
         self._start: Start | None = None
 
     def on_start(self, event: Start) -> None:
-        """Keep what is to be drawn."""
+        """Keep what is needed for drawing."""
         self._start = event
 
     def on_end(self, result: Result) -> None:
@@ -212,7 +212,7 @@ class Curve(Listener):
 
 
 def shown(event: Evaluation, metric: str) -> str:
-    """An evaluation as a line."""
+    """Format an evaluation as a line."""
     numbers = "  ".join(f"{name} {value:.4g}" for name, value in event.measured.items())
     best = ""
     if event.best_step is not None and event.best_step != event.step:
@@ -221,7 +221,7 @@ def shown(event: Evaluation, metric: str) -> str:
 
 
 class Lines(Listener):
-    """A line for each evaluation, and now and then between them: for files and pipes.
+    """Prints a line for each evaluation, and lines of progress in between; for files and pipes.
 
     Args:
         every: seconds between two lines of progress.
@@ -234,7 +234,7 @@ class Lines(Listener):
         self._metric = ""
 
     def on_start(self, event: Start) -> None:
-        """Keep what is measured."""
+        """Keep the name of the metric."""
         self._metric = event.metric
         self._told.clear()
 
@@ -247,7 +247,7 @@ class Lines(Listener):
         print(shown(event, self._metric), flush=True)
 
     def on_step(self, event: Step) -> None:
-        """Print it, unless the last one was a moment ago."""
+        """Print progress, unless the last line is less than `every` seconds old."""
         now = time.monotonic()
         if event.step == event.steps or (self._told and now - self._told[-1][0] < self.every):
             return
@@ -282,7 +282,7 @@ class Bar(Listener):
         self._task = self._progress.add_task("", total=event.steps, completed=event.step)
 
     def on_end(self, result: Result) -> None:
-        """Take it away."""
+        """Remove the bar."""
         self._progress.stop()
 
     def on_note(self, text: str) -> None:
@@ -301,7 +301,7 @@ class Bar(Listener):
 
 
 def progress() -> Listener:
-    """A bar in a terminal where rich is installed, else lines."""
+    """`Bar` in a terminal if rich is installed, else `Lines`."""
     if sys.stdout is not None and sys.stdout.isatty():
         with contextlib.suppress(ImportError):
             return Bar()

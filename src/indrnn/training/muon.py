@@ -24,19 +24,19 @@ class Muon(torch.optim.Optimizer):
         W_t = (1 − η λ) W_{t−1} − 0.2 η √max(rows, columns) · orthogonal(μ M_t + (1 − μ) G_t)
 
     G is the gradient of a weight matrix W, and orthogonal(USVᵀ) ≈ UVᵀ, so that an update has the same size in all
-    directions; the factor makes it as large as one of Adam, so that learning rates carry over. Matrices are the
-    parameters of two and more dimensions (a convolution kernel as outputs × all else) of at least two rows and columns,
-    that are neither recurrent weights nor embeddings. All else goes by Adam: embeddings and weights of one row or
-    column with decay, recurrent weights, biases and norms without.
+    directions. The factor makes it as large as one of Adam, so that learning rates carry over. Matrices are parameters
+    of two or more dimensions (a convolution kernel as outputs × all else), with at least two rows and columns, that are
+    neither recurrent weights nor embeddings. All other parameters are updated by Adam: embeddings and weights of one
+    row or column with weight decay; recurrent weights, biases and norms without.
 
-    `torch.optim.Muon` does the first half in bfloat16, which some CPUs are slow at, or die of; here it is in float32,
-    or the parameter's own type if that is wider.
+    `torch.optim.Muon` is for matrices only, and orthogonalises them in bfloat16, which is slow or crashes on some CPUs;
+    here that is done in float32, or in the parameter's own type if that is wider.
 
     Args:
-        module: whose parameters are optimised.
+        module: module whose parameters are optimised.
         lr: learning rate η.
-        weight_decay: λ, kept apart from the gradient.
-        momentum: μ.
+        weight_decay: weight decay λ, decoupled from the gradient.
+        momentum: momentum μ.
         betas: Adam's.
         eps: Adam's.
 
@@ -83,7 +83,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """The groups of `parameter_groups`, and the matrices in one of their own."""
+    """The groups of `parameter_groups`, with the matrices of each in a group of their own."""
     tables = (nn.Embedding, nn.EmbeddingBag)
     not_matrices = {id(layer.weight) for layer in module.modules() if isinstance(layer, tables)}
     not_matrices |= {id(u) for u in recurrent_weights(module)}
@@ -97,7 +97,7 @@ def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def _as_matrix(value: Tensor) -> Tensor:
-    """(outputs, all else)."""
+    """View as a matrix, (outputs, all else)."""
     return value.flatten(1) if value.dim() > 1 else value.reshape(1, -1)
 
 
@@ -112,7 +112,7 @@ def _update_matrix(parameter: Tensor, gradient: Tensor, state: dict[str, Any], g
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """About UVᵀ of a matrix USVᵀ: its singular values are brought near 1."""
+    """Approximate UVᵀ of a matrix USVᵀ, by bringing its singular values near 1."""
     x: Tensor = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
     tall = x.shape[0] > x.shape[1]
     x = x.t() if tall else x  # the smaller of both squares

@@ -1,4 +1,4 @@
-"""Opening a run's folder: what may be begun there, and what a run that is resumed goes on from."""
+"""Opening of a run's folder: checks before a run starts, and the state from which it is resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_THIS_TIME = ("processes", "fused", "command", "started", "threads", "machine
 
 
 def check_folder(folder: RunFolder, *, resume: bool, overwrite: bool) -> bool:
-    """Whether something is in a folder; raise where that may not be touched."""
+    """Whether a folder holds something; raises if it does, and neither `resume` nor `overwrite` is set."""
     used = folder.used
     if used and not (resume or overwrite):
         raise ValueError(
@@ -29,7 +29,7 @@ def check_folder(folder: RunFolder, *, resume: bool, overwrite: bool) -> bool:
 
 @dataclass
 class Opening:
-    """Opens a folder, in the main process."""
+    """Opens a run's folder, in the main process."""
 
     folder: RunFolder
     asked: dict[str, Any]
@@ -38,7 +38,7 @@ class Opening:
     tell: Listeners
 
     def open(self, stack: contextlib.ExitStack, resume: bool, overwrite: bool) -> dict[str, Any] | None:
-        """Take hold of the folder; returns the state to go on from, None where the run begins."""
+        """Lock the folder; returns the state to resume from, or None for a new run."""
         folder = self.folder
         used = check_folder(folder, resume=resume, overwrite=overwrite)
         folder.prepare()
@@ -52,7 +52,7 @@ class Opening:
         return state
 
     def _found(self) -> dict[str, Any]:
-        """The state to go on from. A run is never started over by itself: where there is none, this raises."""
+        """The state to resume from. Raises if there is none: a run is never restarted by itself."""
         folder = self.folder
         state, troubles = folder.checkpoints.find()
         if state is None:
@@ -85,7 +85,7 @@ class Opening:
         return state
 
     def _see_to_best(self, state: dict[str, Any]) -> None:
-        """Best weights that are lost: those of the finished run, else the best from here on."""
+        """Replace lost best weights by those of the finished run, else by the best from here on."""
         step = state["best_step"]
         if step is None:
             return
@@ -112,7 +112,7 @@ class Opening:
         state["best_step"], state["best"], state["since_best"] = None, {}, 0
 
     def _compare(self, earlier: dict[str, Any]) -> None:
-        """Raise where this run is not the one it is to go on with."""
+        """Raise if this run differs from the earlier one in more than the options `FREE_ON_RESUME`."""
         new = flat(plain(self.asked))
         usual = flat(defaults(self.asked))
         old = flat({name: value for name, value in earlier.items() if name not in _OF_THIS_TIME})

@@ -43,29 +43,29 @@ def check_seed(value: int, name: str = "seed") -> None:
 
 
 class Pace:
-    """The learning rate of one run: a schedule, and what it remembers.
+    """The learning rate of one run: a schedule and its state.
 
     Args:
-        schedule: which.
+        schedule: the schedule.
     """
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
 
     def factor(self, step: int, steps: int) -> float:
-        """What the learning rate is multiplied with at this step of so many."""
+        """Factor of the learning rate at `step`, of `steps` in all."""
         return self.schedule.factor(step, steps)
 
     def evaluated(self, better: bool) -> bool:
-        """Take note of an evaluation; returns whether to go back to the best weights."""
+        """Register an evaluation; returns whether to restore the best weights."""
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers, for a checkpoint."""
+        """State for a checkpoint."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remember it again."""
+        """Restore from a checkpoint."""
 
 
 class _PlateauPace(Pace):
@@ -98,11 +98,11 @@ class Constant:
     """Constant learning rate."""
 
     def factor(self, step: int, steps: int) -> float:
-        """What the learning rate is multiplied with at this step of so many."""
+        """Factor of the learning rate at `step`, of `steps` in all."""
         return 1.0
 
     def pace(self) -> Pace:
-        """For one run."""
+        """The learning rate of one run."""
         return Pace(self)
 
 
@@ -120,11 +120,11 @@ class Steps:
         check_positive("schedule.by", self.by)
 
     def factor(self, step: int, steps: int) -> float:
-        """What the learning rate is multiplied with at this step of so many."""
+        """Factor of the learning rate at `step`, of `steps` in all."""
         return float(self.by ** (step // self.every))
 
     def pace(self) -> Pace:
-        """For one run."""
+        """The learning rate of one run."""
         return Pace(self)
 
 
@@ -142,11 +142,11 @@ class Plateau:
         check_count("schedule.patience", self.patience)
 
     def factor(self, step: int, steps: int) -> float:
-        """1: this schedule goes by the evaluations, which its `pace` counts."""
+        """1: this schedule depends on the evaluations, which its `pace` counts."""
         return 1.0
 
     def pace(self) -> Pace:
-        """For one run."""
+        """The learning rate of one run."""
         return _PlateauPace(self)
 
 
@@ -161,14 +161,14 @@ class Cosine:
         check_fraction("schedule.warm_up", self.warm_up)
 
     def factor(self, step: int, steps: int) -> float:
-        """What the learning rate is multiplied with at this step of so many."""
+        """Factor of the learning rate at `step`, of `steps` in all."""
         rise = self.warm_up * steps
         if step < rise:
             return (step + 1) / (rise + 1)
         return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rise) / max(1.0, steps - rise))))
 
     def pace(self) -> Pace:
-        """For one run."""
+        """The learning rate of one run."""
         return Pace(self)
 
 
@@ -183,13 +183,13 @@ class OneCycle:
         check_fraction("schedule.warm_up", self.warm_up)
 
     def factor(self, step: int, steps: int) -> float:
-        """What the learning rate is multiplied with at this step of so many."""
+        """Factor of the learning rate at `step`, of `steps` in all."""
         rise = self.warm_up * steps
         low, along = (1 / 25, step / rise) if step < rise else (1e-4, 1 - (step - rise) / max(1.0, steps - rise))
         return low + (1 - low) * 0.5 * (1 - math.cos(math.pi * min(1.0, max(0.0, along))))
 
     def pace(self) -> Pace:
-        """For one run."""
+        """The learning rate of one run."""
         return Pace(self)
 
 

@@ -1,4 +1,4 @@
-"""Several processes, one for each GPU or part of a CPU, as `torchrun` starts them."""
+"""Distributed training: several processes, one for each GPU or part of a CPU, as started by `torchrun`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LostError(RuntimeError):
 
 @dataclass
 class Processes:
-    """This process among those that train together; one alone where `torchrun` did not start it."""
+    """This process among those that train together; a single process if not started by `torchrun`."""
 
     rank: int = 0
     count: int = 1
@@ -30,11 +30,11 @@ class Processes:
 
     @property
     def main(self) -> bool:
-        """Whether it is the one that writes."""
+        """Whether this is the main process, which writes the files."""
         return self.rank == 0
 
     def from_main(self, value: Any) -> Any:
-        """Any picklable object of the main process, on all."""
+        """Broadcast a picklable object from the main process to all."""
         if self.count == 1:
             return value
         holder = [value]
@@ -42,13 +42,13 @@ class Processes:
         return holder[0]
 
     def copy_from_main(self, tensors: list[torch.Tensor]) -> None:
-        """Give all processes the main one's tensors."""
+        """Broadcast the main process's tensors to all, in place."""
         if self.count > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
 
     def of_all(self, value: Any) -> list[Any]:
-        """The picklable objects of all processes, on all."""
+        """Gather the picklable objects of all processes, on all."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
@@ -56,14 +56,14 @@ class Processes:
         return values
 
     def wait(self) -> None:
-        """Wait for all."""
+        """Wait for all processes."""
         if self.count > 1:
             dist.barrier(group=self.control)
 
 
 @contextmanager
 def processes(device: str) -> Iterator[Processes]:
-    """Join the processes that torchrun started, if it did, and leave them together at the end."""
+    """Join the processes that `torchrun` started, if any; all leave together at the end."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Processes()
         return

@@ -1,7 +1,7 @@
-"""A run's folder and life: begun, taken up again at any moment, to the bit, stopped and finished.
+"""A training run: started, resumed bit-exactly from any moment, stopped and finished.
 
-All that is random in a step comes from (seed, step, process), so a checkpoint holds no generator and no position in the
-data: the number of the step says it all, beside what a task carries from step to step.
+All randomness of a step derives from (seed, step, process). A checkpoint therefore holds no generator state and no
+position in the data: the step number suffices, together with the state that a task carries from step to step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .trouble import RunError, lost, out_of_memory, signals
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     folder: Path
     steps: int
@@ -70,30 +70,30 @@ def train(
     draw: Callable[[RunFolder, nn.Module], Any] | None = None,
     quiet: bool = False,
 ) -> Result:
-    """Train a model and leave a run in a folder.
+    """Train a model and save the run in a folder.
 
     Args:
         model: any module; it ends up with the best weights.
-        task: batches, loss and evaluation; see `Task`, and `TensorTask` for one's own data.
-        options: how; see `Training`.
-        out: the folder. One that holds something already is only touched with `resume` or `overwrite`.
-        seed: of dropout and all else that is random in the model.
-        resume: go on from the last checkpoint in `out`; from the start where the folder is empty or not there.
-        overwrite: throw an earlier run in `out` away.
-        config: more to record in config.json, and to compare on `resume`; dataclasses are compared with the defaults
-            of fields that an earlier version did not have.
-        model_config: what `indrnn.load` builds the model from; `model.config` where that is a dataclass.
-        resume_command: what to tell the user who stops the run.
-        listeners: who hears of it, beside what `options` name; in the main process.
-        draw: draws curve.png; the metric over the steps if None.
-        quiet: whether progress is not printed.
+        task: batches, loss and evaluation; see `Task`, and `TensorTask` for your own data.
+        options: training options; see `Training`.
+        out: folder of the run. If it already holds files, `resume` or `overwrite` is required.
+        seed: seed of dropout and all other randomness in the model.
+        resume: resume from the last checkpoint in `out`; start anew if the folder is empty or missing.
+        overwrite: delete an earlier run in `out`.
+        config: further entries of config.json, compared on `resume`; dataclass fields that an earlier version did not
+            have count as recorded with their defaults.
+        model_config: what `indrnn.load` builds the model from; by default `model.config`, if that is a dataclass.
+        resume_command: command shown to the user for resuming the run.
+        listeners: listeners, in the main process, in addition to those that `options` name.
+        draw: function that draws curve.png; None for the metric over the steps.
+        quiet: do not print progress.
 
     Returns:
-        What came of it. After Ctrl-C, SIGTERM or SIGHUP a checkpoint is there and `finished` is False.
+        The result. After Ctrl-C, SIGTERM or SIGHUP, a checkpoint has been saved and `finished` is False.
 
     Raises:
-        ValueError: for arguments that cannot be; nothing has been done then.
-        RunError: when the run cannot go on: a damaged folder, a loss that is not finite, no memory, a full disk.
+        ValueError: for invalid arguments; nothing has been done then.
+        RunError: if the run cannot continue: a damaged folder, a non-finite loss, lack of memory, a full disk.
     """
     options = options or Training()
     if resume and overwrite:
@@ -158,13 +158,13 @@ class _Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What was asked for, as JSON holds it."""
+        """The configuration of the run, as JSON types."""
         return {**plain(self.asked), "processes": self.group.count}
 
     # ---- begin
 
     def open(self, stack: contextlib.ExitStack, resume: bool, overwrite: bool) -> None:
-        """Take hold of the folder, and go back to the last checkpoint where one is to be resumed."""
+        """Lock the folder, and restore the last checkpoint if the run is resumed."""
         state: Any = None
         problem: Exception | None = None
         if self.group.main:
@@ -203,7 +203,7 @@ class _Run:
         self.saved_step = self.step
 
     def _record(self, state: dict[str, Any] | None) -> None:
-        """Write config.json: the first time stays; the others are listed."""
+        """Write config.json: the first start's record is kept, and resumptions are listed."""
         folder = self.folder
         this_time = {"command": command(), "started": now(), "threads": torch.get_num_threads(), "machine": machine()}
         record = self.config | {"fused": self.stepper.fused} | this_time
@@ -223,7 +223,7 @@ class _Run:
     # ---- from the first step to the last
 
     def live(self, draw: Callable[[RunFolder, nn.Module], Any] | None) -> Result:
-        """Train to the end, or to a signal."""
+        """Train to the end, or until a signal."""
         if self.group.main:
             self.tell.each[:0] = self._own_listeners(draw)
         task, options, evaluator = self.task, self.options, self.evaluator
@@ -262,7 +262,7 @@ class _Run:
         return result
 
     def _agreed(self, wish: bool) -> bool:
-        """Whether to save now: where all take part in that, as the main process decides."""
+        """Whether to save now; if all processes take part in saving, the main one decides."""
         gathers = self.group.count > 1 and (self.options.distributed == "fsdp" or self._carries)
         return bool(self.group.from_main(wish)) if gathers else wish
 
@@ -286,7 +286,7 @@ class _Run:
         return [*own, *([Curve(draw)] if self.options.curve else [])]
 
     def _evaluate(self) -> bool:
-        """Measure this step's weights; returns whether it was not stopped."""
+        """Evaluate this step's weights; returns False if it was stopped."""
         self.stepper.settle()
         evaluator = self.evaluator
         if not evaluator.evaluate(self.step, lambda: bool(self.received), self._writing):
@@ -340,7 +340,7 @@ class _Run:
         self.folder.checkpoints.save(state | {"metrics_bytes": size})
 
     def _writing(self, write: Callable[[], Any]) -> None:
-        """Write something; where that fails, say so in a line, with what is kept."""
+        """Call `write`; if that fails, raise a `RunError` that says which checkpoint is kept."""
         try:
             write()
         except OSError as error:
@@ -354,7 +354,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _trouble(self) -> Iterator[None]:
-        """What ends a run once it has begun, as a `RunError` that says which checkpoint is kept."""
+        """Convert errors that end a started run to a `RunError` that says which checkpoint is kept."""
         try:
             yield
         except NotFiniteError as error:
@@ -390,7 +390,7 @@ class _Run:
         return f"step {error.step + 1}: {what}, {where}. {last}"
 
     def _finish(self) -> Result | None:
-        """Test the best weights and write them; None where it was stopped before that."""
+        """Test the best weights and write them; None if it was stopped before that."""
         if self.saved_step != self.step:
             self._save()
         test = self.evaluator.test(lambda: bool(self.received))
@@ -426,7 +426,7 @@ class _Run:
 
 
 class _Weights(nn.Module):
-    """A state in the place of the model it is of."""
+    """Stands in for a model, with a given state."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         super().__init__()
@@ -437,7 +437,7 @@ class _Weights(nn.Module):
 
 
 def _about(model: nn.Module) -> dict[str, Any]:
-    """What a model is: its class, its size, and a checksum of the shapes of what it holds."""
+    """Description of a model: class, number of parameters, and a checksum of the shapes in its state."""
     state = model.state_dict()
     shapes = sorted(str(list(value.shape)) for value in state.values() if isinstance(value, torch.Tensor))
     checksum = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()

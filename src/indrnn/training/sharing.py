@@ -1,4 +1,4 @@
-"""How processes share a step: in a fixed order (exact), overlapped (DDP), or with divided weights (FSDP)."""
+"""Data parallelism: gradients summed in a fixed order (exact), overlapped (DDP), or with sharded weights (FSDP)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .processes import Processes
 
 
 class Alone:
-    """One process; also what the others have in common.
+    """A single process; also the base class of the others.
 
     Args:
-        model: on its device.
+        model: the model, on its device.
         group: the processes.
     """
 
@@ -30,15 +30,15 @@ class Alone:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def piece(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Around forward and backward of a piece of a batch."""
+        """Context for the forward and backward pass of a piece of a batch."""
         return contextlib.nullcontext()
 
     def finish(self, loss: Tensor, stop: bool) -> tuple[Tensor, Tensor | bool]:
-        """Sum gradients, losses and wishes to stop over the processes."""
+        """Sum gradients, losses and stop requests over the processes."""
         return loss, stop
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
-        """The norm of the gradients together, as a tensor on their device."""
+        """Total norm of the gradients, as a tensor on their device."""
         if not gradients:
             return torch.zeros(())
         if gradients[0].device.type == "cpu":
@@ -56,11 +56,11 @@ class Alone:
         return optimizer.state_dict()
 
     def load_model(self, state: dict[str, Any]) -> None:
-        """Take a state that `model_state` gave."""
+        """Load a state returned by `model_state`."""
         self.model.load_state_dict(state)
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        """Take a state that `optimizer_state` gave."""
+        """Load a state returned by `optimizer_state`."""
         optimizer.load_state_dict(state)
 
 
@@ -72,7 +72,7 @@ def _norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
 
 
 class Exact(Alone):
-    """Gradients, losses and wishes to stop go through one buffer, summed in one order: the same bits in every run."""
+    """Gradients, losses and stop requests are summed in one buffer, in a fixed order: bit-identical in every run."""
 
     def __init__(self, model: nn.Module, group: Processes) -> None:
         super().__init__(model, group)
@@ -86,7 +86,7 @@ class Exact(Alone):
         self.used: list[bool] | None = None
 
     def finish(self, loss: Tensor, stop: bool) -> tuple[Tensor, Tensor | bool]:
-        """See `Alone.finish`. A parameter that no process has a gradient of is left without one."""
+        """See `Alone.finish`. A parameter without a gradient in any process stays without one."""
         here = [parameter.grad is not None for parameter in self.parameters]
         for parameter, view in zip(self.parameters, self.views, strict=True):
             view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
@@ -102,7 +102,7 @@ class Exact(Alone):
 
 
 class Overlapped(Alone):
-    """torch's DDP: gradients are summed while the backward pass goes on; to rounding, not to the same bits."""
+    """PyTorch's DDP: gradients are summed during the backward pass; equal up to rounding, not bit-identical."""
 
     runner: Any
 
@@ -112,7 +112,7 @@ class Overlapped(Alone):
         self.runner = nn.parallel.DistributedDataParallel(model)
 
     def piece(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """See `Alone.piece`: only the last piece's backward pass sums."""
+        """See `Alone.piece`; gradients are summed in the last piece's backward pass only."""
         return contextlib.nullcontext() if last else self.runner.no_sync()
 
     def finish(self, loss: Tensor, stop: bool) -> tuple[Tensor, Tensor | bool]:
@@ -123,7 +123,7 @@ class Overlapped(Alone):
 
 
 class Divided(Overlapped):
-    """torch's FSDP2: each process holds its piece of weights, gradients and optimiser; gathered to be saved."""
+    """PyTorch's FSDP2: each process holds a shard of weights, gradients and optimiser state; gathered for saving."""
 
     def __init__(self, model: nn.Module, group: Processes) -> None:
         from torch.distributed.device_mesh import init_device_mesh
@@ -172,14 +172,14 @@ class Divided(Overlapped):
 
 
 def _whole(value: Any) -> Any:
-    """A tensor that lies in pieces with the processes, as a whole."""
+    """Gather a sharded tensor as a whole one, on the CPU."""
     from torch.distributed.tensor import DTensor
 
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
 def _divided(value: Any, like: Any) -> Any:
-    """A whole tensor in pieces, as another of its shape is."""
+    """Shard a whole tensor like another of its shape."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
@@ -188,7 +188,7 @@ def _divided(value: Any, like: Any) -> Any:
 
 
 def share(kind: str, model: nn.Module, group: Processes) -> Alone:
-    """The way of this name, where there are several processes."""
+    """The strategy of this name; `Alone` for a single process."""
     if group.count == 1:
         return Alone(model, group)
     group.copy_from_main([tensor.detach() for tensor in model.state_dict().values() if isinstance(tensor, Tensor)])

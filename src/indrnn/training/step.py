@@ -22,10 +22,10 @@ from .task import Batch, Shard, Task, derive_seed
 
 
 class NotFiniteError(Exception):
-    """A loss or gradient that is not finite; the weights have not taken it.
+    """The loss or a gradient is not finite; the weights have not been updated with it.
 
     Args:
-        step: steps before it.
+        step: number of steps before it.
         loss: the loss.
     """
 
@@ -35,15 +35,15 @@ class NotFiniteError(Exception):
 
 
 class Stepper:
-    """Takes steps: holds all that changes with one.
+    """Performs training steps, and holds all state that a step changes.
 
     Args:
-        model: on its device.
-        task: what is learnt.
-        options: how.
-        seed: of all that is random in the model.
+        model: the model, on its device.
+        task: the task.
+        options: training options.
+        seed: seed of all randomness in the model.
         group: the processes.
-        device: where it is computed.
+        device: device to compute on.
         fused: whether the optimiser updates all weights in one pass; see `may_fuse`.
     """
 
@@ -84,14 +84,14 @@ class Stepper:
         return [module for module in self.model.modules() if is_batch_norm(module)]
 
     def train(self, step: int) -> None:
-        """Training mode; batch norms that are frozen before this step stay as they are."""
+        """Switch to training mode, except batch norms that were frozen before this step."""
         self.model.train()
         if step > self.frozen_from:
             for norm in self.norms:
                 norm.eval()
 
     def gather(self, step: int, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Gather statistics of batch norms over the training batches before this step."""
+        """Recompute batch-norm statistics over the last training batches before this step."""
         carries, count = carried(self.task), self.options.gather
         try:
             with self.autocast():
@@ -109,7 +109,7 @@ class Stepper:
                 return
 
     def share_buffers(self) -> None:
-        """Give all processes the main one's buffers."""
+        """Copy the main process's buffers to all processes."""
         self.group.copy_from_main([buffer for buffer in self.model.buffers() if not buffer.is_sparse])
 
     def take(self, step: int, stop: bool) -> bool:
@@ -155,7 +155,7 @@ class Stepper:
         return stop
 
     def seed_for(self, step: int, piece: int) -> None:
-        """Seed what is random in the model; by the generators themselves, as torch.manual_seed takes a while."""
+        """Seed the model's random numbers; directly in the generators, as torch.manual_seed is slow."""
         seed = derive_seed(self.seed, "noise", step, self.group.rank, piece)
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
@@ -164,18 +164,18 @@ class Stepper:
             torch.mps.manual_seed(seed)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Half precision, where it was asked for."""
+        """Autocast to half precision, if the options ask for it."""
         return autocast(self.options.precision, self.device)
 
     def _scaled(self, loss: Tensor) -> Tensor:
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def _seen(self, value: Tensor) -> Tensor | float:
-        """A number as Python's own, whose arithmetic takes no call of torch; a tensor where looking would wait."""
+        """Convert to a Python number, whose arithmetic needs no call of torch, unless reading it would wait."""
         return value if self._later.waits else value.item()
 
     def _heed(self, step: int, loss: Tensor | float, norm: Tensor | float, stops: Tensor | bool) -> bool:
-        """Raise where numbers are not finite; on a GPU a step later, and the weights are left alone in between."""
+        """Raise if numbers are not finite; where reading waits, a step later, without updating weights in between."""
         telling = loss if self.scaler is not None else loss + norm  # the scaler sees to gradients
         if not isinstance(loss, Tensor) or not isinstance(telling, Tensor):
             if not math.isfinite(telling):
@@ -189,7 +189,7 @@ class Stepper:
         return self._look(self._later.put(step, torch.stack([self._bad.to(loss), loss, wish])))
 
     def settle(self) -> None:
-        """Look at the last step's numbers, waiting for them: before they are evaluated or saved."""
+        """Wait for the last step's numbers and check them; called before evaluating or saving."""
         self._look(self._later.last())
 
     def _look(self, seen: tuple[int, Tensor] | None) -> bool:
@@ -219,14 +219,14 @@ class Stepper:
             self.scaler.update()
 
     def means(self) -> dict[str, float]:
-        """Loss and gradient norm since they were asked for last."""
+        """Mean loss and gradient norm since the last call."""
         steps = max(1, self.since)
         result = {"train_loss": float(self.loss_sum) / steps, "gradient_norm": float(self.norm_sum) / steps}
         self.loss_sum, self.norm_sum, self.since = 0.0, 0.0, 0
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, for a checkpoint; every process calls it, and the main one's counts."""
+        """State for a checkpoint; with fsdp, or a task with state, every process must call it."""
         state: dict[str, Any] = {
             "model": self.sharing.model_state(),
             "optimizer": self.sharing.optimizer_state(self.optimizer),
@@ -247,7 +247,7 @@ class Stepper:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore from a checkpoint."""
         self.sharing.load_model(state["model"])
         self.sharing.load_optimizer(self.optimizer, state["optimizer"])
         if "schedule" in state:
@@ -270,13 +270,13 @@ class Stepper:
 
 
 class Batches:
-    """The batches of a run, on its device; made ahead in a thread for a task that asks for it.
+    """The batches of a run, on its device; prefetched in a thread if the task asks for it.
 
     Args:
-        task: makes them.
+        task: makes the batches.
         group: the processes.
         options: the number of steps and pieces.
-        device: where they go.
+        device: device of the batches.
     """
 
     def __init__(self, task: Task, group: Processes, options: Training, device: torch.device) -> None:
@@ -286,7 +286,7 @@ class Batches:
         self._coming: tuple[tuple[int, int], Future[Batch]] | None = None
 
     def again(self, step: int) -> Batch:
-        """This process's first piece of the batch of any step; what is made ahead stays as it is."""
+        """This process's first piece of any step's batch; the prefetched batch is not affected."""
         return self._make(step, 0).to(self.device)
 
     def _make(self, step: int, piece: int) -> Batch:
@@ -315,11 +315,11 @@ class Batches:
 
 
 class Average:
-    """A running mean of weights, w̄ ← d w̄ + (1 − d) w with d = min(decay, (1 + step) / (10 + step)).
+    """A moving average of weights, w̄ ← d w̄ + (1 − d) w with d = min(decay, (1 + step) / (10 + step)).
 
     Args:
         parameters: the weights.
-        decay: how much of the mean stays with each step, late in training.
+        decay: fraction of the average that is kept in each step, late in training.
     """
 
     def __init__(self, parameters: list[nn.Parameter], decay: float) -> None:
@@ -328,18 +328,18 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after a step."""
+        """Update the average with the weights after a step."""
         torch._foreach_lerp_(self.values, list(self.parameters), 1 - min(self.decay, (1 + step) / (10 + step)))
 
     @torch.no_grad()
     def load(self, values: list[Tensor]) -> None:
-        """Take the mean of a checkpoint."""
+        """Restore the average from a checkpoint."""
         for mine, value in zip(self.values, values, strict=True):
             mine.copy_(value)
 
     @contextlib.contextmanager
     def applied(self) -> Any:
-        """The model has the mean for its weights, for a while."""
+        """Replace the model's weights by the average; they are restored on exit."""
         kept = [parameter.detach().clone() for parameter in self.parameters]
         with torch.no_grad():
             torch._foreach_copy_(list(self.parameters), self.values)
@@ -351,11 +351,11 @@ class Average:
 
 
 class Later:
-    """Numbers of a step, looked at a step later where looking would wait for the device.
+    """Numbers of a step, read a step later if reading them at once would wait for the device.
 
     Args:
-        device: where they are.
-        waits: whether looking would wait.
+        device: device of the numbers.
+        waits: whether reading would wait.
     """
 
     def __init__(self, device: torch.device, *, waits: bool) -> None:
@@ -363,7 +363,7 @@ class Later:
         self._pending: tuple[int, Tensor, Any] | None = None
 
     def put(self, step: int, values: Tensor) -> tuple[int, Tensor] | None:
-        """Send this step's numbers to the CPU; returns those of the step before, which are there by now."""
+        """Start copying this step's numbers to the CPU; returns those of the step before, which have arrived."""
         earlier = self.last()
         cuda = self.device.type == "cuda"
         here = torch.zeros(values.shape, dtype=values.dtype, pin_memory=cuda)
@@ -375,7 +375,7 @@ class Later:
         return earlier
 
     def last(self) -> tuple[int, Tensor] | None:
-        """The numbers that were sent last, once."""
+        """The numbers sent last; None if they have been read already."""
         if self._pending is None:
             return None
         step, values, event = self._pending
@@ -386,19 +386,19 @@ class Later:
 
 
 def _times(value: Tensor, factor: float) -> Tensor:
-    """The product, without a call of torch where it is the value."""
+    """The product, without a call of torch if the factor is 1."""
     return value if factor == 1 else value * factor
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Matrix products and activations in half precision, where it was asked for."""
+    """Autocast of matrix products and activations to half precision, unless `precision` is float32."""
     if precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
 
 
 def may_fuse(model: nn.Module, options: Training, group: Processes) -> bool:
-    """The rule for fused optimisers: where there are any, on CPUs and NVIDIA's GPUs; not for divided weights."""
+    """Whether to use a fused optimiser: for real weights on CPUs and NVIDIA GPUs; not for muon or sharded weights."""
     divided = options.distributed == "fsdp" and group.count > 1
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     served = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
@@ -416,16 +416,16 @@ def _optimizer(model: nn.Module, options: Training, fused: bool) -> torch.optim.
 
 
 def carried(task: Task) -> dict[str, Any] | None:
-    """What a task carries from step to step; None for one that carries nothing."""
+    """The state that a task carries from step to step; None if it carries none."""
     state = getattr(task, "state_dict", None)
     return None if state is None else state()
 
 
 def on_cpu(value: Any) -> Any:
-    """Nested tensors on the CPU."""
+    """Move nested tensors to the CPU, detached."""
     return to_device(value, torch.device("cpu"))
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Nested tensors on a device; in named tuples too, such as a network's state."""
+    """Move nested tensors to a device, detached; also in named tuples, such as a network's state."""
     return tree_map_only(Tensor, lambda tensor: tensor.detach().to(device), value)

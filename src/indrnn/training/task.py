@@ -1,4 +1,4 @@
-"""Tasks: batches, loss and metrics of what is learnt; `TensorTask` for one's own data."""
+"""Tasks: batches, loss and metrics; `TensorTask` for your own data."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .options import check_count
 
 
 def derive_seed(*of: int | str) -> int:
-    """A seed for a generator, from a run's seed and what the numbers are for; another for each."""
+    """Derive the seed of a generator from a run's seed and the purpose of the numbers; it differs for each."""
     digest = hashlib.blake2b(repr(of).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1  # below 2^63
 
 
 def generator(*of: int | str) -> torch.Generator:
-    """A generator of its own, seeded by `derive_seed`."""
+    """A new generator, seeded by `derive_seed`."""
     return torch.Generator().manual_seed(derive_seed(*of))
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Which piece of a batch: number `index` of `count` pieces, over processes and accumulation."""
+    """A piece of a batch: number `index` of `count` pieces, over processes and gradient accumulation."""
 
     index: int = 0
     count: int = 1
 
     def of(self, total: int) -> range:
-        """The items of this piece, of a batch of so many; the pieces differ by one item at most."""
+        """The items of this piece, for a batch of `total` items; piece sizes differ by at most one."""
         return range(self.index * total // self.count, (self.index + 1) * total // self.count)
 
 
@@ -56,11 +56,11 @@ class Batch:
         return replace(self, inputs=change(self.inputs), target=change(self.target), lengths=lengths)
 
     def to(self, device: torch.device) -> Batch:
-        """The same on a device; from pinned memory without waiting for it."""
+        """Copy the batch to a device, asynchronously from pinned memory."""
         return self if device.type == "cpu" else self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> Batch:
-        """The same in memory that a GPU reads by itself."""
+        """Copy the batch to pinned memory."""
         return self._each(lambda tensor: tensor.pin_memory())
 
 
@@ -69,22 +69,23 @@ Measured = tuple[dict[str, Tensor | float], int]
 
 
 class Task(Protocol):
-    """What `train` needs. Every method gives the same for the same arguments: so a run can be taken up again.
+    """Interface of the tasks that `train` takes.
 
-    Five more are looked for and may be left out:
+    Every method must return the same for the same arguments, so that a run can be resumed. Optional members:
 
-    `describe() -> dict`: what it is (data, batch size, ...), for config.json. A run is only resumed by its equal.
+    `describe() -> dict`: description of the task (data, batch size, ...), for config.json. A run is only resumed if
+    it is equal.
 
-    `state_dict() -> dict` and `load_state_dict(dict)`: what `loss` carries from step to step on the device, such as
-    h_n of a language model. A checkpoint holds that of each process. A step must not write into the tensors that
-    `state_dict` returned before it: it makes new ones.
+    `state_dict() -> dict` and `load_state_dict(dict)`: the state that `loss` carries from step to step on the device,
+    such as h_n of a language model. A checkpoint holds that of each process. A step must not write into tensors that
+    `state_dict` returned before it, but make new ones.
 
-    `derive(means) -> dict`: the numbers of an evaluation, from its means over all items and processes: for those that
-    are no means, such as a perplexity.
+    `derive(means) -> dict`: the metrics of an evaluation, computed from its means over all items and processes; for
+    metrics that are not means, such as perplexity.
 
-    `tokeniser`: an `indrnn.tokeniser.Tokeniser`, kept in the run's folder with the model.
+    `tokeniser`: an `indrnn.tokeniser.Tokeniser`, saved in the run's folder with the model.
 
-    `prefetch = True`: the next batch is made in a thread while a step is computed, for a `batch` that reads files.
+    `prefetch = True`: make the next batch in a thread while a step is computed, for a `batch` that reads files.
     """
 
     metric: str
@@ -93,23 +94,23 @@ class Task(Protocol):
     """Whether it grows as they get better."""
 
     def batch(self, step: int, shard: Shard) -> Batch:
-        """Make this piece of the batch of a step, on the CPU."""
+        """Make this piece of a step's batch, on the CPU."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Run the model and return the mean loss over the batch's items."""
 
     def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
-        """Measure a model, in evaluation mode, during training; yield after each batch, so that a run can be stopped.
+        """Evaluate a model, in evaluation mode, during training; yields after each batch, so that a run can be stopped.
 
-        `shard` is this process's piece of the work.
+        `shard` is this process's share of the work.
         """
 
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
-        """Measure the best weights once training is over; yields nothing where there is nothing to measure on."""
+        """Test the best weights after training; yields nothing if there is no test data."""
 
 
 def rows_of(shard: Shard, total: int) -> tuple[Tensor, int]:
-    """The items of a piece of a batch, and how many count: an empty piece gets one item that does not."""
+    """Item indices of a piece of a batch, and their count; an empty piece gets one item, and a count of 0."""
     items = shard.of(total)
     return torch.tensor(list(items) or [0]), len(items)
 
@@ -120,7 +121,7 @@ Data = Sequence[Array] | Dataset[Any] | DataLoader[Any]
 
 
 class _Items:
-    """Items of a `Dataset`, read when they are asked for."""
+    """Items of a `Dataset`, read on demand."""
 
     def __init__(self, name: str, dataset: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
@@ -144,22 +145,22 @@ class _Items:
 
 
 class TensorTask:
-    """Items in memory or in a `Dataset`, shuffled anew in each epoch.
+    """Task on items in memory or in a `Dataset`, reshuffled in each epoch.
 
-    Three sets: of training, of validation, which chooses the best weights, and of test, for the end. Without
-    validation data the weights are chosen on those of training, and the numbers are called `training_...`; without
-    test data nothing is measured at the end.
+    The best weights are selected on the validation set, and evaluated on the test set after training. Without
+    validation data they are selected on the training data, and the metrics are named `training_...`; without test data
+    there is no test.
 
     Args:
         train: inputs and targets, and lengths if the inputs are padded: tensors or NumPy arrays with the items in the
-            first dimension; or a `Dataset` of such tuples; or a `DataLoader`, of which its data set, how it collates
-            and, unless given, its batch size are taken. The order is this task's own, so that it can be resumed.
-        validation: the same, to evaluate on.
-        test: the same, for the end.
-        batch_size: items in a batch, 32 if none is given. An epoch's last batch holds what is left.
-        loss: of the model's output and the target, mean over the items. An output that is a tuple (output, state) is
-            taken by its first part.
-        seed: of the shuffling.
+            first dimension; or a `Dataset` of such tuples; or a `DataLoader`, of which the data set, the collate
+            function and, unless given, the batch size are used. The order is the task's own, so that it can be resumed.
+        validation: validation data, in the same form.
+        test: test data, in the same form.
+        batch_size: batch size; 32 if neither this nor a `DataLoader` gives one. An epoch's last batch may be smaller.
+        loss: function of the model's output and the target, averaged over the items. Of an output that is a tuple
+            (output, state), the first part is used.
+        seed: seed of the shuffling.
     """
 
     def __init__(
@@ -187,13 +188,13 @@ class TensorTask:
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
     def describe(self) -> dict[str, Any]:
-        """What it is: sizes, and a checksum over some of the items where they are in memory."""
+        """Description of the task: sizes, and a checksum over some of the items if they are in memory."""
         loss = getattr(self._loss, "__qualname__", type(self._loss).__qualname__)
         about = {"type": type(self).__name__, "batch_size": self.batch_size, "seed": self.seed, "loss": loss}
         return about | {name: _about(data) for name, data in self.data.items()}
 
     def size(self, split: str) -> int:
-        """Items of "train", "validation" or "test"; 0 where there are none."""
+        """Number of items in "train", "validation" or "test"; 0 if there are none."""
         if split not in self.data:
             return 0
         data = self.data[split]
@@ -223,7 +224,7 @@ class TensorTask:
         return data.take(items) if isinstance(data, _Items) else tuple(tensor[items] for tensor in data)
 
     def take(self, split: str, items: Tensor) -> Batch:
-        """A batch of these items of "train", "validation" or "test", by their numbers, as a model reads it."""
+        """The batch of these items of "train", "validation" or "test", given by index, as a model reads it."""
         inputs, target, *lengths = self._of(split, items)
         return Batch(inputs, target, len(items), len(items), lengths[0] if lengths else None)
 
@@ -259,7 +260,7 @@ class TensorTask:
 
 
 def _tensors(name: str, data: Sequence[Any]) -> tuple[Tensor, ...]:
-    """As tensors, classes as 64-bit numbers."""
+    """Convert to tensors, with classes in int64."""
     if len(data) not in (2, 3) or not all(isinstance(each, (Tensor, np.ndarray)) for each in data):
         raise TypeError(f"{name} must be two tensors or NumPy arrays, inputs and targets, or three, with lengths")
     inputs, target, *lengths = (torch.as_tensor(each) for each in data)

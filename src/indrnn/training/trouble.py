@@ -1,4 +1,4 @@
-"""What ends a run before its last step: signals, lost processes, errors that are said in a line."""
+"""What ends a run early: signals, lost processes, lack of memory, and errors reported in one line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .processes import LostError
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on, and why, in a line."""
+    """A run cannot continue; the message says why, in one line."""
 
 
 @contextlib.contextmanager
 def lost() -> Iterator[None]:
-    """Say that another process is gone as a `RunError`."""
+    """Convert a `LostError`, that another process is gone, to a `RunError`."""
     try:
         yield
     except LostError as error:
@@ -28,7 +28,7 @@ def lost() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals() -> Iterator[list[int]]:
-    """Collect Ctrl-C, SIGTERM and SIGHUP instead of dying of them; a second one does what it always did."""
+    """Collect Ctrl-C, SIGTERM and SIGHUP instead of terminating; a second signal has its usual effect."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -54,7 +54,7 @@ def signals() -> Iterator[list[int]]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether this is what torch says when there is no memory left."""
+    """Whether an exception means that memory ran out."""
     words = ("can't allocate memory", "out of memory", "not enough memory")
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)

@@ -1,4 +1,4 @@
-"""Which body of a frame is which of the next: the same person in the same slot over time, two at most, no ghosts."""
+"""Tracking of bodies: the same person in the same slot over time, two at most, without ghosts (false detections)."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Sequence:
 def arrange(skeletons: Skeletons) -> Sequence:
     """Keep each body in one slot over time.
 
-    1. Frames without a body are dropped; one whose joints are all at the origin is none.
-    2. Bodies of successive frames are matched by position, to the least sum of distances; Kinect's ids, which change
-       and swap, are not asked. What moves by `REACH` or more is not the same body.
-    3. A body that comes back after a gap is matched with the nearest of those that went, if it is nearer than `REACH`
-       or has the same id.
-    4. Ghosts are dropped: bodies that are seen too shortly, then those that are too flat. A rule that would leave
-       nobody is not applied.
-    5. The rest are ranked by motion, the sum over time of squared distances from the mean posture. In this order each
-       goes into the first of two slots that is free in all of its frames; one for which none is free is dropped.
+    1. Frames without a body are dropped; a body whose joints are all at the origin does not count.
+    2. Bodies of successive frames are matched by position, with the least sum of distances. Kinect's ids, which change
+       and swap, are not used. A body that would move by `REACH` or more is not matched.
+    3. A body that reappears after a gap is matched with the nearest of those that disappeared, if it is nearer than
+       `REACH` or has the same id.
+    4. Ghosts are dropped: bodies that are seen too briefly, then those that are too flat. A rule that would drop all
+       bodies is not applied.
+    5. The rest are ranked by motion, the sum over time of squared distances from the mean posture. In this order, each
+       is put into the first of two slots that is free in all of its frames; if neither is free, it is dropped.
     6. Frames in which both slots are empty are dropped.
 
     Raises:
@@ -82,7 +82,7 @@ def arrange(skeletons: Skeletons) -> Sequence:
 
 
 def _seen(skeletons: Skeletons) -> Skeletons:
-    """Without bodies that are all at the origin."""
+    """Remove bodies whose joints are all at the origin."""
     seen = skeletons.joints.any((1, 2))
     if seen.all():
         return skeletons
@@ -120,12 +120,12 @@ def _links(joints: NDArray[np.float32], counts: NDArray[np.int64], at: NDArray[n
 
 @functools.cache
 def _orders(count: int) -> NDArray[np.int64]:
-    """All permutations of so many, (count!, count)."""
+    """All permutations of `count` numbers, (count!, count)."""
     return np.array(list(permutations(range(count))))
 
 
 def _joined(tracks: list[Track], skeletons: Skeletons, at: NDArray[np.int64]) -> list[Track]:
-    """Tracks with gaps: each that begins goes on with one that ended, the nearest pairs first."""
+    """Tracks with gaps: each that starts is joined to one that ended before, the nearest pairs first."""
     if len(tracks) == 1:
         return tracks
     begun: list[list[Track]] = []  # the parts of each
@@ -148,7 +148,7 @@ def _joined(tracks: list[Track], skeletons: Skeletons, at: NDArray[np.int64]) ->
 
 
 def _distance(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Between two bodies, (..., 25, 3): the mean distance of their joints."""
+    """Mean distance between the joints of two bodies, (..., 25, 3)."""
     squares = (a - b) ** 2
     mean: NDArray[np.float32] = np.sqrt(squares[..., 0] + squares[..., 1] + squares[..., 2]).mean(-1)
     return mean

@@ -1,4 +1,4 @@
-"""The text of an NTU RGB+D `.skeleton` file: read by C++ where that was built, else by Python, to the same bits."""
+"""Parser of NTU RGB+D `.skeleton` files: in C++ if that was built, else in Python, with bit-identical results."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Skeletons:
-    """What is kept of a `.skeleton` file.
+    """The parsed content of a `.skeleton` file.
 
     Args:
-        counts: (frames,) int64, the bodies in each frame.
+        counts: (frames,) int64, number of bodies in each frame.
         ids: (bodies,) int64, Kinect's id of each body, frame after frame.
         joints: (bodies, 25, 3) float32, x, y and z in metres.
-        tracked: (bodies, 25) uint8, Kinect's word on each joint: 0 not tracked, 1 inferred, 2 tracked.
+        tracked: (bodies, 25) uint8, Kinect's tracking state of each joint: 0 not tracked, 1 inferred, 2 tracked.
     """
 
     counts: NDArray[np.int64]
@@ -44,7 +44,7 @@ def parse(text: bytes) -> Skeletons:
     """Read the content of a `.skeleton` file.
 
     Raises:
-        ValueError: says in which line it is not one.
+        ValueError: if the content is not valid; the message names the line.
     """
     loaded = _library()
     found = None if loaded is None else _parse_in_cpp(text, loaded)
@@ -86,7 +86,7 @@ def parse_in_python(text: bytes) -> Skeletons:
 
 
 def _lines(text: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """The lines that have words, with their numbers."""
+    """The words of each line that has any, with its number."""
     for number, line in enumerate(text.split(b"\n"), 1):
         words = line.split()
         if words:
@@ -172,7 +172,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _parse_in_cpp(text: bytes, loaded: ctypes.CDLL) -> Skeletons | None:
-    """None where it cannot."""
+    """Parse in C++; None if that fails."""
     if not text.endswith(b"\n"):
         text += b"\n"
     frames, bodies = len(text) // _FRAME_BYTES, len(text) // _BODY_BYTES

@@ -1,4 +1,4 @@
-"""From the recordings of NTU RGB+D to arrays on disk: in parallel, and taken up again after a stop."""
+"""Conversion of the recordings of NTU RGB+D to arrays on disk: in parallel, and resumed after a stop."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ RULES = 2
 
 @dataclass(frozen=True)
 class Prepared:
-    """What came of it.
+    """The result of `prepare`.
 
     Args:
-        samples: that are in the arrays.
-        frames: that these have.
-        left_out: samples that were there and are in the lists of missing skeletons.
-        broken: files that were left out, and why, by where they are.
-        new: whether anything was done: not where the folder holds the very same already.
+        samples: number of samples in the arrays.
+        frames: number of their frames.
+        left_out: number of samples left out as they are in the lists of missing skeletons.
+        broken: files that were left out, and why, by location.
+        new: whether anything was done; False if the folder holds the same already.
     """
 
     samples: int
@@ -68,20 +68,20 @@ def prepare(
 ) -> Prepared:
     """Read `.skeleton` files and write the arrays that `read_prepared` reads.
 
-    What is done is kept in parts, so that a call after a stop goes on where the last was, and ends with the same bytes.
-    The disk needs room for the arrays twice, and once more for those that are replaced.
+    Finished work is saved in parts, so that a call after a stop continues where the last one ended, and produces the
+    same bytes. The disk needs space for twice the arrays, and once more for those that are replaced.
 
     Args:
         places: folders and `.zip` files, see `sources.find`. Samples in the lists of missing skeletons are left out.
-        out: the folder to write, which must be new, empty or of an earlier call.
-        strict: whether a broken file is an error; else it is left out and named in what is returned and in `out`.
-        workers: processes; as many as there are cores if None, 1 for none beside this one. The others import the main
-            module, so a script needs `if __name__ == "__main__":` around the call.
-        overwrite: whether to replace what an earlier call has finished.
+        out: output folder, which must be new, empty or from an earlier call.
+        strict: whether a broken file is an error; else it is left out, and listed in the result and in `out`.
+        workers: number of processes; None for the number of cores, 1 for this process only. Other processes import the
+            main module, so a script needs `if __name__ == "__main__":` around the call.
+        overwrite: whether to replace the result of an earlier call that finished.
 
     Raises:
-        ValueError: for options that cannot be, files that are not there or not right, a folder that holds other things.
-        FileNotFoundError: if a place is not there.
+        ValueError: for invalid options, missing or invalid files, or a folder that holds other files.
+        FileNotFoundError: if a place does not exist.
     """
     if workers is not None:
         check_count("workers", workers)
@@ -136,7 +136,7 @@ def _check_strict(strict: bool, broken: dict[str, str]) -> None:
 
 
 def _broken_of(samples: list[Sample], before: dict[str, str]) -> dict[str, str]:
-    """Those of an earlier call's broken files that are these samples', by where they are now."""
+    """The broken files of an earlier call that belong to these samples, by their present location."""
     places = {sample.name: str(sample.sources[0]) for sample in samples}
     end = len(SUFFIX)
     names = {path[-len(EXAMPLE) - end : -end]: word for path, word in before.items()}
@@ -148,13 +148,13 @@ def _result(manifest: dict[str, Any], *, new: bool = True) -> Prepared:
 
 
 def _digest(samples: list[Sample]) -> str:
-    """Of what the arrays are made from, wherever it is."""
+    """Checksum of what the arrays are made from, independent of its location."""
     facts = [RULES, *([sample.name, [(each.size, each.version) for each in sample.sources]] for sample in samples)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _unread(samples: list[Sample]) -> str:
-    """In place of `_digest`, where the disk failed at some file: the next call goes on with these."""
+    """Replaces `_digest` if the disk failed to read some files: the next call tries these again."""
     return f"unread {_digest(samples)}"
 
 
@@ -162,7 +162,7 @@ def _unread(samples: list[Sample]) -> str:
 
 
 def _check_place(out: Path) -> None:
-    """Refuse a folder with anything that is not of an earlier call."""
+    """Raise if a folder holds anything that is not from an earlier call."""
     try:
         if out.exists() and not out.is_dir():
             raise ValueError(f"out must be a folder, and {out} is a file")
@@ -177,7 +177,7 @@ def _check_place(out: Path) -> None:
 
 
 def _finished(out: Path) -> dict[str, Any]:
-    """What an earlier call has finished."""
+    """Read the manifest of an earlier call that finished."""
     try:
         manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
         sound = manifest["format"] == FORMAT and all((out / name).is_file() for name in (FRAMES, INDEX))
@@ -194,7 +194,7 @@ def _clear_parts(out: Path) -> None:
 
 
 def _remove_temporary(out: Path) -> None:
-    """Remove what processes that were killed had half written."""
+    """Remove partial files of processes that were killed."""
     for name in (FRAMES, INDEX, MANIFEST):
         for path in out.glob(f".{name}.*.tmp"):
             path.unlink(missing_ok=True)
@@ -205,7 +205,7 @@ def _remove_temporary(out: Path) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """Successive samples, done together: frames in one file, and rows of the index in another that is written last."""
+    """Successive samples, made together: frames in one file, and rows of the index in another that is written last."""
 
     out: Path
     number: int
@@ -216,7 +216,7 @@ class _Part:
         return sum(sample.size for sample in self.samples)
 
     def path(self, suffix: str) -> Path:
-        """The names change with what it is made from, so that no part is taken for another."""
+        """Path of a file of the part; its name depends on what it is made from, so that parts are not confused."""
         return self.out / PARTS / f"{self.number:05}-{_digest(self.samples)[:16]}{suffix}"
 
     def read(self) -> dict[str, Any]:
@@ -253,7 +253,7 @@ class _Part:
 
 
 def _make(parts: list[_Part], strict: bool, workers: int | None) -> None:
-    """Make what is not done, in parallel."""
+    """Make the parts that are not done, in parallel."""
     left = []
     for part in parts:
         if part.is_done():
@@ -281,7 +281,7 @@ def _cores() -> int:
 
 @contextlib.contextmanager
 def _pool(workers: int) -> Iterator[Executor]:
-    """Processes that Ctrl-C ends at once, without a word of theirs: `KeyboardInterrupt` when they are gone."""
+    """Processes that Ctrl-C ends at once, without output; raises `KeyboardInterrupt` when they are gone."""
     context = multiprocessing.get_context("spawn")
     end, alive = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(end,))
@@ -323,7 +323,7 @@ def _on_interrupt(handler: Callable[..., None] | signal.Handlers) -> Iterator[No
 
 
 def _start_worker(end: Connection) -> None:
-    """Leave Ctrl-C to the process that started this one, and end with it or when it says so."""
+    """Leave Ctrl-C to the parent process, and exit with it or when it asks for that."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def follow() -> None:
@@ -338,7 +338,7 @@ def _start_worker(end: Connection) -> None:
 
 
 def _write(out: Path, parts: list[_Part], rows: list[list[Any]]) -> dict[str, Any]:
-    """Write frames and index; returns what is to be said of them."""
+    """Write frames and index; returns their entries of the manifest."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("name", *COLUMNS), *rows])
     frames = sum(row[1 + COLUMNS.index("length")] for row in rows)

@@ -1,4 +1,4 @@
-"""Where the `.skeleton` files of NTU RGB+D are: in folders, nested as they like, and in zip archives as published."""
+"""Search for the `.skeleton` files of NTU RGB+D, in folders, nested in any way, and in zip archives as published."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ZIP_TROUBLES = (
 
 
 class UnreadError(ValueError):
-    """The disk or the system did not give a file's content; it may do so another time."""
+    """The disk or the system failed to read a file; a later attempt may succeed."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Source:
         return str(self.path) if self.member is None else f"{self.path}:{self.member}"
 
     def read(self) -> bytes:
-        """Its content; `ValueError` says why it cannot be read."""
+        """Read the content; raises `ValueError` with the reason if that fails."""
         if self.size > MOST_BYTES:
             raise ValueError(f"it has {self.size:,} bytes, more than any recording")
         try:
@@ -65,18 +65,18 @@ class Source:
 
 @functools.lru_cache(maxsize=4)
 def _archive(path: Path) -> zipfile.ZipFile:
-    """Opened once in a process: the list of its members takes longer to read than they do."""
+    """Open an archive, once per process, as reading its list of members takes longer than reading them."""
     return zipfile.ZipFile(path)
 
 
 def close_archives() -> None:
-    """Close those that this process has read from."""
+    """Close the archives that this process has read from."""
     _archive.cache_clear()
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A recording, and where it is: more than one place where there are copies, which must be the same."""
+    """A recording and its sources; more than one if there are copies, which must be identical."""
 
     name: str
     sources: tuple[Source, ...]
@@ -87,7 +87,7 @@ class Sample:
         return sum(source.size for source in self.sources)
 
     def read(self) -> bytes:
-        """Its content; `ValueError` says why it cannot be read."""
+        """Read the content; raises `ValueError` with the reason if that fails."""
         content = self.sources[0].read()
         for other in self.sources[1:]:
             if other.read() != content:
@@ -102,11 +102,11 @@ def find(places: Iterable[Path]) -> tuple[list[Sample], dict[str, str]]:
         places: folders and `.zip` files.
 
     Returns:
-        The samples, sorted by name, and what is wrong with files that are none, by where they are.
+        The samples, sorted by name, and what is wrong with other files, by location.
 
     Raises:
         ValueError: if a place is neither, or there is no such file at all.
-        FileNotFoundError: if a place is not there.
+        FileNotFoundError: if a place does not exist.
     """
     places = list(places)
     found: dict[str, dict[str, Source]] = {}
@@ -161,7 +161,7 @@ def _sources(place: Path, wrong: dict[str, str]) -> Iterator[Source]:
 
 
 def _about(path: Path) -> os.stat_result:
-    """Size and time of a file; what is none, as a pipe, is an `OSError`, as opening it could wait for ever."""
+    """Size and time of a file; raises `OSError` if it is not regular, as a pipe, which could block when opened."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise OSError("it is not a regular file")
@@ -173,7 +173,7 @@ def _refuse(error: OSError) -> None:
 
 
 def _name_of(member: str) -> str:
-    """Without the folders; some programs divide these by backslashes."""
+    """The file name without folders; some programs separate these by backslashes."""
     return member.replace("\\", "/").rpartition("/")[2]
 
 

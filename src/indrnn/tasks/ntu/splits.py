@@ -1,4 +1,4 @@
-"""The published protocols of NTU RGB+D 60 and 120: who trains, who tests, and which samples nobody uses."""
+"""The published protocols of NTU RGB+D 60 and 120: training samples, test samples and excluded samples."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _SAMPLES = {60: 56_880 - 302, 120: 114_480 - 535}
 
 @dataclass(frozen=True)
 class Protocol:
-    """A way to divide the samples.
+    """A division of the samples into training and test.
 
     Args:
-        actions: of the set that it is for, 60 or 120.
-        by: what divides them: performer, camera or setup.
-        train: the values of it that train; all others test.
-        sizes: samples that train and test when all are there, where they are published.
+        actions: number of actions in the data set, 60 or 120.
+        by: the field that divides the samples: performer, camera or setup.
+        train: its values for training; all others are for test.
+        sizes: numbers of training and test samples in the complete set, if published.
     """
 
     actions: int
@@ -44,7 +44,7 @@ class Protocol:
 
 
 class Split(NamedTuple):
-    """Samples by their places among the recordings, int64, in order."""
+    """Indices of the samples among the recordings, int64, in ascending order."""
 
     train: NDArray[np.int64]
     validation: NDArray[np.int64]
@@ -59,7 +59,7 @@ def _facts() -> dict[str, Any]:
 
 @functools.cache
 def protocols() -> dict[str, Protocol]:
-    """By name: cross-subject and cross-view of 60, cross-subject and cross-setup (the paper's CV) of 120."""
+    """Protocols by name: cross-subject and cross-view of 60, cross-subject and cross-setup (the paper's CV) of 120."""
     sizes = {"60-cs": (40_091, 16_487), "60-cv": (37_646, 18_932)}
     found = {}
     for name, given in _facts()["train"].items():
@@ -70,12 +70,12 @@ def protocols() -> dict[str, Protocol]:
 
 @functools.cache
 def missing() -> frozenset[str]:
-    """The names of the samples whose skeletons are missing or not whole: 302 of NTU RGB+D 60, 535 of 120 with them."""
+    """Names of samples with missing or incomplete skeletons: 302 of NTU RGB+D 60; 535 of 120, including those."""
     return frozenset(_facts()["missing"])
 
 
 def parts_of(name: str) -> dict[str, int] | None:
-    """Setup, camera, performer, replication and action by the name of a sample; None if it is not the name of one."""
+    """Setup, camera, performer, replication and action from the name of a sample; None if the name is not valid."""
     match = NAME.fullmatch(name)
     if match is None or not name.isascii():
         return None
@@ -94,16 +94,16 @@ def ntu_split(
     """Divide the samples of NTU RGB+D as published.
 
     Args:
-        recordings: what `indrnn prepare ntu` wrote, of 60, 120 or both. For a protocol of 60, samples that are of 120
-            alone are left out; those whose skeletons are missing are, for any.
+        recordings: the output of `indrnn prepare ntu`, of 60, 120 or both. Protocols of 60 leave out samples that are
+            in 120 only; all protocols leave out samples with missing skeletons.
         protocol: 60-cs, 60-cv, 120-cs or 120-xset, which is also called 120-cv.
-        validation: the share of the training samples that is kept back for validation, at random.
-        seed: of this choice.
-        say: where to tell if samples lack; nowhere if None.
+        validation: fraction of the training samples held out for validation, at random.
+        seed: seed of this choice.
+        say: called with a message if samples are missing; None for no message.
 
     Raises:
-        ValueError: if there are no samples to train or test with, or if all are there and their numbers are not those
-            that are published.
+        ValueError: if there are fewer than two samples for training or none for test, or if none is missing and their
+            numbers differ from the published ones.
     """
     check_fraction("validation", validation)
     check_seed(seed)
@@ -124,10 +124,10 @@ def ntu_split(
 
 
 def summary(recordings: Recordings) -> list[str]:
-    """For each protocol that there are samples of, how many train and test, and how many lack.
+    """For each protocol with samples: the numbers of training, test and missing samples.
 
     Raises:
-        ValueError: if all are there and their numbers are not those that are published.
+        ValueError: if none is missing and their numbers differ from the published ones.
     """
     lines = []
     for name, protocol in protocols().items():
@@ -141,7 +141,7 @@ def summary(recordings: Recordings) -> list[str]:
 
 
 def _divided(recordings: Recordings, protocol: Protocol) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The samples that train and those that test."""
+    """Indices of the training samples and of the test samples."""
     fields = recordings.fields
     lacking = {"name", "setup", "camera", "performer"} - set(fields)
     if lacking:
@@ -154,7 +154,7 @@ def _divided(recordings: Recordings, protocol: Protocol) -> tuple[NDArray[np.int
 
 
 def _lacking(name: str, protocol: Protocol, train: int, test: int) -> int:
-    """How many samples are not there; raises where all are and they are not those that are published."""
+    """Number of missing samples; raises if none is missing and the numbers differ from the published ones."""
     lacking = _SAMPLES[protocol.actions] - train - test
     if lacking < 0 or (lacking == 0 and protocol.sizes not in (None, (train, test))):
         published = f"{_SAMPLES[protocol.actions]:,} in all"
