@@ -1,1 +1,1 @@
-"""Pictures of runs."""
+"""Analysis of trained networks and runs."""

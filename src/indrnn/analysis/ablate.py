@@ -1,7 +1,7 @@
-"""Which memory a task needs: its metric when neurons of a range of memory are silenced, layer by layer.
+"""Ablation by memory: a task's metric with the neurons of a range of memory silenced, layer by layer.
 
-A silenced neuron gives zero at every step to whatever reads its layer. Beside each number stands that of as many
-neurons of the same layers drawn at random: a range matters where it costs more than those.
+A silenced neuron outputs zero at every step to whatever reads its layer. Each number has a control: as many neurons of
+the same layers, drawn at random. A range matters if it costs more than its control.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .neurons import Layer, layers_of, some, watched
 
 @dataclass(frozen=True)
 class Ablation:
-    """What is left of a model without some of its neurons."""
+    """The metric of a model with one group of neurons silenced."""
 
     layer: int | None
     """Of which layer, from 1; None for those of all layers at once."""
@@ -46,7 +46,7 @@ class Ablation:
 
 @dataclass(frozen=True)
 class Ablated:
-    """What `ablate` found."""
+    """The result of `ablate`."""
 
     metric: str
     """The task's accuracy where it measures one, else what its weights are chosen by."""
@@ -63,11 +63,12 @@ class Ablated:
 
 @contextlib.contextmanager
 def silenced(model: nn.Module, neurons: dict[str, Tensor]) -> Iterator[None]:
-    """Have some neurons give zero, without a change of the weights; the model is in evaluation mode, without gradients.
+    """Make some neurons output zero, in evaluation mode and without gradients; the weights are not changed.
 
     Args:
-        model: any that holds independent recurrent weights.
-        neurons: by the name of a layer's recurrent weight, as `LayerMemory.name`: which, (N,), bool.
+        model: any model with independent recurrent weights.
+        neurons: bool masks (N,) of the neurons to silence, by the name of the layer's recurrent weight, as
+            `LayerMemory.name`.
     """
     layers = layers_of(model)
     by_name = {layer.name: layer for layer in layers}
@@ -120,14 +121,14 @@ def ablate(
     """Measure a task without the neurons of short, middle and long memory, in each layer and in all at once.
 
     Args:
-        model: any that holds independent recurrent weights; it stays as it is.
+        model: any model with independent recurrent weights; it is not changed.
         task: its validation data and metric are used.
-        items: how many of the validation data to measure on, at least.
+        items: minimum number of validation items to measure on.
         length: as for `memory`.
         epsilon: as for `memory`.
         bounds: as for `memory`.
-        controls: random draws of as many neurons, beside each group; 0 for none.
-        seed: of those draws.
+        controls: number of random draws as controls for each group; 0 for none.
+        seed: seed of the random draws.
     """
     check_count("items", items)
     check_count("controls", controls, 0)
@@ -189,7 +190,7 @@ def write(found: Ablated, about: dict[str, Any], out: Path) -> str:
 
 
 def draw(found: Ablated, path: Path) -> Path:
-    """Bars by layer and group, with the whole model as a line and the random draws as dots."""
+    """Plot bars by layer and group, the whole model as a line and the random draws as diamonds."""
     from .curves import new_figure, save_figure
 
     places = list(dict.fromkeys(row.layer for row in found.rows))

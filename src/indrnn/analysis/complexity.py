@@ -1,4 +1,4 @@
-"""The paper's figure of time against LSTM over the length of a sequence, from what `indrnn bench layer` measured."""
+"""The paper's figure of time over sequence length, compared with LSTM, from the results of `indrnn bench layer`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Curves = dict[str, list[tuple[int, float, float]]]
 
 
 def curves(measured: Path) -> Curves:
-    """The times of a training step by layer and length, from layer.json."""
+    """Read the times of a training step, by layer and length, from layer.json."""
     if not measured.is_file():
         raise FileNotFoundError(f"measured must be the layer.json that `indrnn bench layer` writes; {measured} is none")
     try:
@@ -35,7 +35,7 @@ def curves(measured: Path) -> Curves:
 
 
 def write(found: Curves, about: dict[str, Any], out: Path) -> str:
-    """Write complexity.json and complexity.png into a folder, and return a table of how many times as quick as LSTM."""
+    """Write complexity.json and complexity.png into a folder, and return a table of the speed-ups over LSTM."""
     from .runs import table
 
     content = json.dumps({**about, "curves": found}, indent=1, ensure_ascii=False)
@@ -50,7 +50,7 @@ def write(found: Curves, about: dict[str, Any], out: Path) -> str:
 
 
 def draw(found: Curves, path: Path) -> Path:
-    """Milliseconds over the length, and how many times as quick as an LSTM: ours in thick lines, the LSTM in black."""
+    """Plot time in ms and speed-up over LSTM against the length: IndRNN in thick lines, the LSTM in black."""
     from matplotlib.ticker import LogLocator
 
     from .curves import new_figure, save_figure

@@ -3,8 +3,8 @@
 h_t = W x_t + U h_{t−1} with U = V Λ V⁻¹ is h_t = V z_t with z_t = V⁻¹ W x_t + λ ⊙ z_{t−1}: a layer of independent
 neurons whose recurrent weights are the eigenvalues of U, and a layer without recurrence, of its eigenvectors.
 
-Real neurons give sums of λᵗ and never rᵗ cos θt: a U that turns, which has pairs of complex eigenvalues, needs neurons
-with complex weights.
+Real neurons give sums of λᵗ, never rᵗ cos θt: a U with pairs of complex eigenvalues, which rotates the state, needs
+neurons with complex weights.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MAX_CONDITION = 1e8
 
 
 class ComplexIndRNN(nn.Module):
-    """z_t = W x_t + u ⊙ z_{t−1} + b with complex W, u and b, of a real x; output is complex.
+    """z_t = W x_t + u ⊙ z_{t−1} + b with complex W, u and b and a real input x; the output is complex.
 
-    In plain PyTorch, differentiable as far as autograd goes. Input and output are (T, B, ...), time first.
+    In plain PyTorch, differentiable to any order by autograd. Input and output are (T, B, ...), time first.
 
     Args:
         input_size: features of the input.
@@ -68,7 +68,7 @@ class ComplexIndRNN(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew: W as a layer's, u on circles of radius U(0, 1) at any angle, b as 0."""
+        """Reinitialise all parameters: both parts of W as in `IndRNN`, u with radius U(0, 1) and any angle, b as 0."""
         with torch.no_grad():
             limit = 0.304 / math.sqrt(self.input_size)
             parts = [torch.empty_like(self.weight_ih.real).uniform_(-limit, limit) for _ in range(2)]
@@ -103,9 +103,9 @@ def complex_reference(x: Tensor, u: Tensor, h_0: Tensor | None = None) -> Tensor
 
 
 def complex_scan(x: Tensor, u: Tensor, h_0: Tensor | None = None) -> Tensor:
-    """The same in log T passes.
+    """As `complex_reference`, in log T passes.
 
-    A step is the affine map h → u ⊙ h + x_t, and two maps after each other are one. After the pass over distance s,
+    A step is the affine map h → u ⊙ h + x_t, and two such maps compose to one. After the pass over distance s,
     row t holds the composition of the last 2s maps: its slope is u^(2s), the same in every row.
     """
     if h_0 is not None and len(x):
@@ -118,15 +118,15 @@ def complex_scan(x: Tensor, u: Tensor, h_0: Tensor | None = None) -> Tensor:
 
 
 class LinearRNN(nn.Module):
-    """Two layers in place of h_t = W x_t + U h_{t−1} + b: independent `neurons`, and `mix`, the eigenvectors.
+    """Two layers that compute h_t = W x_t + U h_{t−1} + b: independent `neurons`, and `mix`, the eigenvectors.
 
-    Input and output are as of `torch.nn.RNN` with one layer: (T, B, input_size) to (T, B, hidden_size) and
+    Input and output are as for `torch.nn.RNN` with one layer: (T, B, input_size) to (T, B, hidden_size) and
     h_n (1, B, hidden_size).
 
     Args:
-        neurons: `IndRNN` with the identity, or `ComplexIndRNN`.
-        mix: (hidden_size, neurons), real or complex: the second layer's weights, of which the real part is the output.
-        into: (neurons, hidden_size): from a state h_0 to the neurons' states.
+        neurons: `IndRNN` with nonlinearity "identity", or `ComplexIndRNN`.
+        mix: (hidden_size, neurons), real or complex: the second layer's weights; the real part of its result is output.
+        into: (neurons, hidden_size): maps a state h_0 to the neurons' states.
     """
 
     into: Tensor
@@ -161,7 +161,7 @@ class LinearRNN(nn.Module):
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `from_rnn` made, and how good it is."""
+    """The result of `from_rnn`: the model and its quality."""
 
     model: LinearRNN
     eigenvalues: Tensor
@@ -182,21 +182,21 @@ class Conversion:
 def from_rnn(
     rnn: Any, *, steps: int = 1000, max_condition: float = MAX_CONDITION, backend: str | None = None
 ) -> Conversion:
-    """Turn a linear RNN, h_t = W x_t + U h_{t−1} + b, into a two-layer IndRNN that computes the same.
+    """Convert a linear RNN, h_t = W x_t + U h_{t−1} + b, into a two-layer IndRNN that computes the same.
 
     A symmetric U, or any with real eigenvalues, gives an `IndRNN`; pairs of complex eigenvalues give a `ComplexIndRNN`
-    with one neuron for each pair. A U that is not diagonalisable, or so nearly that its eigenvectors are useless, is
-    perturbed by as little as gives the least error; a warning says so, and `error` how much is lost.
+    with one neuron for each pair. If U is not diagonalisable, or so nearly that its eigenvectors are useless, the
+    perturbation of U (or none) with the smallest error is chosen; a warning gives both.
 
     Args:
         rnn: (W, U) or (W, U, b), with W (N, M), U (N, N) and b (N,); or an object with `weight_ih` and `weight_hh` (or
             `weight_ih_l0` and `weight_hh_l0`), biases of such names if it has any, and the nonlinearity "identity".
-        steps: of the sequences that `error` is to hold for.
-        max_condition: of the eigenvectors, beyond which U is perturbed.
-        backend: of the neurons: as for `IndRNN`, or for complex ones "scan" or "reference".
+        steps: length of the sequences that `error` is to hold for.
+        max_condition: condition number of the eigenvectors above which perturbations of U are tried.
+        backend: backend of the neurons: as for `IndRNN`, or for complex ones "scan" or "reference".
 
     Returns:
-        The model in W's type, and its quality.
+        The model, in W's type, and its quality.
 
     Example:
         found = indrnn.from_rnn((W, U))
@@ -236,7 +236,7 @@ class _Eigen:
 
 
 def _decompose(matrix: Tensor, U: Tensor, steps: int, perturbation: float = 0.0) -> _Eigen:
-    """The eigenvectors of a matrix, and how well they give U."""
+    """The eigendecomposition of a matrix, and how well it reproduces U."""
     if torch.equal(matrix, matrix.mT):
         values, vectors = torch.linalg.eigh(matrix)
         inverse, condition = vectors.mT, 1.0
@@ -253,7 +253,7 @@ def _decompose(matrix: Tensor, U: Tensor, steps: int, perturbation: float = 0.0)
 
 
 def _error(values: Tensor, vectors: Tensor, inverse: Tensor, U: Tensor, steps: int) -> float:
-    """See `Conversion.error`; over the powers that are finite."""
+    """`Conversion.error`, over the powers of U that are finite."""
     powers = [0]
     while powers[-1] < steps:
         powers.append(min(max(1, 2 * powers[-1]), steps))
@@ -270,7 +270,7 @@ def _error(values: Tensor, vectors: Tensor, inverse: Tensor, U: Tensor, steps: i
 
 
 def _direction(size: int) -> Tensor:
-    """A matrix of norm 1 with small entries everywhere, always the same."""
+    """A fixed, dense random matrix of norm 1."""
     matrix = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     norm: Tensor = torch.linalg.matrix_norm(matrix, 2)
     return matrix / norm
@@ -302,7 +302,7 @@ def _model(
 
 
 def _matrices(rnn: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-    """W, U and b of what was given, checked."""
+    """W, U and b of `rnn`, checked."""
     if isinstance(rnn, (tuple, list)):
         if len(rnn) not in (2, 3):
             raise ValueError(f"rnn must be W and U, or W, U and a bias, got {len(rnn)} parts")

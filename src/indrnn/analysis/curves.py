@@ -1,4 +1,4 @@
-"""Curves of runs, and what a model of the adding problem answers."""
+"""Figures of training curves, and of predictions on the adding problem."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def smooth(values: list[float], over: int) -> list[float]:
-    """Means over the last so many values, less at the start."""
+    """Moving average over the last `over` values, fewer at the start."""
     return [sum(part) / len(part) for part in (values[max(0, i - over + 1) : i + 1] for i in range(len(values)))]
 
 
 def draw_adding(run: RunFolder, model: nn.Module, length: int, seed: int = 0) -> Path:
-    """Draw the error over training, and 500 answers beside the right ones, into curve.png."""
+    """Plot the error over training, and 500 predictions against their targets, into curve.png."""
     from ..tasks.adding import BASELINE, adding_batch
 
     figure, (left, right) = new_figure(2)
@@ -60,7 +60,7 @@ def draw_panels(
     logarithmic: bool = True,
     smoothed: int = 1,
 ) -> None:
-    """Draw curves, by panel and name, side by side; `across` and `up` say what the axes are."""
+    """Draw curves, by panel and name, side by side; `across` and `up` label the axes."""
     names = sorted({name for curves in panels.values() for name in curves})
     figure, axes = figure_with_legend(len(panels), 3.2, [*names, reference[1] if reference else ""])
     for each, (title, curves) in zip(axes, panels.items(), strict=True):

@@ -1,8 +1,8 @@
-"""How gradients reach the first layers of deep networks: at initialisation by depth, and of a run before and after.
+"""Gradient norms in deep networks: at initialisation by depth, and of a run before and after training.
 
-`measure`: their norm at the first and last block of plain, residual and dense networks of 6 to 100 recurrent layers, 32
-neurons (growth rate 8), batch norm over the sequence, a random batch of 100 steps classified at the last.
-`before_and_after`: at every layer of a run's network, on its task.
+`measure`: at the first and last block of plain, residual and dense networks of 6 to 100 recurrent layers, 32 neurons
+(growth rate 8), batch norm over the sequence, on a random batch of 100 steps classified at the last step.
+`before_and_after`: at every layer but the first of a run's network, on its task.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NETWORKS: dict[str, list[Callable[[], Network]]] = {
 
 
 def measure(seeds: int) -> list[dict[str, Any]]:
-    """The norms in each network, as means over seeds."""
+    """The gradient norms of each network, averaged over seeds."""
     rows = []
     for name, builders in NETWORKS.items():
         for build in builders:
@@ -52,7 +52,7 @@ def measure(seeds: int) -> list[dict[str, Any]]:
 
 
 def gradient_norms(network: Network) -> tuple[float, float]:
-    """The norms of the gradients of the first Weight between recurrent layers and of the last."""
+    """Gradient norms of the first and the last Weight between recurrent layers."""
     model = SequenceClassifier(network, CLASSES)
     x, target = torch.randn(STEPS, BATCH, INPUTS), torch.randint(CLASSES, (BATCH,))
     F.cross_entropy(model(x)[0], target).backward()
@@ -84,16 +84,16 @@ def write(rows: list[dict[str, Any]], seeds: int, out: Path) -> str:
 def before_and_after(
     model: nn.Module, before: Sequence[nn.Module], task: Task, batches: int = 10
 ) -> list[dict[str, float]]:
-    """Gradient norms at the input weights of each layer but the first, over so many training batches of a task.
+    """Gradient norms at the input weights of each layer but the first, averaged over training batches of a task.
 
     Args:
-        model: trained; it stays as it is.
-        before: the same model untrained, some draws of it.
-        task: what it learnt.
-        batches: from the first of the training on.
+        model: the trained model; it is not changed.
+        before: the same model untrained, one or more random draws.
+        task: the task of the training.
+        batches: number of training batches, from the first on.
 
     Returns:
-        For each layer from the second on its number, the mean norm "before" over the draws, and that "after".
+        For each layer from the second on, its number, the mean norm "before" over the draws, and that "after".
     """
     if not before:
         raise ValueError("before must hold at least one model, got none")

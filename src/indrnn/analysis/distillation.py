@@ -1,6 +1,6 @@
-"""`distil`: an IndRNN trained to give the outputs of another recurrent network, and how near it comes.
+"""`distil`: train an IndRNN to reproduce the outputs of another recurrent network, and measure its error.
 
-For a nonlinear RNN there is no equal IndRNN as there is for a linear one (`from_rnn`).
+A nonlinear RNN has no equivalent IndRNN, unlike a linear one (`from_rnn`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HELD_OUT = 0.1
 
 @dataclass(frozen=True)
 class Distilled:
-    """What `distil` made, measured on sequences that it was not trained on."""
+    """The result of `distil`, measured on sequences not used in training."""
 
     model: StepRegressor
     """(T, B, inputs) to (T, B, outputs of the RNN), in the RNN's layout."""
@@ -57,22 +57,22 @@ def distil(
     lr: float = 2e-3,
     seed: int = 0,
 ) -> Distilled:
-    """Train an IndRNN to give the outputs of an RNN at every step.
+    """Train an IndRNN to reproduce the outputs of an RNN at every step.
 
-    Adam, with a learning rate that rises and falls over the training (one cycle), on the mean squared difference.
+    The loss is the mean squared difference; the optimiser is Adam with a one-cycle learning rate.
 
     Args:
-        rnn: `torch.nn.RNN`, `LSTM` or `GRU`, or any module from (T, B, features) to outputs at each step, alone or as
-            the first of a tuple; with a true `batch_first`, from (B, T, features). It stays as it is.
-        data: sequences for it, of which a tenth is kept back; or a function that makes a batch from a number, called
+        rnn: `torch.nn.RNN`, `LSTM` or `GRU`, or any module that maps (T, B, features) to outputs at each step, alone or
+            first in a tuple; if its `batch_first` is true, it maps (B, T, features). It is not changed.
+        data: input sequences, of which a tenth is held out; or a function that makes a batch from a number, called
             with 0, 1, … in training and with numbers from `steps` on for the measurement. With targets, in a tuple,
-            also the task is measured.
-        config: the IndRNN; two layers of 128 neurons without norm if None.
-        readout: from the RNN's outputs to the answers of its task.
-        steps: of training.
-        batch_size: sequences in a batch, of data in memory.
-        lr: the largest learning rate.
-        seed: of the weights and the order of the sequences.
+            and a `readout`, the task error is measured too.
+        config: the IndRNN; None for two layers of 128 neurons without norm.
+        readout: maps the RNN's outputs to the predictions of its task.
+        steps: number of training steps.
+        batch_size: batch size, for data in memory.
+        lr: peak learning rate.
+        seed: seed of the weights, the split and the order of the sequences.
 
     Example:
         found = indrnn.distil(torch.nn.RNN(2, 128), torch.rand(50, 1000, 2))
@@ -107,7 +107,7 @@ def distil(
 
 
 class _Batches:
-    """Batches to train on, and others to measure on."""
+    """Training batches and held-out batches."""
 
     def __init__(self, data: Data, steps: int, batch_size: int, batch_dim: int, seed: int) -> None:
         self.steps, self.batch_size, self.batch_dim = steps, batch_size, batch_dim
@@ -126,14 +126,14 @@ class _Batches:
         self.random = generator(seed, "order")
 
     def train(self, step: int) -> tuple[Tensor, Tensor | None]:
-        """A batch of training."""
+        """A training batch."""
         if self.make is not None:
             return _pair(self.make(step))
         rows = self.rows["train"]
         return self._take(rows[torch.randint(len(rows), (self.batch_size,), generator=self.random)])
 
     def measure(self) -> list[tuple[Tensor, Tensor | None]]:
-        """All batches to measure on."""
+        """All held-out batches."""
         if self.make is not None:
             return [_pair(self.make(self.steps + number)) for number in range(10)]
         return [self._take(rows) for rows in self.rows["measure"].split(self.batch_size)]
@@ -218,11 +218,11 @@ def _measure(
 
 
 class InPlace(nn.Module):
-    """A head over the outputs of another network at the last step: the distilled one in the place of the RNN.
+    """The distilled network in place of the RNN: a network with a head on its outputs at the last step.
 
     Args:
-        network: from (T, B, features) to outputs at each step, first in a tuple.
-        output: from those of the last step, (B, outputs), to the answer.
+        network: maps (T, B, features) to outputs at each step, first in a tuple.
+        output: maps the outputs of the last step, (B, outputs), to the prediction.
     """
 
     def __init__(self, network: nn.Module, output: nn.Module) -> None:
@@ -230,7 +230,7 @@ class InPlace(nn.Module):
         self.network, self.output = network, output
 
     def forward(self, x: Tensor) -> tuple[Tensor, None]:
-        """The answer, and no state."""
+        """The prediction, and no state."""
         return self.output(self.network(x)[0][-1]), None
 
 

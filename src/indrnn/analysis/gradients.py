@@ -1,4 +1,4 @@
-"""How gradients flow back through time and depth: the paper's figure 5."""
+"""Gradient flow over time and depth: the paper's figure 5."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .neurons import modes_kept
 
 
 def input_weights(model: nn.Module) -> list[Tensor]:
-    """The weights that each layer reads the layer below with, from the first layer on."""
+    """The input weights of each layer, from the first layer on."""
     kinds = (IndRNN, nn.RNNBase)  # the latter in a baseline too
     rnn = next((module for module in model.modules() if isinstance(module, kinds)), None)
     if rnn is not None:
@@ -31,7 +31,7 @@ def input_weights(model: nn.Module) -> list[Tensor]:
 
 
 class _NetworkInput:
-    """Keeps what a model's network is called with: the sequences, or what an embedding made of them.
+    """Records the input of a model's network: the sequences, or their embedding.
 
     Args:
         model: the network, or a head or a language model over it.
@@ -52,25 +52,25 @@ class _NetworkInput:
         return (self.input, *arguments[1:])
 
     def norms(self, gradient: Tensor) -> Tensor:
-        """Of a batch's mean loss, by step: the sum over sequences of the norm for a sequence's own loss. (T,)."""
+        """From the gradient of the mean loss: the norms for each sequence's own loss, summed over sequences, (T,)."""
         batch = 0 if self.batch_first else 1
         norms: Tensor = torch.linalg.vector_norm(gradient.double() * gradient.shape[batch], dim=-1)
         return norms.sum(dim=batch).cpu()
 
 
 def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[float]]:
-    """Mean gradient norms over so many training batches, as in training but with the weights left as they are.
+    """Mean gradient norms over training batches, in training mode; the weights are not changed.
 
     Args:
-        model: the model, on the device that it is to run on.
-        task: any; of a language model, whose input has no gradient, that of the embedded tokens is taken.
-        batches: from the first of the training on.
+        model: the model, on the device to run on.
+        task: any; for a language model, whose input has no gradient, the gradient at the embedded tokens is taken.
+        batches: number of training batches, from the first on.
 
     Returns:
-        "time": for each step, the mean over sequences of the norm of the gradient of a sequence's loss at the input of
-        the network. Of batches of several lengths, a step's mean is over those that have it.
-        "depth": for each layer's input weights but the first's, the mean over batches of the norm of the gradient of
-        the batch's mean loss.
+        "time": for each step, the norm of the gradient of a sequence's loss with respect to the network's input,
+        averaged over sequences. With batches of different lengths, a step is averaged over those that have it.
+        "depth": for the input weights of each layer but the first, the norm of the gradient of a batch's mean loss,
+        averaged over batches.
     """
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     frozen = [each for each in model.parameters() if each.is_floating_point() and not each.requires_grad]
@@ -112,10 +112,10 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
 
 
 def write(flows: Sequence[dict[str, Any]], out: Path) -> Path:
-    """Write gradients.json, of flows with a "name", whether it is an "indrnn", and what `gradient_flow` gave; draw it.
+    """Write flows (a "name", whether it is an "indrnn", and `gradient_flow`'s result) to gradients.json, and plot them.
 
     Returns:
-        The picture, gradients.png.
+        The path of the figure, gradients.png.
     """
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "gradients.json", (json.dumps(list(flows), ensure_ascii=False) + "\n").encode())
@@ -123,7 +123,7 @@ def write(flows: Sequence[dict[str, Any]], out: Path) -> Path:
 
 
 def draw(flows: Sequence[dict[str, Any]], path: Path) -> Path:
-    """Over time and over depth, on a logarithmic axis: what an LSTM loses over a sequence is orders of magnitude."""
+    """Plot norms over time and depth, on a logarithmic axis: over a sequence, an LSTM loses orders of magnitude."""
     from .curves import figure_with_legend, named, save_figure
     from .svg import COLOURS
 

@@ -1,4 +1,4 @@
-"""Pages that are one file: templates filled in, with whatever stands in a run as text."""
+"""Single-file HTML pages: templates filled in, with the text of runs escaped."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ..training.checkpoint import write_atomically
 
 
 def source(package: str, name: str) -> str:
-    """A file that lies in a package."""
+    """Read a text file of a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def fill(template: str, **parts: str) -> str:
-    """Put parts, in HTML, where the template says {{name}}; each once, and what a part holds is left alone."""
+    """Replace each {{name}} in the template by the HTML part of that name, in one pass: parts are not expanded."""
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
 def escape(value: object) -> str:
-    """Text for HTML, in elements and in attributes."""
+    """Escape text for HTML, in elements and in attributes."""
     return html.escape(str(value), quote=True)
 
 
 def embedded_json(value: Any) -> str:
-    """JSON for a <script> element, which no text in it can end: the same JSON without <, > and &."""
+    """JSON for a <script> element, with <, > and & escaped so that no text in it can end the element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def write_page(path: Path, page: str, *, overwrite: bool = False) -> Path:
-    """Write a page; the file is whole or not there."""
+    """Write a page atomically."""
     check_page(path, overwrite=overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page.encode())
@@ -43,7 +43,7 @@ def write_page(path: Path, page: str, *, overwrite: bool = False) -> Path:
 
 
 def check_page(path: Path, *, overwrite: bool = False) -> None:
-    """Raise where a page cannot be written, before any work is done."""
+    """Raise if a page cannot be written, before any work is done."""
     if path.is_dir():
         raise ValueError(f"the page must be a file, and {path} is a folder")
     above = next(folder for folder in path.absolute().parents if folder.exists())

@@ -1,7 +1,7 @@
-"""How long each neuron remembers: by its recurrent weight, and by the gradient over the steps of real sequences.
+"""Memory of each neuron in steps: by its recurrent weight, and by the gradient over the steps of real sequences.
 
-The state of a neuron k steps ago reaches its state now with ∂h_T/∂h_{T−k} = u^k · σ'_T · … · σ'_{T−k+1}. Where σ' is 1,
-as for an active ReLU, this is below ε after ln ε / ln |u| steps.
+The influence of a neuron's state k steps back on its current state is ∂h_T/∂h_{T−k} = u^k · σ'_T · … · σ'_{T−k+1}. If
+σ' is 1, as for an active ReLU, it is below ε after ln ε / ln |u| steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLOURS = {"short": "#e69f00", "middle": "#56b4e9", "long": "#0072b2"}
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """The memory of a layer's neurons; every list has a number for each."""
+    """The memory of a layer's neurons; each list has one entry per neuron."""
 
     name: str
     """The recurrent weight's name in the model."""
@@ -52,13 +52,13 @@ class LayerMemory:
     """The largest difference between a measured ∂h_T/∂h_t and u^(T−t) · ∏ σ'."""
 
     def count(self, group: str) -> int:
-        """How many neurons are in a group."""
+        """Number of neurons in a group."""
         return self.groups.count(group)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What `memory` found."""
+    """The result of `memory`."""
 
     length: int
     """Steps of a sequence."""
@@ -78,7 +78,7 @@ def steps_of(u: Tensor, epsilon: float = EPSILON) -> Tensor:
 
 
 def weight_of(steps: float, epsilon: float = EPSILON) -> float:
-    """The |u| whose influence is epsilon after so many steps, ε^(1/steps): the other way round."""
+    """The |u| whose influence is epsilon after `steps` steps, ε^(1/steps): the inverse of `steps_of`."""
     check_epsilon(epsilon)
     if not steps > 0:
         raise ValueError(f"steps must be positive, got {steps}")
@@ -86,11 +86,11 @@ def weight_of(steps: float, epsilon: float = EPSILON) -> float:
 
 
 def ranges(steps: int, epsilon: float = EPSILON, gamma: float = 1.0) -> dict[str, tuple[float, float]]:
-    """The paper's table between weight and memory: the range of |u| for each, for ReLU.
+    """The paper's table relating weight and memory: the range of |u| for each, for ReLU.
 
     Returns:
-        "long": effective after so many steps, above ε^(1/steps). "short": reduced, up to it. "not exploding": up to
-        γ^(1/steps).
+        "long": still effective after `steps` steps, above ε^(1/steps). "short": reduced by then, up to ε^(1/steps).
+        "not exploding": up to γ^(1/steps).
     """
     least = weight_of(steps, epsilon)
     if not 0 < gamma < math.inf:
@@ -99,7 +99,7 @@ def ranges(steps: int, epsilon: float = EPSILON, gamma: float = 1.0) -> dict[str
 
 
 def group_of(steps: float, length: int, bounds: tuple[float, float] = BOUNDS) -> str:
-    """short, middle or long, for a memory of so many steps in sequences of this length."""
+    """The group (short, middle or long) of a memory of `steps` steps in sequences of this length."""
     return GROUPS[sum(steps >= bound * length for bound in bounds)]
 
 
@@ -114,12 +114,12 @@ def memory(
     """How many steps each neuron of a model remembers, layer by layer.
 
     Args:
-        model: any that holds independent recurrent weights; it stays as it is.
-        length: steps of a sequence of the task; if None, what the model was bounded for, else what `run` shows.
-        epsilon: what counts as an influence.
-        bounds: where short memory ends and long memory begins, as shares of the length.
-        run: calls the model on sequences, `lambda: model(x)`; then the gradient ∂h_T/∂h_t within each layer, from the
-            last step of each sequence back, and how often neurons are active are measured too.
+        model: any model with independent recurrent weights; it is not changed.
+        length: sequence length of the task; None for that of the model's bounds, else the longest seen in `run`.
+        epsilon: smallest influence that counts.
+        bounds: where short memory ends and long memory begins, as fractions of the length.
+        run: calls the model on sequences, `lambda: model(x)`; if given, the gradient ∂h_T/∂h_t within each layer, from
+            the last step of each sequence back, and how often neurons are active are measured too.
 
     Example:
         found = memory(indrnn.load("runs/mnist-6-fast"))
@@ -165,7 +165,7 @@ class _Measured:
         self.difference = 0.0
 
     def add(self, neurons: slice, call: Forward, h: Tensor) -> None:
-        """One recurrence: x and h (T, B, ..., N)."""
+        """Add one recurrence, with x and h (T, B, ..., N)."""
         if not h.numel():  # no step, or no sequence
             return
         T, N = h.shape[0], h.shape[-1]
@@ -195,7 +195,7 @@ class _Measured:
         self.longest[neurons] = torch.maximum(self.longest[neurons], longest)
 
     def numbers(self) -> dict[str, Any]:
-        """What `LayerMemory` says of them."""
+        """The measured fields of `LayerMemory`."""
         if not self.count:
             return {}
         return {
@@ -207,7 +207,7 @@ class _Measured:
 
 
 def _gradient(call: Forward, h: Tensor) -> Tensor:
-    """∂h_last/∂x_t by the pass that training takes: (T, B, ..., N). Neurons and sequences do not mix: one gives all."""
+    """∂h_last/∂x_t, (T, B, ..., N), by training's backward pass: one call, as neurons and sequences are independent."""
     last = torch.ones_like(h[0])
     rest = (call.h_0, call.lengths, call.resets, call.activation, call.reverse, None)
     gradient: Tensor = OPS.recurrence_backward(None, last, h, call.u, *rest)[0]
@@ -222,9 +222,9 @@ def _ends(call: Forward, T: int, batch: int) -> Tensor:
 
 
 def _back(ends: Tensor, T: int, reverse: bool) -> tuple[Tensor, Tensor]:
-    """For 1 to T − 1 steps back from where a sequence ends: the step that the state enters, (T − 1, B), and whether.
+    """For 1 to T − 1 steps back from a sequence's end: the step that the state enters, (T − 1, B), and if it exists.
 
-    h_{t−1} enters step t as x_t does, times u: so ∂h_T/∂h_{t−1} = u · ∂h_T/∂x_t.
+    h_{t−1} enters step t as x_t does, but multiplied by u: so ∂h_T/∂h_{t−1} = u · ∂h_T/∂x_t.
     """
     back = torch.arange(1, T, device=ends.device).unsqueeze(1)
     known = back <= ends
@@ -239,7 +239,7 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def check_bounds(bounds: tuple[float, float]) -> None:
-    """Raise unless they are two shares in order."""
+    """Raise unless they are positive and in order."""
     if len(bounds) != 2 or not 0 < bounds[0] < bounds[1] < math.inf:
         raise ValueError(f"bounds must be two positive numbers, the smaller first, got {bounds}")
 
@@ -250,7 +250,7 @@ def check_bounds(bounds: tuple[float, float]) -> None:
 def write(found: Memory, about: dict[str, Any], out: Path) -> str:
     """Write memory.json, memory.md and memory.png into a folder, and return the table of memory.md.
 
-    A memory without end is null in memory.json.
+    An infinite memory is null in memory.json.
     """
     from .runs import table
 
@@ -275,7 +275,7 @@ def write(found: Memory, about: dict[str, Any], out: Path) -> str:
 
 
 def in_words(found: Memory) -> str:
-    """Which recurrent weights give short and long memory, by the paper's relation."""
+    """A sentence on which weights give short and long memory, by the paper's relation."""
     (short, below), (long, least) = (
         (bound * found.length, weight_of(bound * found.length, found.epsilon)) for bound in found.bounds
     )
@@ -286,7 +286,7 @@ def in_words(found: Memory) -> str:
 
 
 def draw(found: Memory, path: Path) -> Path:
-    """The memory of each neuron by layer, the groups, and where it was measured, measured against expected memory."""
+    """Plot the memory of each neuron by layer, the groups, and, if measured, measured against expected memory."""
     from .curves import new_figure, save_figure
 
     seen = found.sequences > 0

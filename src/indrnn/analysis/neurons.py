@@ -1,6 +1,6 @@
 """The neurons of any model of this package: recurrent weights by layer, and what each layer's recurrence computes.
 
-A layer is whatever holds a `RecurrentBound`: units of the deep networks, `IndRNN`, its cell, the convolutional ones.
+A layer is any module with a `RecurrentBound`: units of the deep networks, `IndRNN`, its cell, the convolutional ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMPUTED_FROM = re.compile(r"_(orig|g|v)$")  # pruning, and torch.nn.utils.weig
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Neurons that one recurrent weight belongs to."""
+    """The neurons of one recurrent weight."""
 
     name: str
     """The weight's name in the model, such as `network.blocks.2.unit.weight_hh`."""
@@ -47,7 +47,7 @@ def layers_of(model: nn.Module) -> list[Layer]:
     """Every layer of recurrent neurons in a model, in the order in which they run.
 
     Raises:
-        ValueError: where there is none, as in an LSTM.
+        ValueError: if there is none, as in an LSTM.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a module, got {type(model).__name__}")
@@ -69,7 +69,7 @@ def _weights(module: nn.Module) -> list[str]:
 
 @contextlib.contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Put every part of a model back into its own mode, training or evaluation, however this ends."""
+    """Restore the mode of every submodule, training or evaluation, on exit, also after an error."""
     training = {module: module.training for module in model.modules()}
     try:
         yield
@@ -79,18 +79,18 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 class Seen(Protocol):
-    """What `watched` calls."""
+    """The callback of `watched`."""
 
     def __call__(self, layer: Layer, neurons: slice, call: Forward, h: Tensor) -> Tensor | None:
-        """The recurrence of these of a layer's neurons, and its h (T, B, ..., N); returns another h, or None."""
+        """Take a layer, a slice of its neurons, their recurrence and h (T, B, ..., N); return another h, or None."""
 
 
 @contextlib.contextmanager
 def watched(model: nn.Module, layers: list[Layer], seen: Seen) -> Iterator[None]:
-    """Have `seen` called for each recurrence of a model's layers in here, in evaluation mode and without gradients.
+    """Call `seen` for each recurrence of a model's layers in this context, in evaluation mode and without gradients.
 
-    A layer in two directions calls it twice. A convolutional layer calls it with a neuron for each position, those of
-    a channel beside each other. A cell, and a stream's single step in `IndRNN`, are not seen.
+    A bidirectional layer calls it twice. A convolutional layer calls it with one neuron per position, those of a
+    channel next to each other. A cell, and a single streaming step of `IndRNN`, are not seen.
     """
     by_module: dict[nn.Module, list[Layer]] = {}
     for layer in layers:
@@ -115,7 +115,7 @@ def watched(model: nn.Module, layers: list[Layer], seen: Seen) -> Iterator[None]
 
 
 class _Watch(TorchDispatchMode):
-    """Sees the registered op, which a mode of torch makes every recurrence go through."""
+    """A dispatch mode that sees the registered op: under a mode, every recurrence goes through it."""
 
     def __init__(self, seen: Seen) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class _Watch(TorchDispatchMode):
         self._running: list[_Place] = []
 
     def enter(self, layers: list[Layer]) -> Callable[..., None]:
-        """A hook for before a module that holds these layers."""
+        """A forward pre-hook for a module that holds these layers."""
 
         def hook(*_: Any) -> None:
             self._running.append(_Place(layers))
@@ -131,7 +131,7 @@ class _Watch(TorchDispatchMode):
         return hook
 
     def leave(self, *_: Any) -> None:
-        """A hook for after it."""
+        """A forward hook for it."""
         self._running.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -145,7 +145,7 @@ class _Watch(TorchDispatchMode):
 
 
 class _Place:
-    """Which layer of a module, and which of its neurons, a call is of: they come in order."""
+    """Which layer of a module, and which of its neurons, a call belongs to: calls come in order."""
 
     def __init__(self, layers: list[Layer]) -> None:
         self.layers, self.index, self.offset = layers, 0, 0
@@ -161,12 +161,12 @@ class _Place:
 
 
 def per_weight(values: Tensor, neurons: slice) -> Tensor:
-    """(..., neurons · positions) to (..., neurons): the mean over the positions of a convolution, else as it is."""
+    """(..., neurons · positions) to (..., neurons): the mean over the positions of a convolution, else unchanged."""
     return values.reshape(*values.shape[:-1], neurons.stop - neurons.start, -1).mean(-1)
 
 
 def some(task: Task, model: nn.Module, items: int) -> Iterator[Measured]:
-    """What a task measures on its validation data, batch by batch, until it has seen so many items."""
+    """Evaluate a task on its validation data, batch by batch, until at least `items` items are measured."""
     seen = 0
     for means, count in task.evaluate(model, 0, Shard()):
         yield means, count

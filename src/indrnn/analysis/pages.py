@@ -1,9 +1,9 @@
-"""Tables on pages beside the files they come from: `indrnn report --check`.
+"""Check of the tables on pages against their source files: `indrnn report --check`.
 
-A table under a line `<!-- from SOURCE -->` is compared with SOURCE: a folder of kept runs, a folder of such, the
-tables of a benchmark, whose headings are the page's columns, or the numbers of an analysis or a benchmark in JSON. A
-row is found there by its command, else by its first cell. Numbers on the page may be rounded; in a column "ours" each
-must be somewhere in the source's row, and columns that the source does not have are the page's own.
+A table after a line `<!-- from SOURCE -->` is compared with SOURCE: a folder of kept runs, a folder of such folders,
+the tables of a benchmark, whose headings are the page's columns, or the numbers of an analysis or a benchmark in JSON.
+A row is matched by its command, else by its first cell. Numbers on the page may be rounded. Columns that the source
+lacks are not checked, except "ours", each number of which must occur somewhere in the source's row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check(pages: list[Path], kinds: dict[str, Page]) -> tuple[list[str], int]:
     """Compare all tables that name a source.
 
     Returns:
-        A line for each difference, and how many tables there are.
+        A line for each difference, and the number of tables.
     """
     wrong: list[str] = []
     count = 0
@@ -63,7 +63,7 @@ def _source(source: Path, kinds: dict[str, Page]) -> Table:
 
 
 def _measured(rows: list[dict[str, Any]]) -> Table:
-    """Numbers in JSON: rows of an analysis as they are; of a benchmark, a row for each title, with its candidates."""
+    """The rows of JSON numbers: of an analysis, unchanged; of a benchmark, one row per title, with its candidates."""
     if not all({"title", "name"} <= row.keys() for row in rows):
         return [{name.replace("_", " "): str(value) for name, value in row.items()} for row in rows]
     by_title: dict[str, dict[str, str]] = {}
@@ -76,7 +76,7 @@ def _measured(rows: list[dict[str, Any]]) -> Table:
 
 
 def tables(text: str) -> list[Table]:
-    """The tables of a page in Markdown."""
+    """The tables of a Markdown page."""
     result: list[Table] = []
     for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
         head, _, *rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in block.splitlines()]
@@ -89,7 +89,7 @@ def _plain(cell: str) -> str:
 
 
 def _differs(row: dict[str, str], rows: Table) -> str | None:
-    """What is wrong with a row; None where it is as in the source."""
+    """What is wrong with a row; None if it agrees with the source."""
     key = "command" if "command" in row and all("command" in each for each in rows) else next(iter(row))
     name = _plain(row[key])
     found = [each for each in rows if _plain(each.get(key, next(iter(each.values())))) == name]
@@ -122,7 +122,7 @@ def _numbers(cell: str) -> list[str]:
 
 
 def _rounds(mine: str, theirs: str) -> bool:
-    """Whether a number may be another, rounded to fewer digits."""
+    """Whether `mine` may be `theirs` rounded to fewer digits."""
     digits, _, power = mine.partition("e")
     half = 0.5 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
     return mine == theirs or abs(float(mine) - float(theirs)) <= half * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""A page about runs, for someone who was not there: what was done, how well it went, and how."""
+"""HTML report of runs, for readers new to them: what was trained, with which results, and how."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 12  # layers whose histograms are drawn; of more, that of all
 
 @dataclass
 class Reported:
-    """A run as the page shows it. Text is text: it is escaped when the page is made."""
+    """A run as the page shows it. Strings are plain text: they are escaped on the page."""
 
     name: str
     task: str
@@ -69,12 +69,12 @@ class Reported:
 
     @property
     def finished(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the run has finished."""
         return bool(self.result) and bool(self.lines) and self.result.get("steps") == self.lines[-1]["step"]
 
     @property
     def outcome(self) -> tuple[str, float] | None:
-        """What it reached: the number of the test if it is finished, else the best evaluation."""
+        """The main result: the test metric if the run has finished, else the best evaluation."""
         reached = headline(self.result.get("test") or {}) if self.finished else None
         if reached is not None:
             return f"test {words(reached[0].removeprefix('test_'))}", reached[1]
@@ -92,7 +92,7 @@ class Reported:
 
 
 def layers_of(model: nn.Module | None) -> list[tuple[str, Tensor]]:
-    """Name and u of the recurrent layers of a model; none for one whose neurons are not independent."""
+    """Name and u of the recurrent layers of a model; empty if its neurons are not independent."""
     if model is None:
         return []
     try:
@@ -106,20 +106,20 @@ def layers_of(model: nn.Module | None) -> list[tuple[str, Tensor]]:
 
 
 def memory_counts(u: Tensor) -> list[int]:
-    """How many neurons have a memory of at most 1, 10, 100, 1,000, 10,000 steps, and more."""
+    """Histogram of the neurons' memory: up to 1, 10, 100, 1,000 and 10,000 steps, and more."""
     memories = steps_of(u.flatten())
     upper = torch.tensor(_BINS, dtype=torch.float64)
     return torch.bincount(torch.bucketize(memories, upper), minlength=len(_BINS)).tolist()
 
 
 def confusion(right: Tensor, answered: Tensor, classes: int) -> list[list[int]]:
-    """Counts by right class, in rows, and answer."""
+    """Counts by true class (rows) and prediction (columns)."""
     places = right.long() * classes + answered.long()
     return torch.bincount(places, minlength=classes**2).view(classes, classes).tolist()
 
 
 def headline(measured: dict[str, Any]) -> tuple[str, float] | None:
-    """The number of a test that people ask for first, and its name."""
+    """The main metric of a test: its name and value."""
     known = {name: float(value) for name, value in measured.items() if isinstance(value, (int, float))}
     name = next((name for name in known if name.endswith(("accuracy", "mse", "bpc", "perplexity"))), None)
     name = name or next(iter(known), None)
@@ -127,13 +127,13 @@ def headline(measured: dict[str, Any]) -> tuple[str, float] | None:
 
 
 def words(metric: str) -> str:
-    """A metric's name as people say it."""
+    """A metric's name in words."""
     said = {"mse": "mean squared error", "bpc": "bits per character", "r2": "R²"}
     return " ".join(said.get(word, word) for word in metric.split("_"))
 
 
 def value_of(name: str, value: float) -> str:
-    """A metric as people write it."""
+    """A metric's value as text."""
     return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.3g}"
 
 
@@ -184,7 +184,7 @@ def _head(runs: Sequence[Reported]) -> str:
 
 
 def _sentence(run: Reported) -> str:
-    """What was done and how well it went."""
+    """A sentence on what was trained and the result."""
     what = f"{_model_name(run)} was trained on {run.task}"
     if run.outcome is None:
         return f"{what}; nothing was measured yet."
@@ -225,7 +225,7 @@ def _size(run: Reported) -> list[tuple[str, str]]:
 
 
 def duration(seconds: float | None) -> str:
-    """A time as people say it."""
+    """A duration in s, min or h."""
     if seconds is None:
         return "not known"
     return (
@@ -407,7 +407,7 @@ def _machine(run: Reported) -> str:
 
 
 def read_run(path: Path, **about: Any) -> Reported:
-    """A run from its folder, with what else is known of it; see `Reported`."""
+    """Read a run from its folder; `about` holds the other fields of `Reported`."""
     folder = RunFolder(path)
     if not folder.config.exists():
         raise FileNotFoundError(f"runs must be folders of runs, and {path} holds no config.json")

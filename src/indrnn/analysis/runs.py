@@ -1,4 +1,4 @@
-"""What is kept of runs: small files, a picture and a table."""
+"""Summaries of runs: a small JSON file per run, a figure and a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True)
 class Page:
-    """How runs of one kind are summed up."""
+    """How runs of one kind are summarised."""
 
     name: str
     """Of the folder of results, and of the picture."""
@@ -55,7 +55,7 @@ def _own_row(runs: list[Run]) -> list[object]:
 
 
 def own_page(lines: list[Run]) -> Page:
-    """For runs of one's own task, which is known by what was measured."""
+    """The page for a user's own task, whose metric is found in its measurements."""
     known = [name for name in lines[0] if name not in ("step", "lr", "train_loss", "gradient_norm", "seconds")]
     metric = next((name for name in known if name.endswith("accuracy")), known[0])
     return Page(
@@ -71,7 +71,7 @@ def own_page(lines: list[Run]) -> Page:
 
 
 def kind(run: Path) -> str:
-    """The type of a run's recipe; "own" for one without."""
+    """The type of a run's recipe; "own" if it has none."""
     folder = RunFolder(run)
     if not folder.config.exists():
         raise FileNotFoundError(f"runs must be folders of runs, and {run} holds no config.json")
@@ -79,7 +79,7 @@ def kind(run: Path) -> str:
 
 
 def summary(path: Path, page: Page) -> Run:
-    """What is kept of a run."""
+    """The summary of a run."""
     run = RunFolder(path)
     if not (lines := run.read_metrics()):
         raise ValueError(f"runs must have an evaluation at least; {path} has none")
@@ -119,7 +119,7 @@ def summary(path: Path, page: Page) -> Run:
 
 
 def _asked(config: Run) -> str:
-    """A checksum of what a run without a recipe was asked for, but for its seed and the series drawn by it."""
+    """A checksum of the settings of a run without a recipe, except its seed and the series drawn with it."""
     task, fit, estimator = (dict(config.get(name) or {}) for name in ("task", "fit", "estimator"))
     for content, names in ((task, ("seed", "train", "validation")), (fit, ("seed",)), (estimator, ("random_state",))):
         for name in names:
@@ -129,25 +129,25 @@ def _asked(config: Run) -> str:
 
 
 def thinned(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most 200 points of a curve, the last among them."""
+    """At most 200 points of a curve, including the last."""
     every = -(-len(curve) // _POINTS)
     return [point for i, point in enumerate(curve) if (len(curve) - 1 - i) % every == 0]
 
 
 def kept(folder: Path) -> list[Run]:
-    """The runs that are kept in a folder of results."""
+    """The summaries of runs in a folder of results."""
     every = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
     return [each for each in every if isinstance(each, dict) and "curve" in each]  # and not what else is there
 
 
 def gather(page: Page, runs: Iterable[Path], out: Path, *, overwrite: bool = False) -> str:
-    """Write a JSON for each run into a folder, draw all that are there, and return a table of them.
+    """Write a JSON summary of each run to a folder, plot all that are there, and return a table of them.
 
     Args:
-        page: how.
-        runs: the folders of the runs.
-        out: the folder; what is kept there already is drawn and listed too.
-        overwrite: whether what is kept of the same run, and the picture, may be replaced.
+        page: how the runs are summarised.
+        runs: the run folders.
+        out: the output folder; runs already there are plotted and listed too.
+        overwrite: whether existing summaries of these runs, and the figure, may be replaced.
     """
     from .curves import draw_panels
 
@@ -178,7 +178,7 @@ def gather(page: Page, runs: Iterable[Path], out: Path, *, overwrite: bool = Fal
 
 
 def _same(old: Run | None, new: Run) -> bool:
-    """Whether what is kept under a name is of this run, or nothing."""
+    """Whether the summary under a name is of this run, or there is none."""
     if old is None:
         return True
     if "started" not in old:  # of an earlier version
@@ -187,7 +187,7 @@ def _same(old: Run | None, new: Run) -> bool:
 
 
 def table_of(page: Page, runs: list[Run]) -> str:
-    """A table of runs in Markdown; those that differ by their seeds alone are one row."""
+    """A Markdown table of runs; runs that differ only in their seeds form one row."""
     groups: dict[str, list[Run]] = {}
     for run in sorted(runs, key=page.order):
         of_page = page.order(run) if page.name != "own" else run.get("asked")
@@ -201,7 +201,7 @@ def table_of(page: Page, runs: list[Run]) -> str:
 
 
 def mean(values: list[float], form: str, unit: str = "") -> str:
-    """A number; of several, their mean ± standard deviation, and how many."""
+    """Format a number; for several, their mean ± standard deviation and count."""
     if len(values) == 1:
         return form.format(values[0]) + unit
     middle, deviation = statistics.fmean(values), statistics.stdev(values)
@@ -209,14 +209,14 @@ def mean(values: list[float], form: str, unit: str = "") -> str:
 
 
 def table(head: str, rows: Iterable[Iterable[object]]) -> str:
-    """Rows under a head of names, in Markdown."""
+    """A Markdown table; `head` holds comma-separated names."""
     names = head.split(", ")
     lines = [names, ["---"] * len(names), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
 
 def command_of(run: Run) -> str:
-    """The command that gave a run, and those that went on with it for more steps or with other options."""
+    """The command of a run, and those that resumed it for more steps or with other options."""
 
     def asked(command: str) -> str:
         return re.sub(r" --resume( (?!-)\S+)?| --out \S+", "", command)
@@ -226,10 +226,10 @@ def command_of(run: Run) -> str:
 
 
 def time_of(run: Run) -> str:
-    """How long a run took."""
+    """Duration of a run, in minutes."""
     return f"{run['seconds'] / 60:.0f} min"
 
 
 def steps_of(run: Run) -> str:
-    """How many steps it made, and of how many, where it was not finished."""
+    """Number of steps taken, and, if the run is unfinished, the number planned."""
     return f"{run['steps']:,}" + ("" if run["finished"] else f" of {run['planned_steps']:,}")

@@ -1,4 +1,4 @@
-"""Skeletons in pictures: what a run's network reads of a recording, and which actions it takes for others."""
+"""Figures for skeleton tasks: the samples that a run's network reads, and its confusion matrix."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..training.curve import new_figure, save_figure
 
 
 def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int = 4, frames: int = 10) -> None:
-    """Draw frames of samples of some recordings for training, a row each, as they are before features are made.
+    """Draw frames of samples of training recordings, one recording per row, before features are computed.
 
     Args:
-        task: whose joints have bones.
-        names: what its classes are called.
-        path: the picture.
-        rows: how many recordings, of as many actions.
-        frames: how many of a sample's frames, evenly over it.
+        task: the task; its joints have bones.
+        names: names of its classes.
+        path: the output file.
+        rows: number of recordings, each of another action.
+        frames: number of frames of a sample, evenly spaced.
     """
     items, labels = task.data["train"]
     classes = torch.unique(labels)
@@ -53,11 +53,11 @@ def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int 
 
 
 def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> np.ndarray[Any, np.dtype[np.int64]]:
-    """How many recordings of each action (rows) are taken for which (columns), by the mean of the draws.
+    """Confusion matrix: recordings by true action (rows) and predicted action (columns), by the mean of the draws.
 
     Args:
         task: the recordings.
-        model: on the device that it is to run on.
+        model: the model, on the device to run on.
         split: "test", or "validation" with the draws of an evaluation.
     """
     model.eval()
@@ -77,7 +77,7 @@ def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> np.n
 def write_confusion(
     counts: np.ndarray[Any, np.dtype[np.int64]], names: list[str], about: dict[str, Any], out: Path
 ) -> None:
-    """Write confusion.json and confusion.png into a folder; columns by the names' numbers, where they have one."""
+    """Write confusion.json and confusion.png into a folder; columns are labelled by the names' numbers, if any."""
     figure, (axes,) = new_figure(1, width=6.2)
     figure.set_figheight(4.8)
     share = counts / counts.sum(1, keepdims=True).clip(1)

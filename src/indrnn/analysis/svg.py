@@ -1,7 +1,7 @@
 """Charts as SVG for pages: curves, histograms, a scatter and a confusion matrix.
 
-Colours are the page's own (`--fill`, `--muted`, ...), so that a chart is light or dark with it; curves differ by dashes
-too. Whatever is written in a chart is escaped.
+Colours follow the page's (`--fill`, `--muted`, ...), so that a chart is light or dark with it; curves differ by dashes
+too. All text in a chart is escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers that divide a range into about so many parts."""
+    """Round numbers that divide a range into about `count` parts."""
     rough = (high - low) / count or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     by = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
@@ -31,7 +31,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten in a range; where there are fewer than two, other round numbers too."""
+    """Powers of ten in a range; if there are fewer than two, other round numbers too."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     tens = [10.0**exponent for exponent in exponents if low <= 10.0**exponent <= high]
     if len(tens) >= 2:
@@ -47,7 +47,7 @@ def _about(value: float) -> tuple[float, float]:
 
 
 def show(value: float, span: float | None = None) -> str:
-    """A number in few characters; with the span of an axis, in as many as tell its ticks apart."""
+    """Format a number briefly; given the span of an axis, with enough digits to tell its ticks apart."""
     if span and value and 1e-3 <= abs(value) < 1000 and span < 0.02 * abs(value):
         return f"{value:.{min(12, 2 - math.floor(math.log10(span)))}f}"
     if value == 0 or 1e-3 <= abs(value) < 1e5:
@@ -56,7 +56,7 @@ def show(value: float, span: float | None = None) -> str:
 
 
 class _Chart:
-    """A frame with axes; places of numbers in it."""
+    """A frame with axes, which maps values to positions."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ def curves(
     logarithmic: bool = False,
     reference: tuple[float, str] | None = None,
 ) -> str:
-    """Curves by name, each in a colour and dash of its own, with a legend; `reference` is a line to compare with."""
+    """Line chart of named curves, each with its own colour and dash, a legend, and optionally a `reference` line."""
     named = [(name, [point for point in points if math.isfinite(point[1])]) for name, points in named]
     values = [y for _, points in named for _, y in points] + ([reference[0]] if reference else [])
     if logarithmic:
@@ -177,7 +177,7 @@ def _legend(names: Sequence[str], reference: str | None) -> str:
 
 
 def histogram(counts: Sequence[int], names: Sequence[str], *, title: str, most: int | None = None) -> str:
-    """Bars with a name under each and its count over it, on a scale up to `most`."""
+    """Bar chart with a name below and a count above each bar, on a scale up to at least `most`."""
     width, height, top, bottom = 300, 156, 36, 26
     top_count = max([most or 0, *counts, 1])
     step = (width - 8) / len(counts)
@@ -196,7 +196,7 @@ def histogram(counts: Sequence[int], names: Sequence[str], *, title: str, most: 
 
 
 def scatter(points: Points, *, across: str, up: str) -> str:
-    """Dots beside the line on which both numbers are the same; those that are not finite are left out."""
+    """Scatter plot with the line of equal numbers; points that are not finite are left out."""
     points = [point for point in points if all(map(math.isfinite, point))]
     if not points:
         return _NOTHING
@@ -216,9 +216,9 @@ _MANY = 15  # classes from which on a matrix is drawn closer
 
 
 def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """A confusion matrix as a table: rows are right classes, columns answers, shaded by the share of a row.
+    """Confusion matrix as a table: true classes in rows, predictions in columns, shaded by the share of a row.
 
-    Columns of many classes are numbered, from 1.
+    With many classes, columns are numbered from 1.
     """
     many = len(names) > _MANY
     over = [str(number) for number in range(1, len(names) + 1)] if many else names  # where names have no room

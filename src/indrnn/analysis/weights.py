@@ -42,7 +42,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """What `weights` found."""
+    """The result of `weights`."""
 
     edges: list[float]
     """Of the bins, one more than bins."""
@@ -53,9 +53,9 @@ def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40
     """The recurrent weights of a model and their histograms, layer by layer.
 
     Args:
-        model: any that holds independent recurrent weights.
-        before: the same model with the weights that its training began with; None where they are not known.
-        bins: of the histograms, between the least and the largest weight of all layers, with 0 and 1 in any case.
+        model: any model with independent recurrent weights.
+        before: the same model with its initial weights; None if they are not known.
+        bins: number of histogram bins, from the least to the largest weight of all layers, always including 0 and 1.
     """
     check_count("bins", bins)
     layers = layers_of(model)
@@ -86,9 +86,9 @@ def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40
 
 
 def untrained(config: Any, seed: int) -> nn.Module:
-    """A model as a recipe's training begins with it: built from its configuration, its weights drawn by the seed.
+    """A model as at the start of a recipe's training: built from its configuration, with weights drawn by the seed.
 
-    The distributions are those of the run in any case. The numbers are, where this version of the package draws them in
+    The distributions are always those of the run. The numbers are too, if this version of the package draws them in
     the same order as the one that trained it.
     """
     with torch.random.fork_rng(devices=[]):
@@ -124,7 +124,7 @@ def write(found: Weights, about: dict[str, Any], out: Path) -> str:
 
 
 def draw(found: Weights, path: Path) -> Path:
-    """A panel for each layer, in rows of six: filled after training, outlined before."""
+    """Plot a panel per layer, in rows of six: filled after training, outlined before."""
     from .curves import new_grid, save_figure
 
     figure, axes = new_grid(len(found.layers), across=min(6, len(found.layers)))

@@ -1,4 +1,4 @@
-"""Baselines that the paper compares with, behind the interface of the networks."""
+"""Baselines that the paper compares with, with the interface of the networks."""
 
 from .qrnn import QRNN, QRNNBaseline
 from .recurrent import KINDS, Baseline, BaselineRNN, Kind

@@ -1,4 +1,4 @@
-"""QRNN, the quasi-recurrent network: convolutions over a few steps, and a recurrence of gates alone between them."""
+"""QRNN, the quasi-recurrent network: convolutions over a few steps, and an elementwise gated recurrence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class QRNN:
         check_probability("dropout", self.dropout)
 
     def sized(self, input_size: int, steps: int) -> QRNN:
-        """The same for a task; its number of steps does not matter."""
+        """The configuration for a task; `steps` is not used."""
         return replace(self, input_size=input_size)
 
     def build(self, **factory: Any) -> QRNNBaseline:
@@ -50,11 +50,11 @@ State = tuple[tuple[Tensor, Tensor], ...]
 
 
 class QRNNBaseline(nn.Module):
-    """c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ z_t and h_t = o_t ⊙ c_t, in one or more layers. Called as `PlainIndRNN` is.
+    """c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ z_t and h_t = o_t ⊙ c_t, in one or more layers.
 
     z_t, f_t and o_t are tanh, sigmoid and sigmoid of convolutions of the input over the last `window` steps (zeros
-    before the first), so that the recurrence multiplies no matrix. It is SRU's with gates that do not read c, and is
-    computed by the same kernel.
+    before the first), so the recurrence has no matrix product. It is SRU's with gates that do not read c, computed by
+    the same kernel. Same interface as `PlainIndRNN`.
 
     Args:
         input_size: features of the input at each step.
@@ -94,7 +94,7 @@ class QRNNBaseline(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, of variance 1/inputs; no biases."""
+        """Reinitialise weights with variance 1/inputs, biases with 0."""
         for each in self.convolutions:
             assert isinstance(each, nn.Linear)
             bound = (3 / each.in_features) ** 0.5
@@ -112,8 +112,8 @@ class QRNNBaseline(nn.Module):
     ) -> tuple[Tensor, State]:
         """Run over a sequence, or over the next piece of one; see `indrnn.networks.Network.forward`.
 
-        The state is, of each layer, c and the last `window − 1` steps of its input. `lengths` and `resets` are not
-        served.
+        The state holds, for each layer, c and the last `window − 1` steps of its input. `lengths` and `resets` are not
+        supported.
         """
         if lengths is not None or resets is not None:
             raise ValueError("lengths and resets are not served by the QRNN; give sequences of one length")
@@ -149,5 +149,5 @@ class QRNNBaseline(nn.Module):
         return h.to(x.dtype), (c, longer[T:])
 
     def extra_repr(self) -> str:
-        """Its window."""
+        """The window."""
         return f"window={self.window}"

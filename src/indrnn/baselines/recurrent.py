@@ -1,4 +1,4 @@
-"""RNN, IRNN, LSTM and GRU baselines: torch's recurrent layers behind the interface of our networks."""
+"""RNN, IRNN, LSTM and GRU baselines: torch's recurrent layers with the interface of our networks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Baseline:
         check_probability("weight_dropout", self.weight_dropout)
 
     def sized(self, input_size: int, steps: int) -> Baseline:
-        """The same for a task; its number of steps does not matter."""
+        """The configuration for a task; `steps` is not used."""
         return replace(self, input_size=input_size)
 
     def build(self, **factory: Any) -> BaselineRNN:
@@ -63,10 +63,11 @@ class Baseline:
 
 
 class BaselineRNN(nn.Module):
-    """RNN with tanh, IRNN (RNN with ReLU, its recurrent matrix started as the identity), LSTM or GRU.
+    """RNN with tanh, IRNN (RNN with ReLU, its recurrent matrix initialised to the identity), LSTM or GRU.
 
-    As `torch.nn.RNN`, `LSTM` and `GRU` but for one bias a layer instead of two that are added, as the paper counts
-    parameters; LSTM's forget gate starts with a bias of 1. Called as `indrnn.PlainIndRNN` is.
+    As `torch.nn.RNN`, `LSTM` and `GRU` but for one trained bias per layer instead of two that are added (a GRU keeps
+    two), as the paper counts parameters; LSTM's forget gate starts with a bias of 1. Same interface as
+    `indrnn.PlainIndRNN`.
 
     Args:
         kind: "rnn", "irnn", "lstm" or "gru".
@@ -113,7 +114,7 @@ class BaselineRNN(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Reinitialise all parameters."""
         self.rnn.reset_parameters()
         for name, parameter in self.rnn.named_parameters():
             if name.startswith("bias"):
@@ -140,7 +141,7 @@ class BaselineRNN(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Run over a sequence, or over the next piece of one; see `indrnn.networks.Network.forward`.
 
-        The state is torch's own. `resets` are not served, and `lengths` must be at least 1.
+        The state is torch's own. `resets` are not supported, and `lengths` must be at least 1.
         """
         if resets is not None:
             raise ValueError(f"resets are not served by the {self.kind} baseline; split the sequence where it resets")
@@ -167,7 +168,7 @@ class BaselineRNN(nn.Module):
         return features, state
 
     def _one_call(self) -> Run:
-        """The layers, with the recurrent weights that are dropped in this call."""
+        """The layers, with weight dropout applied for this call."""
         if not self.training or self.weight_dropout == 0.0:
             return self.rnn
         dropped = {
@@ -178,20 +179,20 @@ class BaselineRNN(nn.Module):
         return lambda *given: functional_call(self.rnn, dropped, given)
 
     def extra_repr(self) -> str:
-        """Which it is."""
+        """Kind and weight dropout."""
         return self.kind + (f", weight_dropout={self.weight_dropout}" if self.weight_dropout else "")
 
 
 def _in_segments(run: Run, input: Tensor, state: Any, lengths: Tensor, time: int) -> tuple[Tensor, Any]:
-    """Train on sequences of several lengths on a CPU: a call from one sequence's end to the next, of those that go on.
+    """Train on sequences of different lengths on a CPU: one call from one sequence's end to the next, on those left.
 
-    Torch's own way for packed sequences slices the packed batch at every step, and each slice's gradient is as large as
-    the whole batch: over a few hundred steps it takes 3 to 7 times as long. Without gradients it is the faster one.
+    Torch's implementation for packed sequences slices the packed batch at every step, and each slice's gradient is as
+    large as the whole batch: over a few hundred steps it takes 3 to 7 times as long. Without gradients it is quicker.
 
     Args:
         run: torch's layers.
         input: (T, B, input_size), or (B, T, input_size) with time=1.
-        state: torch's own, or None.
+        state: torch's state, or None.
         lengths: (B,), from 1 to T.
         time: the dimension of time.
     """

@@ -18,8 +18,8 @@ from ..ops.layout import written_out
 class SRU(nn.Module):
     """c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ W x_t and h_t = r_t ⊙ c_t + (1 − r_t) ⊙ x_t, in one or more layers.
 
-    The gates are f_t = sigmoid(W_f x_t + v_f ⊙ c_{t−1} + b_f) and r_t likewise. Where a layer's input is not as wide as
-    its output, another product takes the place of x_t in h_t. On a CPU the recurrence is one loop of the C++ kernel,
+    The gates are f_t = sigmoid(W_f x_t + v_f ⊙ c_{t−1} + b_f) and r_t likewise. If a layer's input and output
+    sizes differ, another product of x_t replaces x_t in h_t. On a CPU the recurrence is one loop of the C++ kernel,
     forward and backward, in float32 and float64; elsewhere it is a loop of torch's operations.
 
     Args:
@@ -53,7 +53,7 @@ class SRU(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew: of variance 1/inputs for the products, U(±1) for v, no bias."""
+        """Reinitialise the products with variance 1/inputs, v from U(±1), the biases with 0."""
         for name, parameter in self.named_parameters():
             if name.startswith("weight"):
                 bound = (3 / parameter.shape[1]) ** 0.5
@@ -91,8 +91,8 @@ def sru(projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Te
     """The recurrence of SRU.
 
     Args:
-        projected: (T, B, 3N), beside each other W x_t, W_f x_t and W_r x_t; (T, B, 4N) with the skip connection behind.
-        skip: (T, B, N), the skip connection; None where it is in `projected`.
+        projected: (T, B, 3N), W x_t, W_f x_t and W_r x_t concatenated; (T, B, 4N) with the skip connection last.
+        skip: (T, B, N), the skip connection; None if it is in `projected`.
         v: (2, N), v_f and v_r.
         bias: (2, N), b_f and b_r.
         c_0: (B, N).
@@ -120,7 +120,7 @@ def reference(projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c
 
 
 class _SRU(torch.autograd.Function):
-    """The kernel's two loops; it can be differentiated once."""
+    """The kernel's forward and backward loops; differentiable once."""
 
     @staticmethod
     def forward(
@@ -180,7 +180,7 @@ def _declared(loaded: ctypes.CDLL) -> bool:
 
 
 def _run(T: int, B: int, N: int, *tensors: Tensor | None) -> None:
-    """Forward, or backward with the last five of the tensors: contiguous, in the order of `_TENSORS`."""
+    """Run forward, or, given the last five tensors, backward: contiguous, in the order of `_TENSORS`."""
     first = tensors[0]
     assert first is not None
     addresses = dict(zip(_TENSORS, map(kernel.pointer, tensors), strict=False))

@@ -1,4 +1,4 @@
-"""Transformer and R-Transformer baselines; the latter reads a short window recurrently before attention."""
+"""Transformer and R-Transformer baselines; the latter has a GRU over a short window before attention."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Transformer:
         check_size("context", self.context, 0)
 
     def sized(self, input_size: int, steps: int) -> Transformer:
-        """The same for a task; its number of steps does not matter."""
+        """The configuration for a task; `steps` is not used."""
         return replace(self, input_size=input_size)
 
     def build(self, **factory: Any) -> TransformerBaseline:
@@ -63,20 +63,20 @@ class Transformer:
 
 
 class TransformerBaseline(nn.Module):
-    """Layers of attention to earlier steps and a feed-forward part. Called as `indrnn.PlainIndRNN` is.
+    """Layers of causal self-attention and a feed-forward network. Same interface as `indrnn.PlainIndRNN`.
 
-    Positions are told by sinusoids. With a `window` it is the R-Transformer instead: in each layer a GRU reads the last
-    `window` steps at every step, and its state takes the place of positions.
+    Positions are encoded by sinusoids. With a `window` it is the R-Transformer instead: in each layer, a GRU reads the
+    last `window` steps at every step, and its state replaces the positional encoding.
 
     Args:
         input_size: features of the input at each step.
         hidden_size: features of each layer; a multiple of `heads`.
         num_layers: layers.
-        heads: of the attention.
+        heads: attention heads.
         window: steps that the R-Transformer's GRU reads; None for the Transformer.
         dropout: probability in each layer.
         batch_first: whether the batch comes before time in input and output.
-        context: steps before a call's own that it sees; see `forward`.
+        context: steps before those of a call that it attends to; see `forward`.
         device: where the parameters are made.
         dtype: their type.
     """
@@ -132,10 +132,10 @@ class TransformerBaseline(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Run over a sequence, or over the next piece of one; see `indrnn.networks.Network.forward`.
 
-        Without a `context` there is no state, and a sequence is given whole. With one, the state is the input of the
-        last `context` steps, (S, B, input_size) with S <= context: they are put before the input of the next call, to
-        be attended to, and its steps see all S of them. Positions count from the first of those. `resets` are not
-        served, and `lengths` not with a context.
+        Without a `context` there is no state, and a sequence must be given whole. With one, the state is the input of
+        the last `context` steps, (S, B, input_size) with S <= context: they are put before the input of the next call,
+        and all its steps attend to all S of them. Positions count from the first of those. `resets` are not supported,
+        nor are `lengths` with a context.
         """
         if resets is not None or (state is not None and not self.context):
             raise ValueError("state and resets are not served: attention takes a sequence whole, or has a context")
@@ -167,19 +167,19 @@ class TransformerBaseline(nn.Module):
         return (x.transpose(0, 1) if self.batch_first else x), after
 
     def _recent(self, x: Tensor, local: nn.Module, window: int) -> Tensor:
-        """What a GRU has read at each step after the last `window` of them, zeros before the first."""
+        """The state of a GRU at each step, after reading the last `window` steps (zeros before the first)."""
         steps, batch, features = x.shape
         windows = F.pad(x, (0, 0, 0, 0, window - 1, 0)).unfold(0, window, 1)  # (T, B, F, window)
         _, read = local(windows.permute(3, 0, 1, 2).reshape(window, steps * batch, features))
         return read.view(steps, batch, features)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
-        """Which it is."""
+        """Kind and window."""
         return "transformer" if self.window is None else f"r-transformer, window={self.window}"
 
 
 def sinusoids(steps: int, features: int, like: Tensor) -> Tensor:
-    """(steps, 1, features): sine and cosine of the step, of periods from 2π to 10,000 times that."""
+    """(steps, 1, features): sine and cosine of the step, with periods from 2π to 10,000 times that."""
     step = torch.arange(steps, device=like.device, dtype=torch.float32).unsqueeze(1)
     rates = torch.exp(torch.arange(0, features, 2, device=like.device) * (-math.log(10_000) / features))
     angles = step * rates

@@ -1,1 +1,1 @@
-"""Measurements of speed and memory, beside what others offer; `indrnn bench` runs them."""
+"""Benchmarks of speed and memory, compared with other implementations; run by `indrnn bench`."""

@@ -1,8 +1,8 @@
-"""Two installed versions of indrnn, measured in alternating rounds, as the speed of a machine drifts between runs.
+"""Comparison of two installed versions of indrnn, in alternating rounds, as a machine's speed drifts between runs.
 
-Each version runs `worker.py` in a process of its own, by its own Python interpreter, on the same inputs and weights and
-with as many threads. One computes while the other waits; which goes first alternates (A B B A ...), and a ratio is
-taken within a round.
+Each version runs `worker.py` in its own process, with its own Python interpreter, on the same inputs and weights and
+with the same number of threads. One computes while the other waits; which goes first alternates (A B B A ...), and
+ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ quarter of that already (the backends native and scan of one version do)."""
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table.
+    """One row of the table.
 
     Args:
         title: what is measured.
         make: the function of `cases.py` that makes it.
         sizes: its arguments.
-        tolerance: how far results may be apart.
-        quick: whether `--quick` has it too.
+        tolerance: largest relative difference of results.
+        quick: whether `--quick` includes it.
     """
 
     title: str
@@ -113,10 +113,10 @@ class Version:
     """A version of indrnn in a process of its own.
 
     Args:
-        name: in messages.
+        name: its name in messages.
         python: its interpreter.
-        said: the file for what it says on stderr.
-        arguments: of `worker.py`.
+        said: the file for its stderr.
+        arguments: arguments of `worker.py`.
     """
 
     def __init__(self, name: str, python: Path, said: Path, arguments: list[str]) -> None:
@@ -139,11 +139,11 @@ class Version:
                 raise ValueError(f"against: {python} cannot be run: {error.strerror}") from None
 
     def ask(self, request: str, doing: str, **arguments: object) -> Any:
-        """What `worker.Worker` answers to a request.
+        """Send a request to `worker.Worker`; return its answer.
 
         Raises:
-            CaseError: it cannot be done.
-            RunError: the process died.
+            CaseError: if it cannot be done.
+            RunError: if the process died.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -159,7 +159,7 @@ class Version:
         return answer["answer"]
 
     def greet(self, within: Path) -> None:
-        """Hear which version it is, and see that it is the one in this folder."""
+        """Ask for its version, and check that it is the one in this folder."""
         try:
             self.about = self.ask("hello", "its start")
         except RunError:
@@ -170,7 +170,7 @@ class Version:
         self.about["revision"] = _revision(self.package)
 
     def close(self) -> None:
-        """End the process, whatever it does: it holds nothing that is needed."""
+        """Kill the process, whatever it does: it holds nothing that is needed."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -191,7 +191,7 @@ class Version:
 
 
 class Pair(NamedTuple):
-    """The two that are compared."""
+    """The two versions compared."""
 
     this: Version
     other: Version
@@ -201,7 +201,7 @@ def find_python(checkout: Path) -> Path:
     """The interpreter of a checkout.
 
     Raises:
-        ValueError: there is none.
+        ValueError: if there is none.
     """
     if not checkout.is_dir():
         raise ValueError(f"against: no such folder: {checkout}")
@@ -213,7 +213,7 @@ def find_python(checkout: Path) -> Path:
 
 @contextmanager
 def versions(checkout: Path, device: torch.device, *, keep_memory: bool = False) -> Iterator[Pair]:
-    """This version and that of a checkout, each in a process of its own; both have ended afterwards."""
+    """This version and that of a checkout, each in its own process; both processes are ended on exit."""
     arguments = [str(device), str(torch.get_num_threads()), "keep" if keep_memory else "free"]
     pythons = (("this version", Path(sys.executable)), (str(checkout), find_python(checkout)))
     with ExitStack() as stack:
@@ -229,7 +229,7 @@ def versions(checkout: Path, device: torch.device, *, keep_memory: bool = False)
 
 
 def run(bench: Bench, kind: str, pair: Pair) -> None:
-    """Measure every case of a kind, and say at the end what became slower or larger."""
+    """Measure every case of a kind, and report at the end which became slower or larger."""
     for label, version in zip(("this version", "the other"), pair, strict=True):
         bench.say(f"{label}: " + ", ".join(f"{key} {value}" for key, value in version.about.items()))
     if pair.this.package == pair.other.package:
@@ -257,7 +257,7 @@ def run(bench: Bench, kind: str, pair: Pair) -> None:
 
 
 def measure(case: Case, pair: Pair, rounds: int) -> dict[str, Any]:
-    """Compare the results of a case, time it, and take its peak of memory."""
+    """Compare the results of a case, time it, and measure its peak memory."""
     doing = f'"{case.title}"'
     found: list[dict[str, Tensor]] = []
     for version in pair:
@@ -298,7 +298,7 @@ def measure(case: Case, pair: Pair, rounds: int) -> dict[str, Any]:
 
 
 def differ(this: dict[str, Tensor], other: dict[str, Tensor]) -> float | str:
-    """The largest difference of results, relative to the largest number of the tensor; or what cannot be compared."""
+    """The largest difference of results, relative to the tensor's largest number; or why they cannot be compared."""
     if this.keys() != other.keys():
         return f"one alone has {', '.join(sorted(this.keys() ^ other.keys()))}"
     largest = 0.0
@@ -316,7 +316,7 @@ def differ(this: dict[str, Tensor], other: dict[str, Tensor]) -> float | str:
 
 
 def verdict(rows: list[dict[str, Any]]) -> list[str]:
-    """What is slower or larger by more than the limit, and what disagrees; the last line says so of all."""
+    """Lines on what disagrees or is slower or larger by more than the limit; the last says if nothing is."""
     more = f"{LIMIT - 1:.0%}".replace("%", " %")
     slower = {row["title"]: Quantiles(**row["ratio"]) for row in rows if row["ratio"]["median"] > LIMIT}
     clearly = {title: ratio for title, ratio in slower.items() if ratio.low > LIMIT}
@@ -342,7 +342,7 @@ def verdict(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _ratio(ratio: Quantiles) -> str:
-    """With three digits after the point, where a difference of some per cent is looked for."""
+    """Format with three decimals, as differences of a few per cent matter."""
     return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
@@ -351,7 +351,7 @@ def _apart(row: dict[str, Any]) -> str:
 
 
 def _revision(folder: Path) -> str:
-    """What git calls the checkout of this folder."""
+    """The git revision of the checkout of this folder."""
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False)

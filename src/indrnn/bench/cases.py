@@ -1,7 +1,7 @@
-"""What `indrnn bench layer --against` and `network --against` measure: one function makes each kind of case.
+"""The cases of `indrnn bench layer --against` and `network --against`: one function makes each kind of case.
 
-`worker.py` loads this file by its path into the process of either version, so it uses nothing of indrnn but names that
-both have. Where a version changes how something is made or called, this file is the place to adapt: `_options` (how a
+`worker.py` loads this file by its path into the process of either version, so it uses only names of indrnn that both
+have. If a version changes how something is made or called, this file is the place to adapt: `_options` (how a
 network is given its settings), `_dense_dropout`, `_classifier`, `_first`, and `_role` (which parameters are recurrent
 weights) look at what the version has.
 """
@@ -44,7 +44,7 @@ def layer(
     input_gradient: bool = False,
     lengths: bool = False,
 ) -> Made:
-    """IndRNN forward and backward, with a loss to which every step's output adds."""
+    """IndRNN forward and backward, with a loss over all steps."""
     model = with_same_weights(indrnn.IndRNN(inputs, N, layers, nonlinearity=nonlinearity)).to(device)
     x = torch.rand(T, B, inputs).to(device).requires_grad_(input_gradient)
     weights = torch.rand(T * B * N).to(device)
@@ -84,7 +84,7 @@ def op(device: str, *, T: int, B: int, N: int, dtype: str = "float32", backward:
 
 
 def stream(device: str, *, N: int, cell: bool) -> Made:
-    """The next step of a stream at batch 1, its state carried over, by IndRNNCell or by IndRNN on T = 1."""
+    """One step of a stream at batch size 1, with carried state, by IndRNNCell or by IndRNN on T = 1."""
     model = with_same_weights((indrnn.IndRNNCell if cell else indrnn.IndRNN)(N, N)).to(device)
     x = torch.rand(1, N).to(device)
     h = torch.zeros(1, N, device=device)
@@ -114,7 +114,7 @@ def training(device: str, *, network: str, T: int, B: int, dropout: bool = False
         indrnn.constrain_(model)
 
     def results() -> dict[str, Tensor]:
-        """Without dropout, whose masks a version may draw in another order."""
+        """Results without dropout, whose masks a version may draw in another order."""
         plain = _pixels(device, network, T, B, dropout=False)[0]
         logits = _first(plain(x))
         F.cross_entropy(logits, target).backward()
@@ -124,7 +124,7 @@ def training(device: str, *, network: str, T: int, B: int, dropout: bool = False
 
 
 def evaluation(device: str, *, network: str, T: int, B: int) -> Made:
-    """An evaluation pass: forward, by the running statistics of the norms, without gradients."""
+    """An evaluation pass: forward, with the norms' running statistics, without gradients."""
     model, x, _ = _pixels(device, network, T, B, dropout=False)
     with torch.no_grad():
         for _ in range(10):  # statistics as far from those of new norms as training has them
@@ -163,7 +163,7 @@ NETWORKS: dict[str, Callable[[int, bool], Any]] = {"plain": _plain, "residual": 
 
 
 def _options(network: type[nn.Module], T: int) -> dict[str, Any]:
-    """A norm after each recurrence and a long memory of T steps, as this version's networks take their settings."""
+    """Settings for a norm after each recurrence and a long memory of T steps, in the form that this version takes."""
     settings = {"sequence_length": T, "long_memory": True}
     if "recurrent" in inspect.signature(network).parameters:
         return {"recurrent": indrnn.Recurrent(norm="after", **settings)}
@@ -171,7 +171,7 @@ def _options(network: type[nn.Module], T: int) -> dict[str, Any]:
 
 
 def _dense_dropout(*probabilities: float) -> dict[str, Any]:
-    """Of a dense network: first layer, bottlenecks, dense layers, transitions."""
+    """Dropout of a dense network: first layer, bottlenecks, dense layers, transitions."""
     if hasattr(indrnn, "DenseDropout"):
         return {"dropout": indrnn.DenseDropout(*probabilities)}
     names = ("first_dropout", "bottleneck_dropout", "dense_dropout", "transition_dropout")
@@ -185,24 +185,24 @@ def _classifier(network: nn.Module) -> Any:
 
 
 def _first(result: Any) -> Tensor:
-    """The logits, which come with the state."""
+    """The logits of logits and state."""
     logits: Tensor = result[0]
     return logits
 
 
 def _role(name: str, parameter: Tensor) -> str:
-    """What a parameter is in the equation: "W", "u", or "b" for biases and what belongs to norms."""
+    """A parameter's role in the equation: "W", "u", or "b" for biases and the parameters of norms."""
     if "weight_hh" in name:
         return "u"
     return "W" if parameter.dim() == 2 else "b"
 
 
 def with_same_weights(model: nn.Module, long_memory: int | None = None) -> nn.Module:
-    """Draw W and u by their shape and their place among those of that shape; b stays as it is made.
+    """Draw W and u, seeded by their shape and their index among parameters of that shape; b is not changed.
 
-    So two versions get the same weights although names, or the order of what is made, are not the same. The
-    distributions are those of IndRNN; with `long_memory`, the last u is drawn for a memory of so many steps. Torch's
-    generator is seeded afterwards, for the inputs.
+    Two versions thus get the same weights even if names, or the order of creation, differ. The distributions are those
+    of IndRNN; with `long_memory`, the last u is drawn for a memory of that many steps. Torch's generator is seeded
+    afterwards, for the inputs.
     """
     seen: dict[tuple[str, tuple[int, ...]], int] = {}
     last: Tensor | None = None
@@ -226,7 +226,7 @@ def with_same_weights(model: nn.Module, long_memory: int | None = None) -> nn.Mo
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    """By role and shape, stacked in order; for b, whose order differs between versions, the sum of all squares."""
+    """Gradients by role and shape, stacked in order; for b, whose order may differ, the sum of squares."""
     found: dict[str, list[Tensor]] = {}
     squares = torch.zeros((), dtype=torch.float64)
     for name, parameter in model.named_parameters():

@@ -1,7 +1,7 @@
-"""How long a training step of a layer takes: the paper's complexity figure, with every peer that can be had.
+"""Time of a layer's training step: the paper's complexity figure, with every comparable layer available.
 
-Forward and backward with a loss over all steps, float32; also the layer beside no recurrence at all, the op's backends
-beside the reference, and memory. On a GPU, the kernels alone beside what docs/gpu.md predicts.
+Forward and backward with a loss over all steps, float32. Also: the layer compared with one without recurrence, the op's
+backends with the reference, and memory; on a GPU, the kernels alone with the predictions of docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LinearReLU(nn.Module):
     """The layer without its recurrence.
 
     Args:
-        size: of input and output.
+        size: features of input and output.
     """
 
     def __init__(self, size: int) -> None:
@@ -48,7 +48,7 @@ class LinearReLU(nn.Module):
 
 
 def training_step(model: nn.Module, x: Tensor, weights: Tensor) -> Callable[[], None]:
-    """Forward, a loss to which every step's output adds, backward."""
+    """A training step: forward, a loss over all steps, backward."""
 
     def run() -> None:
         x.grad = None
@@ -60,7 +60,7 @@ def training_step(model: nn.Module, x: Tensor, weights: Tensor) -> Callable[[], 
 
 
 def check_agreement(device: torch.device) -> None:
-    """The layer equals torch's RNN with a diagonal recurrent matrix, and a Python loop, forward and backward."""
+    """Check the layer against torch's RNN with a diagonal recurrent matrix and a Python loop, forward and backward."""
     allowed = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False  # here numbers are compared; what is timed is as a user finds it
     ours, theirs = IndRNN(2, HIDDEN, device=device), nn.RNN(2, HIDDEN, nonlinearity="relu", device=device)
@@ -129,7 +129,7 @@ def _lengths(bench: Bench) -> None:
 
 
 def _compiled(bench: Bench) -> None:
-    """A compiled loop is unrolled, and compiling it takes longer than quadratically in T: so a short one."""
+    """Time a compiled loop; a short one, as it is unrolled and compile time grows faster than quadratically in T."""
     x = torch.rand(COMPILED, BATCH, 2, device=bench.device)
     weights = torch.rand(COMPILED * BATCH * HIDDEN, device=bench.device)
     ours = IndRNN(2, HIDDEN, device=bench.device)
@@ -187,7 +187,7 @@ def _backends(bench: Bench) -> None:
 
 
 def _memory(bench: Bench) -> None:
-    """In units of one (T, B, N) tensor; the gradient that comes back to the output is one of them."""
+    """Peak memory in units of one (T, B, N) tensor, one of which is the gradient of the output."""
     T, B = 512, 32
     unit = T * B * HIDDEN * 4
     gradient, x = torch.rand(T, B, HIDDEN, device=bench.device), torch.rand(T, B, 2, device=bench.device)
@@ -205,7 +205,7 @@ def _memory(bench: Bench) -> None:
 
 
 def _kernels(bench: Bench) -> None:
-    """What docs/gpu.md predicts: the time of the kernels alone, forward and backward, without autograd around them."""
+    """Time the kernels alone, forward and backward without autograd, compared with the predictions of docs/gpu.md."""
     bench.say(f"\nkernels alone, forward and backward, {HIDDEN} neurons, batch {BATCH}\n")
     bench.say("| T | backend | µs | predicted for an A100 | for an H100 |\n|---|---|---|---|---|")
     forward, backward = torch.ops.indrnn.recurrence, torch.ops.indrnn.recurrence_backward

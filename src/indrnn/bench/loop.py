@@ -1,9 +1,9 @@
-"""What the training loop adds to the step of a bare one, and what the command line adds to the start of Python.
+"""Overhead of the training loop over a bare loop, and of the command line over starting Python.
 
 The bare loop makes the batch, clears the gradients, runs forward and backward, clips, steps the optimiser and applies
-the constraint. Beside that a run derives seeds, follows a schedule, takes the gradient's norm, looks for numbers that
-are not finite and for signals, and tells its listeners. The two take turns inside one run. Evaluations and checkpoints
-are left out: how often they come is an option.
+the constraint. In addition, a run derives seeds, follows a schedule, computes the gradient's norm, checks for
+non-finite numbers and signals, and calls its listeners. The two alternate inside one run. Evaluations and checkpoints
+are left out: how often they are done is an option.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ STARTED = {
 
 
 class BareLoop:
-    """Training without anything around it, on the same batches.
+    """A bare training loop, on the same batches.
 
     Args:
-        model: on its device.
-        task: what is learnt.
-        device: where.
+        model: the model; it is moved to `device`.
+        task: the task.
+        device: the device to train on.
     """
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
@@ -108,9 +108,9 @@ class Turns(Listener):
 
     Args:
         bare: the other loop.
-        steps: of each in a round.
-        rounds: to be timed, after one that is not.
-        wait: until the device has done what it was given.
+        steps: steps of each loop per round.
+        rounds: timed rounds, after one for warm-up.
+        wait: waits for the device.
     """
 
     def __init__(self, bare: BareLoop, steps: int, rounds: int, wait: Callable[[], None]) -> None:
@@ -120,11 +120,11 @@ class Turns(Listener):
 
     @property
     def total(self) -> int:
-        """Steps of the run: the last is evaluated, and not timed."""
+        """Steps of the run; the last is evaluated, and not timed."""
         return self.steps * (self.rounds + 1) + 1
 
     def on_step(self, event: Step) -> None:
-        """At the end of a round, the other's turn."""
+        """At the end of a round, run the bare loop."""
         if event.step % self.steps or event.step == event.steps:
             return
         self.wait()
@@ -140,7 +140,7 @@ class Turns(Listener):
 
 
 def options(steps: int, device: torch.device) -> Training:
-    """The bare loop's training, evaluated at the end alone."""
+    """The bare loop's options, evaluated only at the end."""
     return Training(
         steps,
         LR,
@@ -156,7 +156,7 @@ def options(steps: int, device: torch.device) -> Training:
 
 
 def take_turns(bench: Bench, case: Case) -> dict[str, list[float]]:
-    """Milliseconds of a step in either loop, round by round."""
+    """Milliseconds per step of either loop, round by round."""
     models = [case.model() for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     task = case.task()
@@ -170,7 +170,7 @@ def take_turns(bench: Bench, case: Case) -> dict[str, list[float]]:
 
 
 def check_agreement(device: torch.device) -> None:
-    """Without dropout, and so without random numbers in the model, both loops come to the same weights."""
+    """Check that both loops reach the same weights, without dropout and so without random numbers."""
     models = [adder(10, 4, 2) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     task, steps = Adding(10, 3), 5
@@ -184,7 +184,7 @@ def check_agreement(device: torch.device) -> None:
 
 
 def measure_steps(bench: Bench) -> None:
-    """The loops."""
+    """Measure the loops."""
     head = f"| | time of a step, as a multiple of {BARE}'s [20 %, 80 %] | ms more [20 %, 80 %] | {BARE}, ms |"
     bench.say(f"\n{LOOP}\n\n{head}\n|---|---|---|---|")
     for case in CASES:

@@ -1,4 +1,4 @@
-"""Timing and memory, the same way for every benchmark: interleaved rounds, medians with quantiles, ratios."""
+"""Timing and memory, shared by all benchmarks: interleaved rounds, medians with quantiles, ratios."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .worker import peak_bytes
 
 @dataclass
 class Quantiles:
-    """Of a time or a ratio over rounds: the median, and the 20 % and 80 % quantiles."""
+    """The median and the 20 % and 80 % quantiles of a time or a ratio over rounds."""
 
     median: float
     low: float
@@ -31,25 +31,25 @@ class Quantiles:
 
 
 def short(value: float) -> str:
-    """Three digits, or all before the point."""
+    """Three digits, or all digits before the point."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def quantiles(values: list[float]) -> Quantiles:
-    """Their median and 20 % and 80 % quantiles."""
+    """Median and 20 % and 80 % quantiles of values."""
     fifths = statistics.quantiles(values, n=5, method="inclusive")
     return Quantiles(statistics.median(values), fifths[0], fifths[3])
 
 
 class Bench:
-    """Measures, prints tables as it goes, and keeps what it measured.
+    """A benchmark: measures, prints tables as it goes, and keeps the results.
 
     Args:
-        name: of the benchmark, and of its files.
-        out: the folder of its files.
-        device: where it measures.
+        name: name of the benchmark and of its files.
+        out: the output folder.
+        device: the device to measure on.
         rounds: how often each candidate is timed.
-        quick: whether it is to take less than a minute.
+        quick: whether it should take less than a minute.
     """
 
     def __init__(self, name: str, out: Path, device: torch.device, rounds: int, *, quick: bool = False) -> None:
@@ -58,12 +58,12 @@ class Bench:
         self._text: list[str] = []
 
     def say(self, text: str = "") -> None:
-        """Print, and keep for the page of results."""
+        """Print a line, and keep it for the Markdown file."""
         print(text, flush=True)
         self._text.append(text)
 
     def start(self) -> None:
-        """Say what it is measured on."""
+        """Print what it is measured on."""
         self.say(", ".join(f"{key} {value}" for key, value in self.machine().items()))
 
     def compare(
@@ -75,9 +75,9 @@ class Bench:
         slower: bool = False,
         rounds: int | None = None,
     ) -> dict[str, Quantiles]:
-        """Measure all, and give `base`'s time over each other's (with `slower`, each other's over `base`'s).
+        """Time all candidates, and return the time of `base` over each one's (with `slower`, each one's over `base`'s).
 
-        `rounds` is for candidates that take long: the benchmark's own number if None.
+        `rounds` is for candidates that take long; None for the benchmark's own number.
 
         Returns:
             The ratios.
@@ -97,7 +97,7 @@ class Bench:
     def interleaved(
         self, candidates: Mapping[str, Callable[[], object]], warm_up: int = 2, *, rounds: int | None = None
     ) -> dict[str, list[float]]:
-        """Milliseconds, round by round: each runs once a round, so that what else the machine does falls on all."""
+        """Milliseconds, round by round: each runs once a round, so that other load on the machine affects all alike."""
         raw: dict[str, list[float]] = {name: [] for name in candidates}
         for i in range(warm_up + (self.rounds if rounds is None else rounds)):
             for name, run in candidates.items():
@@ -110,12 +110,12 @@ class Bench:
         return raw
 
     def wait(self) -> None:
-        """Until an accelerator has done what it was given."""
+        """Wait for an accelerator to finish its work."""
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """The most memory that torch held at once of what it got during `run`."""
+        """Peak of the memory that torch allocated during `run`."""
         return peak_bytes(run, self.device)
 
     def machine(self) -> dict[str, str]:
@@ -134,7 +134,7 @@ class Bench:
 
 
 def kernel_time(run: Callable[[], object], times: int = 20) -> float:
-    """Seconds that a GPU's kernels take in `run`, without what the host does between them."""
+    """Seconds that a GPU's kernels take in `run`, without the host's work between them."""
     run()
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(times):

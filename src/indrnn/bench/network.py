@@ -1,4 +1,4 @@
-"""What a training step of the paper's pixel-MNIST networks costs, beside their matrix products alone and beside LSTM.
+"""Training step of the paper's pixel-MNIST networks, compared with their matrix products alone and with LSTM.
 
 A step is forward, loss, backward, clipping, Adam and the constraint; batch 32, T = 784, one pixel a step, float32.
 """
@@ -36,21 +36,21 @@ PRODUCTS = "the matrix products alone"
 
 
 class ProductOnly(nn.Module):
-    """In the place of a recurrent layer: what is left of it is its matrix product."""
+    """Replaces a recurrent layer by its matrix product alone."""
 
     def __init__(self, unit: RecurrentUnit) -> None:
         super().__init__()
         self.weight, self.size = unit.weight, unit.size
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """The product, and a state of zeros."""
+        """Return the product, and a state of zeros."""
         if self.weight is not None:
             x = F.linear(x, self.weight.weight)  # type: ignore[arg-type]
         return x, x.new_zeros(x.shape[1], self.size)
 
 
 class LSTMClassifier(nn.Module):
-    """As many layers of LSTM."""
+    """As many LSTM layers, with a classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class LSTMClassifier(nn.Module):
 
 
 def products_only(network: Network) -> Network:
-    """The network without its recurrent layers."""
+    """The network with products in place of recurrent layers."""
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, RecurrentUnit):
@@ -72,13 +72,13 @@ def products_only(network: Network) -> Network:
 
 
 def training_step(model: nn.Module, device: torch.device) -> Callable[[], None]:
-    """One step on a fixed batch of noise."""
+    """A training step on a fixed batch of noise."""
     x, target = torch.rand(STEPS, BATCH, 1, device=device), torch.randint(CLASSES, (BATCH,), device=device)
     return update_on(model.to(device), x, target)
 
 
 def update_on(model: nn.Module, x: Tensor, target: Tensor) -> Callable[[], None]:
-    """One step on this batch: forward, loss, backward, clipping, Adam and the constraint."""
+    """A training step on this batch: forward, loss, backward, clipping, Adam and the constraint."""
     optimizer = torch.optim.Adam(parameter_groups(model, 1e-4), lr=2e-4)
 
     def run() -> None:
@@ -92,7 +92,7 @@ def update_on(model: nn.Module, x: Tensor, target: Tensor) -> Callable[[], None]
 
 
 def check_agreement(device: torch.device) -> None:
-    """The fused network and the one of separate modules, with the same weights, give the same loss."""
+    """Check that fused and separate modules, with the same weights, give the same logits."""
     for config in NETWORKS.values():
         fused, apart = (
             SequenceClassifier(replace(config, fused=fused).build(), CLASSES).to(device) for fused in (True, False)

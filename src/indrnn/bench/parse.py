@@ -1,4 +1,4 @@
-"""How fast skeleton files are read: text of NTU RGB+D to arrays, on one core and on more."""
+"""Speed of reading skeleton files: text of NTU RGB+D to arrays, on one core and on more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OURS, REFERENCE = "indrnn", "numpy.loadtxt"
 
 
 def file_text(frames: int = FRAMES, bodies: int = BODIES) -> bytes:
-    """A file of the format of `.skeleton`, in the digits of the published ones."""
+    """A file in the `.skeleton` format, with as many digits as the published files."""
     random = np.random.default_rng(0)
     joints = random.normal(size=(bodies, 25, 3)) + np.array([0, 0, 3])
     lines = [str(frames)]
@@ -39,7 +39,7 @@ def file_text(frames: int = FRAMES, bodies: int = BODIES) -> bytes:
 
 
 def in_plain_python(text: bytes) -> list[list[float]]:
-    """The joints as a loop gives them, of a file that is known to be right."""
+    """The joints by a Python loop, for a file known to be valid."""
     lines = iter(text.split(b"\n"))
     rows = []
     for _ in range(int(next(lines))):
@@ -50,13 +50,13 @@ def in_plain_python(text: bytes) -> list[list[float]]:
 
 
 def by_loadtxt(text: bytes) -> NDArray[np.float32]:
-    """The joints by NumPy, which reads lines of one length: those are picked out first."""
+    """The joints by NumPy, which needs lines of equal length: these are selected first."""
     rows = [line for line in text.split(b"\n") if line.count(b" ") == 11]
     return np.loadtxt(io.BytesIO(b"\n".join(rows)), usecols=(0, 1, 2), dtype=np.float32)
 
 
 def to_arrays(text: bytes) -> object:
-    """All that `indrnn prepare ntu` does with a file's content."""
+    """All processing of a file's content by `indrnn prepare ntu`."""
     return arrange(parse(text))
 
 
@@ -70,7 +70,7 @@ CANDIDATES: dict[str, Callable[[bytes], object]] = {
 
 
 def check_agreement(text: bytes) -> None:
-    """All read the same joints."""
+    """Check that all read the same joints."""
     expected = np.array(in_plain_python(text)).astype(np.float32)
     for found in (parse(text).joints, parse_in_python(text).joints, by_loadtxt(text)):
         np.testing.assert_array_equal(found.reshape(-1, 3), expected)
@@ -99,7 +99,7 @@ def run(bench: Bench) -> None:
 
 
 def _together(read: Callable[[bytes], object], text: bytes, rounds: int, times: int) -> dict[int, list[float]]:
-    """MB/s by round of so many processes that begin at once, each reading the file so many times."""
+    """MB/s by number of processes and round; they start together, and each reads the file `times` times."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(max(CORES) + 1)
     processes = [
@@ -122,7 +122,7 @@ def _together(read: Callable[[bytes], object], text: bytes, rounds: int, times: 
 def _work(
     which: int, read: Callable[[bytes], object], text: bytes, rounds: int, times: int, barrier: threading.Barrier
 ) -> None:
-    """One of the processes: in the rounds of fewer it waits."""
+    """One of the processes; it waits in rounds with fewer processes."""
     read(text)
     for _ in range(rounds):
         for count in CORES:

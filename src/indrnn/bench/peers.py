@@ -1,4 +1,4 @@
-"""What the layer is measured beside: every model takes (T, B, 2) and its first result is (T, B, 128)."""
+"""Layers to compare with: every model takes (T, B, 2) and its first result is (T, B, 128)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..ops.cpu import kernel
 
 
 class Loop(nn.Module):
-    """IndRNN as one writes it first: a Python loop over time.
+    """Naive IndRNN: a Python loop over time.
 
     Args:
-        layer: whose weights it uses.
+        layer: the layer whose weights it uses.
     """
 
     def __init__(self, layer: IndRNN) -> None:
@@ -28,7 +28,7 @@ class Loop(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Every step's output, and the last."""
+        """Return every step's output, and the last."""
         layer = self.layer
         h = x.new_zeros(x.shape[1], layer.hidden_size)
         outputs = []
@@ -39,7 +39,7 @@ class Loop(nn.Module):
 
 
 class _BatchFirst(nn.Module):
-    """A model that has the batch before time, and returns its output alone."""
+    """Wraps a model that has the batch before time and returns only its output."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def own_sru(device: torch.device, hidden: int, layers: int = 1) -> nn.Module | s
 
 
 def sru_package(device: torch.device, hidden: int) -> nn.Module | str:
-    """SRU of its authors, or why it is not measured."""
+    """The SRU of its authors, or why it is not measured."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its import compiles its kernels, with TorchScript and much to say
@@ -95,7 +95,7 @@ PEERS: dict[str, Callable[[torch.device, int], nn.Module | str]] = {
 
 
 def same_as_sru_package(ours: Any, theirs: Any) -> None:
-    """Give our SRU the weights of the package's, and see that both compute the same."""
+    """Give our SRU the package's weights, and check that both compute the same."""
     cell = theirs.rnn_lst[0]
     hidden, blocks = ours.hidden_size, ours.weight_l0.shape[0] // ours.hidden_size
     with torch.no_grad():  # theirs has the parts of a neuron beside each other, ours the neurons of a part

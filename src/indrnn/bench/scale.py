@@ -1,7 +1,6 @@
-"""How time and memory of a training step grow with T, batch, neurons, layers and threads, float32.
+"""Scaling of a training step's time and memory with T, batch, neurons, layers and threads, float32.
 
-Forward and backward with a loss over all steps. Memory is what torch holds at the peak beyond the parameters and the
-input.
+Forward and backward with a loss over all steps. Memory is torch's peak beyond the parameters and the input.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def run(bench: Bench) -> None:
 
 
 def _check_agreement(device: torch.device) -> None:
-    """With recomputation, the same output and gradients."""
+    """Check output and gradients with recomputation."""
     whole, pieces = IndRNN(INPUTS, 128, device=device), IndRNN(INPUTS, 128, recompute=100, device=device)
     pieces.load_state_dict(whole.state_dict())
     x, weights = torch.rand(1050, 1, INPUTS, device=device), torch.rand(1050 * 128, device=device)
@@ -72,7 +71,7 @@ def _check_agreement(device: torch.device) -> None:
 def _measure(
     bench: Bench, title: str, sizes: dict[int, tuple[int, int, int, int]], recompute: int | None = None
 ) -> dict[str, list[float]]:
-    """Time training steps of these sizes (T, B, N and layers), interleaved, and then the memory of each.
+    """Time training steps of these sizes (T, B, N and layers), interleaved, and then measure the memory of each.
 
     Returns:
         The milliseconds, by size and round.
@@ -105,7 +104,7 @@ def _table(bench: Bench, title: str, about: str) -> None:
 
 
 def _exponent(bench: Bench, title: str, raw: dict[str, list[float]]) -> None:
-    """Of T, by least squares on logarithms in each round, where tensors are too large for any cache."""
+    """Fit the exponent of T on logarithms in each round, by least squares, for tensors too large for any cache."""
     rows = [row for row in bench.rows if row["title"] == title and row["tensor_bytes"] >= OUT_OF_CACHE]
     if len(rows) < 2:
         bench.say("\nexponent of T: not fitted, for too few tensors are out of cache (without --quick they are)")
@@ -119,7 +118,7 @@ def _exponent(bench: Bench, title: str, raw: dict[str, list[float]]) -> None:
 
 
 def _longest(bench: Bench, title: str) -> None:
-    """What the longest sequence took beyond what its user holds anyway."""
+    """Report the longest sequence's memory beyond that of inputs and outputs."""
     row = [row for row in bench.rows if row["title"] == title][-1]
     row["beyond_bytes"] = row["peak_bytes"] - 2 * row["tensor_bytes"]
     beyond = f"{row['beyond_bytes'] / 1e6:.0f} MB beyond input, output and the output's gradient"
@@ -164,5 +163,5 @@ def draw(bench: Bench, path: Path) -> None:
 
 
 def _brief(value: int) -> str:
-    """64K, 1M."""
+    """A number as 64K or 1M."""
     return f"{value // 10**6}M" if value >= 10**6 else f"{value // 1000}K" if value >= 10**4 else f"{value}"

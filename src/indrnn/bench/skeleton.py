@@ -1,6 +1,6 @@
-"""Sequences a second in training and in testing at the shapes of NTU RGB+D, beside `torch.nn.LSTM`.
+"""Sequences per second in training and testing at the shapes of NTU RGB+D, compared with `torch.nn.LSTM`.
 
-20 frames of 150 numbers (two bodies of 25 joints), batch 128, 60 classes, float32, noise for data. A training step is
+20 frames of 150 numbers (two bodies of 25 joints), batch 128, 60 classes, float32, random data. A training step is
 forward, loss, backward, clipping, Adam and the constraint; testing is the forward pass in evaluation mode.
 """
 
@@ -50,7 +50,7 @@ class LSTMClassifier(nn.Module):
 
 
 def models() -> dict[str, nn.Module]:
-    """All that is measured, by name."""
+    """All models to measure, by name."""
     ours: dict[str, nn.Module] = {
         name: SequenceClassifier(config.build(), CLASSES) for name, config in NETWORKS.items()
     }
@@ -58,7 +58,7 @@ def models() -> dict[str, nn.Module]:
 
 
 def testing(model: nn.Module, x: Tensor) -> Callable[[], None]:
-    """The answers for a fixed batch."""
+    """The predictions for a fixed batch."""
 
     def run() -> None:
         model.eval()
@@ -92,7 +92,7 @@ def run(bench: Bench) -> None:
 
 
 def draw(bench: Bench, path: Path) -> None:
-    """Draw sequences a second."""
+    """Draw sequences per second."""
     from ..analysis.curves import new_figure, save_figure
 
     figure, panels = new_figure(2, width=4.5)

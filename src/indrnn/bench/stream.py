@@ -1,4 +1,4 @@
-"""How long the next step of a stream takes: one step at batch 1, state carried over, float32, without gradients."""
+"""Latency of streaming: one step at batch size 1, with carried state, float32, without gradients."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OURS = "IndRNNCell"
 
 
 class Cells(nn.Module):
-    """Cells on top of each other; called with an input and the states of all, it returns an output and their states.
+    """Stacked cells; takes an input and the states of all cells, and returns an output and the new states.
 
     Args:
-        make: makes one.
-        layers: how many.
+        make: makes one cell.
+        layers: number of cells.
     """
 
     def __init__(self, make: Callable[[], nn.Module], layers: int) -> None:
@@ -33,7 +33,7 @@ class Cells(nn.Module):
         self.cells = nn.ModuleList(make() for _ in range(layers))
 
     def forward(self, x: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
-        """The next step."""
+        """Run one step."""
         after = []
         for cell, state in zip(self.cells, states, strict=True):
             new = cell(x, state)
@@ -43,7 +43,7 @@ class Cells(nn.Module):
 
 
 def candidates(units: int, layers: int, device: torch.device) -> dict[str, tuple[nn.Module, Tensor, Any]]:
-    """By name: a model, its input, and the state it starts from."""
+    """By name: a model, its input, and its initial state."""
     x, h = torch.rand(1, units, device=device), torch.zeros(1, units, device=device)
     together = torch.zeros(layers, 1, units, device=device)
 
@@ -60,7 +60,7 @@ def candidates(units: int, layers: int, device: torch.device) -> dict[str, tuple
 
 
 def check_agreement(units: int, layers: int, device: torch.device) -> None:
-    """A stream step by step, by layer and by cells, gives what the whole sequence gives."""
+    """Check that layer and cells, step by step, give the result of the whole sequence."""
     layer = IndRNN(units, units, layers, device=device)
     cells = Cells(lambda: IndRNNCell(units, units, device=device), layers)
     for i, cell in enumerate(cells.cells):
@@ -117,7 +117,7 @@ def run(bench: Bench) -> None:
 
 
 def draw(bench: Bench, path: Path) -> None:
-    """Draw median and 99 % quantile of each."""
+    """Plot the median and the 99 % quantile of each."""
     from ..analysis.curves import new_figure, save_figure
 
     titles = list(dict.fromkeys(row["title"] for row in bench.rows))

@@ -1,7 +1,7 @@
-"""The program that a version of indrnn runs when it is measured beside another: `python worker.py DEVICE THREADS`.
+"""The program run by each version of indrnn in a comparison: `python worker.py DEVICE THREADS keep|free`.
 
-It answers requests, a line of JSON each, until its input ends. Passed by its path to the interpreter of either version,
-so that the other version need not have it: it imports what both have, and `cases.py` by its path.
+It answers requests, one line of JSON each, until its input ends. Its path is passed to the interpreter of either
+version, so the other version need not include it: it imports only what both have, and `cases.py` by its path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device | str = "cpu") -> int:
-    """The most memory that torch held at once of what it got during `run`."""
+    """Peak of the memory that torch allocated during `run`."""
     run()
     gc.collect()
     if torch.device(device).type == "cuda":
@@ -66,7 +66,7 @@ class Worker:
     """Makes one case at a time, and measures it.
 
     Args:
-        device: where.
+        device: the device.
         cases: the functions of `cases.py`, by name.
     """
 
@@ -75,7 +75,7 @@ class Worker:
         self.made: Any = None
 
     def hello(self) -> dict[str, Any]:
-        """Which version this is."""
+        """The versions and backends."""
         import indrnn
 
         return {
@@ -87,18 +87,18 @@ class Worker:
         }
 
     def make(self, name: str, sizes: dict[str, Any]) -> None:
-        """Make a case, from the same seed in every version, in place of the one before."""
+        """Make a case, replacing the previous one, from the same seed in every version."""
         self.made = None
         gc.collect()
         torch.manual_seed(0)
         self.made = self.cases[name](self.device, **sizes)
 
     def results(self, path: str) -> None:
-        """Write its outputs and gradients to a file."""
+        """Write the case's outputs and gradients to a file."""
         torch.save({name: tensor.cpu() for name, tensor in self.made.results().items()}, path)
 
     def time(self, calls: int) -> float:
-        """Milliseconds of a call, the mean of so many; one goes before, so that each round starts from a warm cache."""
+        """Mean milliseconds over `calls` calls, after one call that warms the cache."""
         run = self.made.run
         run()
         self._wait()
@@ -109,7 +109,7 @@ class Worker:
         return (time.perf_counter() - start) * 1e3 / calls
 
     def peak(self) -> int:
-        """The peak of memory of a call."""
+        """The peak memory of a call."""
         return peak_bytes(self.made.run, self.device)
 
     def _wait(self) -> None:
@@ -118,7 +118,7 @@ class Worker:
 
 
 def main(device: str, threads: str, keep_memory: str) -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; who asks ends this process
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer

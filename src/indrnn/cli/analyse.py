@@ -1,4 +1,4 @@
-"""`indrnn analyse`: which analysis, and those of gradients and skeletons; the others are in insight.py."""
+"""`indrnn analyse`: dispatch, and gradients, depth and skeletons; the others are in insight.py."""
 
 from __future__ import annotations
 

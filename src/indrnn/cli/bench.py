@@ -1,4 +1,4 @@
-"""The command `indrnn bench`: measurements of speed and memory."""
+"""The command `indrnn bench`: benchmarks of speed and memory."""
 
 from __future__ import annotations
 

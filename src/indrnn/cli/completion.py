@@ -1,4 +1,4 @@
-"""Completion for shells: of commands, recipes and options, as the argument parsers know them."""
+"""Shell completion of commands, recipes and options, as listed by the argument parsers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def completion(arguments: list[str]) -> int:
 
 
 def _offers() -> list[tuple[list[str], list[str]]]:
-    """What is offered after words: ["train adding-100", ...]: --steps, --lr, ..."""
+    """The completions after given words: ["train adding-100", ...]: --steps, --lr, ..."""
     from ..recipes import ROWS, Row
     from ..training.folder import flat, plain
     from .analyse import DEPTH, GRADIENTS, SKELETONS
@@ -89,7 +89,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
 
 
 def _bench() -> tuple[list[str], list[str]]:
-    """The kinds of benchmarks, and their options as the help lists them."""
+    """The kinds of benchmarks, and their options as listed by the help."""
     from .bench import KINDS, bench
 
     printed = io.StringIO()

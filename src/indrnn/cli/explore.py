@@ -1,4 +1,4 @@
-"""`indrnn explore`: a page in which a run's network can be looked into."""
+"""`indrnn explore`: an HTML page to inspect a run's network."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _samples_of(opened: Opened, model: torch.nn.Module, data_dir: Path | None) -
 
 
 def _of_series(opened: Fitted, data_dir: Path | None) -> Any:
-    """Series that were kept for test, or some of those that were trained on."""
+    """Some of the test series, or of the training series if there are none."""
     from ..analysis import explorer
 
     if data_dir is not None:
@@ -134,12 +134,12 @@ def _of_series(opened: Fitted, data_dir: Path | None) -> Any:
 
 
 def _spread(count: int, most: int = 20) -> Any:
-    """Numbers of some of so many items, evenly over all."""
+    """Indices of at most `most` of `count` items, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
 def _in_units(model: torch.nn.Module, opened: Fitted) -> torch.nn.Module:
-    """A regressor that answers in the units of the data: the network's own numbers are standardised."""
+    """The model with outputs in the units of the data: a regressor's own outputs are standardised."""
     target = opened.fitting.target
     if target.kind != "numbers":
         return model

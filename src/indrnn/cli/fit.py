@@ -105,12 +105,12 @@ class FitOptions:
 
     @property
     def folder(self) -> Path:
-        """Where the run goes."""
+        """The run folder."""
         name = self.data.resolve().name.partition(".")[0] or "data"
         return self.out or Path("runs") / f"fit-{name}"
 
     def recorded(self) -> dict[str, Any]:
-        """What config.json has of it: all that a run depends on, and where the data are."""
+        """The options stored in config.json: all that a run depends on, and the paths of its data."""
         names = ("test_share", "forecast", "period", "task", "effort", "core", "balanced", *_PLANNED, "seed")
         paths = {name: None if path is None else str(path.resolve()) for name, path in _paths(self).items()}
         return {**paths, "reading": asdict(self.reading), **{name: getattr(self, name) for name in names}}
@@ -153,7 +153,7 @@ def fit(arguments: list[str]) -> int:
 
 
 def fit_for(options: FitOptions) -> Fit | Forecast:
-    """The fit that the options ask for: of targets, or a forecast."""
+    """The fit given by the options: of targets, or a forecast."""
     if options.forecast is None:
         return Fit(options)
     from .forecast import Forecast
@@ -162,7 +162,7 @@ def fit_for(options: FitOptions) -> Fit | Forecast:
 
 
 def resumed(given: ResumeOptions) -> FitOptions:
-    """The options of a run that is there."""
+    """The options of an existing run."""
     known = fit_of(given.resume)
     reading = Reading.from_plain(known["reading"])
     test = given.test or (Path(known["test"]) if known["test"] else None)
@@ -180,14 +180,14 @@ def resumed(given: ResumeOptions) -> FitOptions:
 
 
 def homes(run: Path) -> list[Path]:
-    """The folders of a run's networks: itself, or those of the members of an ensemble."""
+    """The folders of a run's networks: the run itself, or the members of an ensemble."""
     if (run / "config.json").exists() or (run / "checkpoints").exists():
         return [run]
     return members_of(run)
 
 
 def fit_of(run: Path) -> dict[str, Any]:
-    """What a run of `fit` was asked for."""
+    """The stored options of a run of `fit`."""
     for home in homes(run)[:1]:
         folder = RunFolder(home)
         state, _ = folder.checkpoints.find()
@@ -200,7 +200,7 @@ def fit_of(run: Path) -> dict[str, Any]:
 
 
 class Fit:
-    """A fit: its data, its estimator, and what it says."""
+    """A fit: its data, its estimator and its output."""
 
     def __init__(self, options: FitOptions) -> None:
         from ..series.sources import read_with
@@ -232,7 +232,7 @@ class Fit:
         return data.take(~held), data.take(held), how
 
     def run(self) -> int:
-        """Say what was understood, train, measure."""
+        """Print a summary of the data, train and evaluate."""
         choose_device(self.options.device, Processes())
         estimator = self.estimator()
         with warnings.catch_warnings(record=True) as caught:
@@ -247,7 +247,7 @@ class Fit:
         return self._train(estimator, fitting)
 
     def estimator(self) -> Any:
-        """As the options say."""
+        """The estimator for the options."""
         from ..series.estimators import IndRNNClassifier, IndRNNRegressor
 
         options = self.options
@@ -260,7 +260,7 @@ class Fit:
         return IndRNNRegressor(options.effort, **chosen)
 
     def understood(self, fitting: Any) -> list[str]:
-        """What it is, and what will be trained."""
+        """A summary of the data and the training."""
         data, options = self.data, self.options
         lines = [
             said_of(data, options.data.name),
@@ -316,7 +316,7 @@ class Fit:
 
 
 def check_folder(options: FitOptions) -> None:
-    """Raise where a run cannot go into its folder."""
+    """Raise if a run cannot be written to its folder."""
     if not options.dry_run and RunFolder(options.folder).used and not (options.resume or options.overwrite):
         raise UsageError(
             f"out: {options.folder} holds something already; go on with it (--resume), replace it (--overwrite), or "
@@ -325,7 +325,7 @@ def check_folder(options: FitOptions) -> None:
 
 
 def config_of(options: FitOptions) -> dict[str, Any]:
-    """What the run's config.json is to say."""
+    """The content of the run's config.json."""
     out, config = options.folder, {"fit": options.recorded()}
     if options.resume and homes(out):  # the data may have been moved: their checksum is in the task's description
         known = fit_of(out)
@@ -334,7 +334,7 @@ def config_of(options: FitOptions) -> dict[str, Any]:
 
 
 def write_scores(out: Path, scores: dict[str, Any]) -> None:
-    """Write scores.json, and the figures of a single network where `indrnn report` reads them."""
+    """Write scores.json, and a single network's scores also where `indrnn report` reads them."""
     content = finite(scores)
     write_atomically(out / "scores.json", (json.dumps(content, indent=2) + "\n").encode())
     folder = RunFolder(out)
@@ -350,7 +350,7 @@ def without_column(data: Collection) -> Collection:
 
 
 def targeted(data: Collection, task: str) -> tuple[Collection, bool]:
-    """The collection with targets as classes or numbers, and whether they are classes."""
+    """The collection, with targets as classes or numbers, and whether they are classes."""
     data = without_column(data)
     y = data.y
     assert y is not None
@@ -374,7 +374,7 @@ def targeted(data: Collection, task: str) -> tuple[Collection, bool]:
 
 
 def said_of(data: Collection, name: str) -> str:
-    """The line of what was read."""
+    """The line that summarises the data."""
     lengths = data.lengths
     low, high = int(lengths.min()), int(lengths.max())
     steps = f"{low:,} steps" if low == high else f"{low:,} to {high:,} steps, mean {lengths.mean():,.0f}"
@@ -403,7 +403,7 @@ def _many(count: int, word: str) -> str:
 
 
 def take_time(seconds: float) -> str:
-    """How long that is."""
+    """A duration in s or min."""
     return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
 
 

@@ -1,4 +1,4 @@
-"""`indrnn fit --forecast`: the next steps of series in a file; and what `predict` and `evaluate` do with such a run."""
+"""`indrnn fit --forecast`: forecasts of series in a file; also `predict` and `evaluate` for such runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ_OF_LABELS = ("target", "group", "test_where", "per_step", "time_difference
 
 
 class Forecast:
-    """A fit of a forecaster: its data, its estimator, and what it says. Stands where `indrnn.cli.fit.Fit` does."""
+    """A fit of a forecaster: its data, its estimator and its output. Used in place of `indrnn.cli.fit.Fit`."""
 
     test = None
     """No series is kept for test: the last steps are held back instead."""
@@ -46,7 +46,7 @@ class Forecast:
         self.train: Collection = self.read.collection
 
     def estimator(self) -> Any:
-        """As the options say."""
+        """The estimator for the options."""
         from ..series.forecaster import IndRNNForecaster
 
         options = self.options
@@ -56,7 +56,7 @@ class Forecast:
         return IndRNNForecaster(options.forecast, random_state=options.seed, **chosen)
 
     def run(self) -> int:
-        """Say what was understood, train, measure."""
+        """Print a summary of the data, train and evaluate."""
         options, out = self.options, self.options.folder
         estimator = self.estimator()
         fitting = estimator.fitting(self.train)
@@ -88,14 +88,14 @@ class Forecast:
 
 
 def _numbers(errors: dict[str, float]) -> dict[str, Any]:
-    """For a file, in the form of other scores."""
+    """The errors as numbers for a file, like other scores."""
     naive = {NAMES[name]: {"mean_absolute_error": errors[name]} for name in ("naive", "seasonal_naive")}
     covered = {"covered": errors["covered"]} if "covered" in errors else {}
     return {"mean_absolute_error": errors["indrnn"], **covered, "naive": naive}
 
 
 def score(estimator: Any, data: Collection) -> tuple[list[str], dict[str, Any]]:
-    """Forecast the last steps of each series from those before: lines for the screen, and numbers for a file."""
+    """Measure forecasts of the last steps of each series from those before: lines to print, and numbers for a file."""
     errors = estimator.measure(data)
     lines = []
     if all(estimator.is_known(one) for one in data.x):
@@ -107,7 +107,7 @@ def score(estimator: Any, data: Collection) -> tuple[list[str], dict[str, Any]]:
 
 
 def table(estimator: Any, data: Collection) -> str:
-    """The next steps of each series as CSV, with the ends of their intervals."""
+    """The next steps of each series as CSV, with their prediction intervals."""
     shape = len(data), estimator.horizon, -1
     answers = [estimator.predict(data), *estimator.predict_interval(data)]
     middle, low, high = (each.reshape(shape) for each in answers)

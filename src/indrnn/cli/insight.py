@@ -1,4 +1,4 @@
-"""`indrnn analyse memory`, `weights`, `ablate`, `complexity`: what the neurons of trained networks remember."""
+"""`indrnn analyse memory`, `weights`, `ablate`, `distil`, `complexity`: memory and time of trained networks."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def _distilled(teacher: Any, recipe: AddingRecipe, options: DistilOptions, about
 
 
 class _Output:
-    """A run of independent neurons, and the folder that is to be written to."""
+    """A run with independent neurons, and the output folder of its analysis."""
 
     def __init__(self, run: Path, out: Path | None, name: str, overwrite: bool) -> None:
         from ..analysis.neurons import layers_of
@@ -284,11 +284,11 @@ class _Output:
             raise UsageError(f"run: {run}: {error}") from None
 
     def prepare(self) -> None:
-        """Make the folder, once everything else is there and before any work is done."""
+        """Make the folder, after all inputs are found and before any work is done."""
         RunFolder(self.out).prepare()
 
     def say_drawn(self, name: str) -> int:
-        """Where the picture is."""
+        """Print the path of the figure."""
         say(f"drawn in {self.out / name}.png")
         return 0
 
@@ -300,7 +300,7 @@ ABLATE, COMPLEXITY = Parser("analyse ablate", AblateOptions), Parser("analyse co
 
 @dataclass(frozen=True)
 class Kind:
-    """One analysis of the command line."""
+    """One kind of analysis on the command line."""
 
     parser: Parser
     run: Callable[[list[str]], int]

@@ -1,4 +1,4 @@
-"""The commands for language models: generate, and evaluate --dynamic."""
+"""The commands for language models: `generate`, and `evaluate --dynamic`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def generate(arguments: list[str]) -> int:
 
 
 def _printed(pieces: Iterable[str]) -> int:
-    """Print each piece at once; Ctrl-C ends the text."""
+    """Print each piece immediately; Ctrl-C ends the text."""
     last, code = "\n", 0
     try:
         for piece in pieces:
@@ -176,7 +176,7 @@ _TIMED = 5  # segments
 
 @dataclass(frozen=True)
 class _Plan:
-    """A dynamic evaluation: what is read, and by which rules."""
+    """A dynamic evaluation: its model, data and settings."""
 
     model: LanguageModel
     task: LanguageTask
@@ -191,7 +191,7 @@ class _Plan:
             yield window.inputs, window.target
 
     def statistics(self, count: int, progress: Callable[[int], None]) -> dict[str, Tensor]:
-        """Mean square gradients over so many windows."""
+        """Mean square gradients over `count` windows."""
 
         def watched() -> Iterator[tuple[Tensor, Tensor]]:
             for done, window in enumerate(self.training(count)):
@@ -201,11 +201,11 @@ class _Plan:
         return gradient_statistics(self.model, watched())
 
     def segments(self, split: Split) -> int:
-        """Updates that a text takes."""
+        """Number of updates over a text."""
         return math.ceil((len(split) - 1) / self.segment)
 
     def seconds(self, pairs: int) -> float:
-        """About how long it will take: a few windows and segments, measured."""
+        """Estimated duration, from timing a few windows and segments."""
         self.statistics(1, _silent)  # to warm up
         start = time.perf_counter()
         statistics = self.statistics(1, _silent)
@@ -224,14 +224,14 @@ class _Plan:
     def measure(
         self, split: Split, title: str, statistics: dict[str, Tensor], lr: float, decay: float
     ) -> DynamicResult:
-        """Predict a part of the corpus."""
+        """Evaluate on a part of the corpus."""
         text = tokens_of(split)
         rule: dict[str, Any] = {"lr": lr, "decay": decay, "segment": self.segment}
         with _progress(title, len(text) - 1) as progress:
             return dynamic_evaluation(self.model, text, statistics, progress=progress, **rule)
 
     def value(self, result: DynamicResult) -> float:
-        """In the task's metric."""
+        """A result in the task's metric."""
         return result.perplexity if self.task.metric == "perplexity" else result.bits
 
 
@@ -299,7 +299,7 @@ def evaluate_dynamically(
 def _chosen(
     plan: _Plan, statistics: dict[str, Tensor], lrs: tuple[float, ...], decays: tuple[float, ...]
 ) -> tuple[DynamicResult, list[dict[str, float]]]:
-    """The best pair on the validation text, and all numbers; prints a table."""
+    """The best lr and decay on the validation text, and all results; prints a table."""
     split = plan.task.corpus.validation
     static = plan.measure(split, "validation, static", statistics, 0.0, 0.0)
     text = tokens_of(split)
@@ -326,12 +326,12 @@ def _change(before: float, after: float) -> str:
 
 
 def _silent(done: int) -> None:
-    """Progress that nobody watches."""
+    """Show no progress."""
 
 
 @contextlib.contextmanager
 def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A line that tells how much is done, where there is a terminal to draw it on."""
+    """A progress bar, if there is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

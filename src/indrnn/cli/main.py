@@ -1,4 +1,4 @@
-"""`indrnn COMMAND ...`: finds the command, and turns what goes wrong into one line and an exit code."""
+"""`indrnn COMMAND ...`: dispatch to the commands, and conversion of errors to one line and an exit code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ options:
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done."""
+    """A request that cannot be carried out."""
 
 
 COMMANDS = {
@@ -61,7 +61,7 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: the program's own where none is given, which then has the process to itself."""
+    """Run the command line and exit; None for the program's own arguments, when it has the process to itself."""
     program = arguments is None
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line; where nobody reads it any more, go on without it."""
+    """Print a line; continue if the output is closed."""
     with contextlib.suppress(OSError):
         print(text.encode("utf-8", "backslashreplace").decode(), flush=True)  # a file's name may be no text
 
@@ -98,7 +98,7 @@ def _say(error: object, code: int) -> int:
 
 
 def _flush() -> None:
-    """Python would end with an error of its own where what is left cannot be printed."""
+    """Flush the output; redirect a closed one, or Python would end with its own error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -109,7 +109,7 @@ def _flush() -> None:
 
 
 def _in_a_line(error: Exception) -> bool:
-    """Whether its message says enough: a run that cannot go on, a disk or memory that is full."""
+    """Whether an error needs no traceback: a failed run, a full disk or other OS error, or out of memory."""
     from ..training import RunError
     from ..training.trouble import out_of_memory
 
@@ -142,10 +142,10 @@ def _dispatch(arguments: list[str], program: bool) -> int:
 
 
 def _take_denormals_as_zero() -> None:
-    """Take numbers below 1.2e-38 as 0: gradients that vanish pass through them, many times as slowly.
+    """Flush numbers below 1.2e-38 to 0: vanishing gradients pass through them, many times more slowly.
 
-    Before there are other threads: torch sets it for the one that calls, and those it starts have it from there, for
-    good. A process that goes on afterwards would have threads that differ, so this is for the program alone.
+    Call it before other threads exist: torch sets it for the calling thread, and threads started from there inherit it
+    permanently. In a process that continues afterwards threads would differ, so only the program itself does this.
     """
     import torch
 

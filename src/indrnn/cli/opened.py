@@ -1,4 +1,4 @@
-"""Runs of every kind as the commands that look into networks open them: of recipes, of `indrnn fit`, of own tasks."""
+"""Runs opened for analysis, of every kind: of recipes, of `indrnn fit`, and of a user's own tasks."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Opened:
-    """A run of one's own task, or what `indrnn.save` wrote: the network, of whose data nothing is known here.
+    """A run of a user's own task, or a model saved by `indrnn.save`: its data are not known here.
 
     Args:
-        run: its folder.
+        run: the run folder.
     """
 
     recipe: Recipe | None = None
@@ -45,22 +45,22 @@ class Opened:
 
     @cached_property
     def best(self) -> tuple[nn.Module, str]:
-        """The model with its best weights, and which those are."""
+        """The model with its best weights, and which they are."""
         return load_module(self.run), "the saved weights"
 
     def task(self, data_dir: Path | None = None) -> Task:
-        """What it learnt; reads the data."""
+        """Its task; reads the data."""
         raise UsageError(
             f"run: the data of {self.run} are known to its own program alone; the functions of indrnn.analysis take "
             "its task"
         )
 
     def untrained(self) -> nn.Module | None:
-        """The model as its training began; None where that is not known."""
+        """The model with its initial weights; None if they are not known."""
         return None
 
     def drawn(self, seed: int) -> nn.Module:
-        """The same model with weights drawn anew."""
+        """The same model, initialised anew from `seed`."""
         from ..analysis.weights import untrained
 
         return untrained(config_of(self.best[0]), seed)
@@ -96,20 +96,20 @@ class Fitted(Opened):
 
     @cached_property
     def fit(self) -> Fit | Forecast:
-        """Its data as they were read, and what was kept for test."""
+        """The fit with its data, read again, and its test series."""
         from .fit import ResumeOptions, fit_for, resumed
 
         return fit_for(resumed(ResumeOptions(self.run)))
 
     @cached_property
     def fitting(self) -> Fitting:
-        """What was trained."""
+        """Its data and settings."""
         found: Fitting = self.fit.estimator().fitting(self.fit.train)
         return found
 
     @property
     def member(self) -> int:
-        """Its number in the ensemble."""
+        """Its index in the ensemble."""
         found = re.fullmatch(r"member-(\d+)", self.run.resolve().name)
         return int(found[1]) if found else 0
 
@@ -136,7 +136,7 @@ class Fitted(Opened):
 
 
 def open_run(run: Path, *, saved: bool = False) -> Opened:
-    """Open a run by its folder; `saved`: a model that `indrnn.save` wrote will do."""
+    """Open a run by its folder; with `saved`, also a model saved by `indrnn.save`."""
     folder = RunFolder(run)
     if not folder.config.exists():
         members = sorted(run.glob("member-*"))
@@ -152,14 +152,14 @@ def open_run(run: Path, *, saved: bool = False) -> Opened:
 
 
 def check_free(out: Path, name: str, overwrite: bool) -> None:
-    """Raise where the files of an analysis are there already and are not to be replaced."""
+    """Raise if files of an analysis exist already and are not to be replaced."""
     there = [each for each in (f"{name}.json", f"{name}.md", f"{name}.png") if (out / each).exists()]
     if there and not overwrite:
         raise UsageError(f"out: {out} holds {', '.join(there)} already; replace them with --overwrite")
 
 
 def distinct(runs: Sequence[Path]) -> list[str]:
-    """Names of runs that tell them apart: that of the folder, with as many of the folders above it as it takes."""
+    """Distinct names of runs: the folder's name, with as many parent folders as needed."""
     for depth in range(1, max((len(run.parts) for run in runs), default=1) + 1):
         names = ["/".join(run.parts[-depth:]) for run in runs]
         if len(set(names)) == len(set(runs)):

@@ -1,4 +1,4 @@
-"""Options from words: tyro, with whole numbers that may be written as 1e4."""
+"""Parsing of options with tyro, where whole numbers may be written as 1e4."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _whole_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | N
 
 @dataclass(frozen=True)
 class Parser:
-    """The options of one command: what it is called, what they are made into, and their help."""
+    """The options of one command: the command's name, their type, and their help."""
 
     name: str
     kind: Any
@@ -52,11 +52,11 @@ class Parser:
         return {"prog": f"indrnn {self.name}", "description": self.about, "config": config, "registry": _REGISTRY}
 
     def __call__(self, arguments: list[str]) -> Any:
-        """Parse; ends the program with a box that says what is wrong, or with the help."""
+        """Parse; for wrong arguments or --help, print the error or the help and exit."""
         return tyro.cli(self.kind, args=arguments, **self._more())
 
     def words(self) -> list[str]:
-        """Every option that there is, in the order of the help."""
+        """All options, in the order of the help."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
             self(["--help"])
@@ -64,5 +64,5 @@ class Parser:
 
 
 def words_of(help_text: str) -> list[str]:
-    """The options that a help lists."""
+    """The options listed in a help text."""
     return list(dict.fromkeys(re.findall(r"(?:^|(?<=[\s│|]\s))(?:-h, )?(--[a-z][\w.-]*\w)", help_text, re.MULTILINE)))

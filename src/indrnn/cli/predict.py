@@ -1,4 +1,4 @@
-"""`indrnn predict`, and `indrnn evaluate` for runs of `indrnn fit`: answers for series in files."""
+"""`indrnn predict`, and `indrnn evaluate` for runs of `indrnn fit`: predictions for series in files."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def read_like(
     target_needed: bool,
     split: bool = False,
 ) -> tuple[Collection, Reading]:
-    """Read a file as the data of a run were read, and see that it has the same channels.
+    """Read a file as the data of a run were read, and check that it has the same channels.
 
-    `split`: with the run's test split; else every series of the file counts.
+    With `split`, apply the run's test split; else use every series of the file.
     """
     from ..series.sources import kind_of, read_with
 
@@ -120,7 +120,7 @@ def read_like(
 
 
 def _table(estimator: Any, data: Collection) -> str:
-    """As CSV."""
+    """Predictions as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = data.names or tuple(str(i) for i in range(len(data)))
@@ -154,14 +154,14 @@ def _told(shares: Any) -> list[str]:
 def evaluate_fitted(
     run: Path, data: Path | None, *, moved: Path | None, device: str, about: dict[str, Any], resample: bool
 ) -> dict[str, Any]:
-    """Measure a run of `fit`: on every series of a file, or again on those that were kept for test.
+    """Evaluate a run of `fit`: on all series of a file, or again on its own test series.
 
     Args:
-        run: which.
-        data: the file, if any.
-        moved: where the data of the run are now, if they were moved.
-        device: to compute on.
-        about: what the numbers are to say of themselves.
+        run: the run folder.
+        data: the file; None for the run's test series.
+        moved: new folder of the run's data, if they were moved.
+        device: the device to compute on.
+        about: further entries of the result.
         resample: see `indrnn predict`.
     """
     from .scoring import score
@@ -201,7 +201,7 @@ def evaluate_fitted(
 
 
 def _check_unchanged(run: Path, again: Any) -> None:
-    """Raise where the data are no longer those of the run: what is for test now may have been trained on."""
+    """Raise if the run's data have changed: its test series may then have been used in training."""
     folder = RunFolder(homes(run)[0])
     before = folder.read_json(folder.config)["task"]
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The command `indrnn prepare`: recordings as published to arrays that training reads."""
+"""The command `indrnn prepare`: published recordings to the arrays that training reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows of a run's answers: a confusion matrix, numbers beside the right ones, or written text."""
+"""The predictions shown in a report: a confusion matrix, numbers against their targets, or generated text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WRITTEN = {"char": 400, "byte": 400, "word": 80}
 
 
 def look_into(reported: Reported, opened: Opened, full: bool, data_dir: Path | None) -> None:
-    """Add what a model answers and how gradients flow in it, where the data are at hand; what is not, is said."""
+    """Add a model's predictions and gradient flow if its data are available; otherwise, say what is missing."""
     recipe = opened.recipe
     given = data_dir if data_dir is not None else getattr(recipe, "data_dir", None)
     if recipe is None and not isinstance(opened, Fitted):
@@ -119,7 +119,7 @@ def _skeletons(reported: Reported, model: nn.Module, recipe: SkeletonRecipe) -> 
 
 
 def _written(reported: Reported, model: LanguageModel) -> None:
-    """Text that the model writes after a line's end, twice."""
+    """Add two texts that the model generates after a line end."""
     tokeniser = model.tokeniser
     if not isinstance(tokeniser, Tokeniser):
         reported.missing.append("The run has no tokeniser.json yet, so that its model cannot write.")
@@ -134,7 +134,7 @@ def _written(reported: Reported, model: LanguageModel) -> None:
 
 
 def _line_end(tokeniser: Tokeniser) -> int:
-    """The token of a line's end; the first of the vocabulary, where it has none."""
+    """The end-of-line token; the first token of the vocabulary if it has none."""
     if tokeniser.unit == "byte":
         return ord("\n")
     wanted = "<eos>" if tokeniser.unit == "word" else "\n"
@@ -142,7 +142,7 @@ def _line_end(tokeniser: Tokeniser) -> int:
 
 
 def _fitted(reported: Reported, opened: Fitted) -> None:
-    """What `fit` has measured, from its files; numbers are computed again."""
+    """Add `fit`'s confusion matrix, or a regressor's predictions, recomputed."""
     matrix = opened.run / "confusion.json"
     if matrix.exists():
         found = json.loads(matrix.read_text(encoding="utf-8"))

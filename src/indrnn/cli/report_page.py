@@ -1,4 +1,4 @@
-"""`indrnn report RUN ... --html FILE`: a page about runs, for someone who was not there."""
+"""`indrnn report RUN ... --html FILE`: an HTML page about runs, for readers new to them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _QUIET = ("type", "data_dir", "input_size", "sequence_length")
 
 
 def write(runs: tuple[Path, ...], out: Path, *, full: bool, data_dir: Path | None, overwrite: bool) -> None:
-    """Write the page."""
+    """Write the HTML page."""
     from ..analysis.html import check_page, write_page
     from ..analysis.report import page_of
 
@@ -104,7 +104,7 @@ def _of_fit(asked: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _asked(asked: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Options of `fit` that were given."""
+    """Options of `fit` that are not defaults."""
     from .fit import FitOptions
 
     usual = {field.name: field.default for field in fields(FitOptions)}
@@ -115,7 +115,7 @@ def _asked(asked: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _scores(run: Path) -> tuple[dict[str, Any], str]:
-    """What `fit` has measured on the series kept for test, and what naive answers give; nothing without a test."""
+    """The scores of `fit` on its test series, and those of naive baselines; empty without a test."""
     from ..analysis.report import value_of, words
 
     path = run / "scores.json"
@@ -136,7 +136,7 @@ def _scores(run: Path) -> tuple[dict[str, Any], str]:
 
 
 def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]:
-    """Options that differ from the recipe of the run's name, or from the defaults where there is none."""
+    """Options that differ from the recipe of the run's name, or from the defaults if there is none."""
     here = flat(plain(recipe))
     there = flat(plain(usual) if usual is not None else defaults(recipe))
     names = [name for name in here if name.split(".")[-1] not in _QUIET]
@@ -148,7 +148,7 @@ def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]
 
 
 def _shown(value: object) -> str:
-    """An option's value as people read it."""
+    """An option's value, formatted for readers."""
     if value is None:
         return "not set"
     if isinstance(value, bool):

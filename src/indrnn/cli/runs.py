@@ -1,4 +1,4 @@
-"""The commands that look at runs: evaluate and report."""
+"""The commands `evaluate` and `report`, for existing runs."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _evaluate_fitted(options: EvaluateOptions, arguments: list[str]) -> int:
 
 
 def _check_dynamic(options: EvaluateOptions) -> None:
-    """Raise for options that do not go together, and for a file that cannot be written."""
+    """Raise for incompatible options, and for an output file that cannot be written."""
     given = {name: getattr(options, name) for name in ("lr", "decay", "segment", "statistics_windows")}
     wrong = [name for name, value in {**given, "grid": options.grid or None}.items() if value is not None]
     if wrong and not options.dynamic:
@@ -156,14 +156,14 @@ def _check_dynamic(options: EvaluateOptions) -> None:
 
 
 def write_numbers(out: Path | None, numbers: dict[str, Any]) -> None:
-    """Write what was measured, where that was asked for."""
+    """Write the measurements to a file, if one is given."""
     if out is not None:
         write_atomically(out, (json.dumps(finite(numbers), indent=2) + "\n").encode())
         say(f"written to {out}")
 
 
 def with_data(recipe: Recipe, data_dir: Path | None, run: Path) -> Recipe:
-    """A recipe that reads its data from this folder, where one is given."""
+    """A recipe that reads its data from this folder, if one is given."""
     if data_dir is None:
         return recipe
     if not hasattr(recipe, "data_dir"):
@@ -173,7 +173,7 @@ def with_data(recipe: Recipe, data_dir: Path | None, run: Path) -> Recipe:
 
 
 def recipe_of(run: Path) -> tuple[dict[str, Any], Recipe]:
-    """What a run's config.json says, and the recipe in it."""
+    """The content of a run's config.json, and the recipe in it."""
     folder = RunFolder(run)
     if not folder.config.exists():
         raise UsageError(f"run must be the folder of a run, and {run} holds no config.json")
@@ -187,13 +187,13 @@ def recipe_of(run: Path) -> tuple[dict[str, Any], Recipe]:
 
 
 def check_data(recorded: dict[str, Any], task: Any, run: Path, parts: Sequence[str] = ()) -> None:
-    """Raise where what a run was trained or is measured with is no longer there.
+    """Raise if the data that a run was trained or is evaluated with have changed.
 
     Args:
         recorded: the run's config.json.
-        task: a language model's or one of skeletons; no other is looked at.
+        task: the task of a language model or of skeletons; no other is checked.
         run: the run.
-        parts: of `task.describe()`; a language model's vocabulary is compared in any case.
+        parts: parts of `task.describe()` to compare; a language model's vocabulary always is.
     """
     before = recorded.get("task") or {}
     if before.keys().isdisjoint({"tokeniser", "frames"}):
@@ -207,7 +207,7 @@ def check_data(recorded: dict[str, Any], task: Any, run: Path, parts: Sequence[s
 
 
 def best_of(run: Path, recipe: Recipe) -> tuple[torch.nn.Module, str]:
-    """A run's best model, and which that is."""
+    """A run's best model, and which weights it has."""
     folder = RunFolder(run)
     if is_finished(folder):
         return load_module(run), "the finished run's weights"
@@ -286,7 +286,7 @@ def report(arguments: list[str]) -> int:
 
 
 def _homes(run: Path) -> list[Path]:
-    """The run itself; of an ensemble its networks, each of which is a run."""
+    """The run itself, or, for an ensemble, its networks, each of which is a run."""
     members = [] if RunFolder(run).config.exists() else [each for each in members_of(run) if RunFolder(each).used]
     if members:
         say(f"{run} is an ensemble: the rows are of its {len(members)} networks, its own figures in scores.json")

@@ -1,4 +1,4 @@
-"""What `fit` and `evaluate` say of an estimator's answers on series that it has not seen."""
+"""Scores of an estimator's predictions on held-out series, for `fit` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .main import UsageError
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores, for the screen and for files."""
+    """Scores, as lines to print and numbers for files."""
 
     lines: list[str]
     numbers: dict[str, Any]
     classes: ClassScores | None = None
 
     def write(self, out: Path, about: dict[str, Any]) -> None:
-        """Write the confusion matrix, where there is one."""
+        """Write the confusion matrix, if there is one."""
         if self.classes is not None:
             self.classes.write(out, about)
 
 
 def _check_targets(target: Any, y: Any) -> None:
-    """Raise for targets of another kind than those that were learnt."""
+    """Raise if the targets are of another kind than those of training."""
     if target.per_step:
         return
     shape = (len(y), target.outputs) if target.kind == "labels" or not target.flat else (len(y),)
@@ -42,7 +42,7 @@ def _check_targets(target: Any, y: Any) -> None:
 
 
 def score(estimator: Any, test: Collection, train: Collection | None = None) -> Scored:
-    """Measure an estimator on series with targets; with those of training, naive baselines stand beside it."""
+    """Evaluate an estimator on series with targets; given the training series, compare it with naive baselines."""
     assert test.y is not None
     kind, per_step = estimator.target_.kind, estimator.target_.per_step
     _check_targets(estimator.target_, test.y)
@@ -73,7 +73,7 @@ def score(estimator: Any, test: Collection, train: Collection | None = None) -> 
 
 
 def _of_labels(answers: Array, test: Collection, train: Collection | None) -> Scored:
-    """Of several labels at once: how often all are right, and each of them by itself."""
+    """Scores of multi-label targets: how often all labels are right, and each by itself."""
     truth = np.asarray(test.y)
     if not np.isin(truth, (0, 1)).all():
         raise UsageError(f"target of several labels must hold 0 and 1, got {truth[~np.isin(truth, (0, 1))][0]!r}")

@@ -1,4 +1,4 @@
-"""The commands that train: train, demo; and recipes, which lists what there is to train."""
+"""The commands `train`, `demo` and `recipes`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def recipes(arguments: list[str]) -> int:
 
 
 def _has(name: str, word: str) -> bool:
-    """Whether a name has a word from the start of one of its parts: mnist is not in pmnist-6."""
+    """Whether a name contains a word that starts at one of its parts: mnist is not in pmnist-6."""
     return f"-{word}" in f"-{name}" or word == name
 
 
@@ -109,7 +109,7 @@ def train(arguments: list[str]) -> int:
 
 
 def find_or_hint(name: str) -> Row:
-    """A recipe; where only its length is another, the answer says how to ask for that."""
+    """A recipe; if only the length differs from a known one, the error names the option."""
     parts = re.fullmatch(r"adding-(\d+)(-\w+)?", name)
     if name not in ROWS and parts is not None and f"adding-100{parts[2] or ''}" in ROWS:
         base = f"adding-100{parts[2] or ''}"
@@ -118,12 +118,12 @@ def find_or_hint(name: str) -> Row:
 
 
 def _schedule_first(arguments: list[str]) -> list[str]:
-    """`--schedule=cosine` as two words."""
+    """Split `--schedule=cosine` into two words."""
     return [part for word in arguments for part in (word.split("=", 1) if word.startswith("--schedule=") else [word])]
 
 
 def _with_schedule(row: Row, arguments: list[str]) -> Row:
-    """The recipe with another kind of schedule, where that is asked for: its fields are then that one's."""
+    """The recipe with the schedule given by --schedule, if any, so that its fields become options."""
     if "--schedule" not in arguments[:-1]:
         return row
     kind = arguments[arguments.index("--schedule") + 1]
@@ -134,7 +134,7 @@ def _with_schedule(row: Row, arguments: list[str]) -> Row:
 
 
 def train_parser(row: Row, out: Path | None = None) -> Parser:
-    """The options of a recipe, and of its run."""
+    """The parser for a recipe and its run."""
     recipe = row.recipe
     schedule = next(name for name, kind in SCHEDULES.items() if kind is type(recipe.training.schedule))
     seeds = tyro.conf.arg(help="Train with each of these seeds, in folders OUT/seed-N.")
@@ -157,7 +157,7 @@ def _arg(kind: Any, about: str) -> Any:
 
 
 def _of_run(run: Path) -> dict[str, Any]:
-    """What a run was asked for: of its checkpoint, whose checksum holds, else of config.json."""
+    """The stored options of a run: of its last valid checkpoint, else of config.json."""
     folder = RunFolder(run)
     if not folder.used:
         raise UsageError(f"run must be the folder of a run, and {run} holds nothing")
@@ -179,7 +179,7 @@ def _of_file(path: Path) -> dict[str, Any]:
 
 
 def _row(recorded: dict[str, Any]) -> Row:
-    """The recipe that a config.json tells of; what it leaves out is as in the recipe of its name."""
+    """The recipe in a config.json; options that it leaves out are those of the recipe of its name."""
     name = recorded.get("recipe")
     known = ROWS.get(str(name))
     if known is None and "options" not in recorded:
@@ -236,7 +236,7 @@ def train_recipe(
     again: list[str],
     more: dict[str, Any] | None = None,
 ) -> Result:
-    """Train a recipe into a folder."""
+    """Train a recipe into a run folder."""
     if os.environ.get("RANK", "0") == "0":  # before any data are read; of several processes, the one that opens it
         check_folder(RunFolder(out), resume=resume, overwrite=overwrite)
     prepare_half_precision(recipe.training)
@@ -277,7 +277,7 @@ def _initialise(model: torch.nn.Module, task: Any, run: Path) -> None:
 
 
 def prepare_half_precision(training: Training) -> None:
-    """Keep half precision on a CPU away from instructions that it announces and cannot run."""
+    """For half precision on a CPU, avoid instructions that the CPU reports but cannot run."""
     on_cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
     if training.precision == "float32" or not on_cpu:
         return
@@ -287,7 +287,7 @@ def prepare_half_precision(training: Training) -> None:
 
 
 def _again(arguments: list[str]) -> str:
-    """The command that goes on with a run."""
+    """The command that resumes a run."""
     count, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     if count > here:
         return "the same torchrun commands with --resume"
@@ -308,7 +308,7 @@ def _told(result: Result) -> int:
 
 
 def told_numbers(numbers: dict[str, float], digits: int) -> str:
-    """Names and values; whole numbers whole."""
+    """Format names and values; integers in full."""
     each = {name: f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}" for name, value in numbers.items()}
     return ", ".join(f"{name} {value}" for name, value in each.items())
 

@@ -24,7 +24,7 @@ _PATIENCE = 32  # training passes since the last constraint: more than an optimi
 
 
 class BoundOptions(TypedDict, total=False):
-    """The options of a layer that are about its recurrent weights; see `RecurrentBound`."""
+    """Options of a layer for its recurrent weights; see `RecurrentBound`."""
 
     gamma: float | None
     sequence_length: int | None
@@ -36,22 +36,22 @@ class BoundOptions(TypedDict, total=False):
 
 
 class RecurrentBound(nn.Module):
-    """The range that a layer's recurrent weights start in and are held in; a child of the layer.
+    """The initial range and the bound of a layer's recurrent weights; a child module of the layer.
 
     `upper` is γ^(1/T), or `bound`, or inf for none. `lower` is 0, or the paper's relaxed condition against vanishing
     gradients: at least one neuron of the layer has |u| >= lower. Both are plain floats that may be set at any time.
     `state_dict` records them, in float64 whatever the type of the weights. They belong to the layer and not to the
-    weights: `load_state_dict` keeps the layer's own, and warns where the record is of others.
+    weights: `load_state_dict` keeps the layer's own, and warns if the recorded ones differ.
 
     Args:
         gamma: the largest factor by which a gradient may grow over a sequence; None for no bound.
         sequence_length: T; needed unless gamma is 1 or None.
-        epsilon: the least factor that a long memory must pass on over a sequence.
-        lower_bound: hold the relaxed condition too, with lower = epsilon^(1/T); needs `sequence_length`.
+        epsilon: the smallest factor that a long memory must pass on over a sequence.
+        lower_bound: enforce the relaxed condition too, with lower = epsilon^(1/T); needs `sequence_length`.
         bound: the bound itself, in place of gamma^(1/T).
-        long_memory: u starts in U(ε^(1/T), upper) instead of U(0, upper); needs `sequence_length`.
-        highest_start: u starts in U(0, highest_start) instead of U(0, upper): with less memory than it may come to
-            have, and more of each layer's output is about the latest steps. A long memory starts as without it.
+        long_memory: initialise u from U(ε^(1/T), upper) instead of U(0, upper); needs `sequence_length`.
+        highest_start: initialise u from U(0, highest_start) instead of U(0, upper): with less memory than it may learn,
+            and more of each layer's output is about the latest steps. A long memory is initialised as without it.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class RecurrentBound(nn.Module):
 
     @property
     def _end(self) -> float:
-        """Where u starts at most."""
+        """The largest initial value of u."""
         return self.upper if math.isfinite(self.upper) else 1.0
 
     def init_(self, u: Tensor, long_memory: bool = True) -> None:
         """Draw u from U(start, upper) with a `long_memory`, from U(0, `highest_start`) or U(0, upper) without.
 
-        Where there is no bound, upper is 1.
+        Without a bound, upper is 1.
         """
         lower = self.start if long_memory else 0.0
         highest = None if lower else self.options.get("highest_start")
@@ -123,7 +123,7 @@ class RecurrentBound(nn.Module):
         self.constrain_(u)
 
     def constrain_(self, u: Tensor) -> None:
-        """Clamp u in place to |u| <= upper, rounded toward zero to u's type, then hold `lower` if it is set."""
+        """Clamp u in place to |u| <= upper, rounded toward zero to u's type, then enforce `lower` if it is set."""
         self._passes = 0
         with torch.no_grad():
             if _is_sharded(u):
@@ -147,7 +147,7 @@ class RecurrentBound(nn.Module):
             flat[largest] = torch.where(value.abs() < lower.abs(), lower, value)
 
     def _constrain_shards_(self, u: Any) -> None:
-        """As of the whole: which neuron is the largest, no process can know from its own shard."""
+        """Constrain the whole tensor, as no process knows from its own shard which neuron is the largest."""
         if self.lower == 0:
             self._constrain_(u.to_local())
             return
@@ -159,9 +159,9 @@ class RecurrentBound(nn.Module):
         u.to_local().copy_(everywhere.redistribute(u.device_mesh, u.placements).to_local())
 
     def watch(self, of: Callable[[], Sequence[Tensor]]) -> None:
-        """Warn, once, where a layer trains and a |u| exceeds its bound: no constraint was applied for many passes.
+        """Warn once if a |u| exceeds its bound in training, after many passes without a constraint.
 
-        What a GPU finds is looked at when it is there, passes later, so that the host never waits.
+        On a GPU, the result is read when it is ready, some passes later, so that the host never waits.
         """
         passes = self._passes + 1
         if not passes or torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -205,7 +205,7 @@ class RecurrentBound(nn.Module):
         return torch.tensor([self.upper, self.lower], dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Any) -> None:
-        """What `load_state_dict` calls: compare, and keep what the layer has."""
+        """For `load_state_dict`: compare the bounds, and keep the layer's own."""
         recorded = tuple(float(value) for value in state)
         if not all(math.isclose(a, b, rel_tol=1e-12) for a, b in zip(recorded, (self.upper, self.lower), strict=True)):
             warnings.warn(
@@ -216,15 +216,15 @@ class RecurrentBound(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Show the two numbers."""
+        """The two bounds."""
         return f"upper={self.upper:.6g}" + (f", lower={self.lower:.6g}" if self.lower else "")
 
 
 def constrain_(module: nn.Module) -> None:
     """Clamp, in place, every recurrent weight in `module` to its layer's bound: |u| <= γ^(1/T) holds in every type.
 
-    A pruned weight is held too. One that is computed from other parameters (`parametrize`, `weight_norm`) is refused,
-    unless its layer has no bound.
+    A pruned weight is clamped too. One that is computed from other parameters (`parametrize`, `weight_norm`) raises an
+    error, unless its layer has no bound.
     """
     for bound, u in _bounded(module):
         bound.constrain_(u)
@@ -243,7 +243,7 @@ def attach_constraint(optimizer: torch.optim.Optimizer, module: nn.Module) -> Re
 
 
 def recurrent_weights(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Every recurrent weight in `module` that is a parameter, or of which one is the pruned form."""
+    """Every recurrent weight in `module` that is a parameter; of a pruned one, the original parameter."""
     return (u for layer in _layers(module) for u in _recurrent_weights_of(layer))
 
 
@@ -268,7 +268,7 @@ def _recurrent_weights_of(layer: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _refuse_computed(layer: nn.Module) -> None:
-    """Raise where a recurrent weight is computed from others, which a clamp of those would not bound."""
+    """Raise if a recurrent weight is computed from other parameters: clamping these would not bound it."""
     computed = [name for name in getattr(layer, "parametrizations", {}) if _RECURRENT_WEIGHT.fullmatch(name)]
     for name, _ in layer.named_parameters(recurse=False):
         stem = next((name.removesuffix(end) for end in ("_g", "_v", "_orig") if name.endswith(end)), "")
@@ -287,7 +287,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_sharded(u: Tensor) -> bool:
-    """Whether it is a DTensor, as under FSDP2; asked so that torch.distributed is not imported for nothing."""
+    """Whether it is a DTensor, as under FSDP2; tested without importing torch.distributed."""
     return type(u) not in (Tensor, nn.Parameter) and hasattr(u, "to_local") and hasattr(u, "device_mesh")
 
 
@@ -304,5 +304,5 @@ def _away_from_zero(value: float, dtype: torch.dtype) -> float:
 
 
 def _neighbour(number: Tensor, by: int) -> float:
-    """The next positive number of this type: their bits, as integers, are in the order of their values."""
+    """The next positive number of this type: the bits, as integers, are ordered like the values."""
     return (number.view(_BITS[number.dtype.itemsize]) + by).view(number.dtype).item()

@@ -1,4 +1,4 @@
-"""What a module is built from, as data: its type's name and the arguments of its constructor."""
+"""The configuration of a module, as data: its type and the arguments of its constructor."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _OF_TORCH = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "
 
 @dataclass(frozen=True)
 class ModuleConfig:
-    """A module's type and its constructor's arguments, those that are modules as configurations."""
+    """A module's type and its constructor's arguments; modules among these are configurations too."""
 
     kind: type[nn.Module]
     arguments: dict[str, Any]
 
     def build(self, **factory: Any) -> nn.Module:
-        """The module, with new weights; `device` and `dtype` where it takes them."""
+        """The module, with new weights; `device` and `dtype` if it takes them."""
         arguments = {name: v.build(**factory) if hasattr(v, "build") else v for name, v in self.arguments.items()}
         takes = inspect.signature(self.kind).parameters
         of_torch = issubclass(self.kind, nn.RNNBase)
@@ -30,9 +30,9 @@ class ModuleConfig:
 
 
 def config_of(module: nn.Module) -> Any:
-    """What builds the module again, by `build()`: the configuration that it holds, or a `ModuleConfig`.
+    """The configuration that rebuilds a module with `build()`: the one that it holds, or a `ModuleConfig`.
 
-    Device and type of the parameters are not part of it.
+    Device and type of the parameters are not included.
     """
     config = getattr(module, "config", None)
     if is_dataclass(config):

@@ -1,4 +1,4 @@
-"""The convolutional IndRNN: each channel of each position is a neuron with a memory of its own."""
+"""The convolutional IndRNN: each channel at each position is a neuron with its own memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .padding import without_padding
 
 
 class _ConvIndRNN(nn.Module):
-    """All but the number of dimensions that the convolution is over."""
+    """Base of the convolutional layers, for any number of dimensions."""
 
     _dims: ClassVar[int]
 
@@ -82,7 +82,7 @@ class _ConvIndRNN(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         nn.init.kaiming_uniform_(self.weight_ih, a=8)
         self.bound.init_(self.weight_hh)
         if self.bias is not None:
@@ -150,7 +150,7 @@ class _ConvIndRNN(nn.Module):
     def _check(
         self, input: Tensor, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[int, ...]:
-        """Raise where an argument does not fit; return S_out."""
+        """Raise if an argument does not fit; return S_out."""
         if not isinstance(input, Tensor):
             raise TypeError(f"input must be a tensor, got {type(input).__name__}")
         if input.dim() != 3 + self._dims or input.shape[2] != self.in_channels:
@@ -218,10 +218,10 @@ class ConvIndRNN1d(_ConvIndRNN):
         in_channels: channels of the input.
         out_channels: channels of the output.
         kernel_size: as for `torch.nn.Conv1d`, like the next four.
-        stride: positions between one place of the kernel and the next.
+        stride: step of the kernel, in positions.
         padding: zeros on both sides, or "same" or "valid".
-        dilation: positions between one element of the kernel and the next.
-        groups: blocks of channels that do not see each other.
+        dilation: distance between the elements of the kernel, in positions.
+        groups: number of blocks of channels without connections between them.
         bias: whether there is a b.
         nonlinearity: "relu", "tanh", "sigmoid" or "identity".
         batch_first: whether input, output, and `resets` have the batch before time (not the states).

@@ -17,7 +17,7 @@ def shared_dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
 
 def dropout_mask(x: Tensor, p: float, training: bool) -> Tensor | None:
-    """The mask, (1, B, ..., N), of 0 and 1/(1−p); None where there is nothing to drop."""
+    """The mask, (1, B, ..., N), of 0 and 1/(1−p); None if nothing is dropped."""
     if not training or p == 0.0:
         return None
     return timeline().same_on_all(F.dropout(torch.ones((1, *x.shape[1:]), dtype=x.dtype, device=x.device), p))
@@ -45,7 +45,7 @@ class SharedDropout(nn.Module):
         self.batch_first = batch_first
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop, in training."""
+        """Apply dropout, in training."""
         if self.batch_first:
             return shared_dropout(x.transpose(0, 1), self.p, self.training).transpose(0, 1)
         return shared_dropout(x, self.p, self.training)

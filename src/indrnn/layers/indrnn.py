@@ -30,7 +30,7 @@ from .recompute import in_pieces
 
 
 class IndRNN(nn.Module):
-    """h_t = σ(W x_t + u ⊙ h_{t−1} + b), in one or more layers: can stand where `torch.nn.RNN` stands.
+    """h_t = σ(W x_t + u ⊙ h_{t−1} + b), in one or more layers: a drop-in replacement for `torch.nn.RNN`.
 
     Input and output are as for `torch.nn.RNN`: (T, B, input_size), or (B, T, input_size) with `batch_first`, or
     (T, input_size) unbatched, or a `PackedSequence`. Parameters of layer k are `weight_ih_lk` (hidden_size, inputs),
@@ -50,15 +50,15 @@ class IndRNN(nn.Module):
         dropout: probability of dropout after each layer but the last, with one mask for all time steps.
         bidirectional: also run over the sequence from its end; features of both directions are concatenated.
         backend: as for `indrnn.recurrence`.
-        recompute: for very long sequences: keep only the states between pieces of this many steps, and compute the
-            rest again, piece by piece, in the backward pass; None to keep everything. Not with `bidirectional`, and
+        recompute: for very long sequences: keep only the states between pieces of this many steps, and recompute
+            the rest, piece by piece, in the backward pass; None to keep everything. Not with `bidirectional`, and
             for first derivatives only.
         device: where the parameters are made.
         dtype: their type.
         **recurrent: `gamma` (the bound on u is γ^(1/T), so that no gradient grows by more than γ; 1 if not given, None
-            for no bound), `sequence_length` (T), `bound` (the bound itself), `long_memory` (for a network of which the
-            last step's output alone is used: u of the last layer starts in U(ε^(1/T), γ^(1/T))), `highest_start` (all
-            others start in U(0, highest_start)), `epsilon` and `lower_bound`; see `RecurrentBound`.
+            for no bound), `sequence_length` (T), `bound` (the bound itself), `long_memory` (for networks that use
+            only the last step's output: u of the last layer starts in U(ε^(1/T), γ^(1/T))), `highest_start` (all others
+            start in U(0, highest_start)), `epsilon` and `lower_bound`; see `RecurrentBound`.
     """
 
     weight_ih_l0: nn.Parameter
@@ -119,13 +119,13 @@ class IndRNN(nn.Module):
         return 2 if self.bidirectional else 1
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         first_of_last = len(self._suffixes) - self._directions
         for i, suffix in enumerate(self._suffixes):
             _init_parameters(self, suffix, i >= first_of_last)
 
     def flatten_parameters(self) -> None:
-        """Do nothing: here so that code written for `torch.nn.RNN` runs."""
+        """Do nothing; for compatibility with code written for `torch.nn.RNN`."""
 
     @overload
     def forward(
@@ -252,7 +252,7 @@ class IndRNN(nn.Module):
         return x, h_n[0].unsqueeze(0) if len(h_n) == 1 else torch.stack(h_n)
 
     def _is_one_step(self, x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> bool:
-        """Whether this is a stream's next step, with nothing asked for that the op alone can do."""
+        """Whether this is a single step of a stream that needs nothing that only the op can do."""
         if x.shape[0] != 1 or lengths is not None or resets is not None or self.backend is not None:
             return False
         return not (torch.compiler.is_compiling() or timeline().is_split)
@@ -330,7 +330,7 @@ class IndRNN(nn.Module):
 
 
 class IndRNNCell(nn.Module):
-    """One step, h' = σ(W x + u ⊙ h + b): can stand where `torch.nn.RNNCell` stands.
+    """One step, h' = σ(W x + u ⊙ h + b): a drop-in replacement for `torch.nn.RNNCell`.
 
     Parameters: `weight_ih` (hidden_size, input_size), `weight_hh` (hidden_size,), which is u, `bias` (hidden_size,).
 
@@ -371,7 +371,7 @@ class IndRNNCell(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         _init_parameters(self, "", True)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
@@ -403,7 +403,7 @@ class IndRNNCell(nn.Module):
 
 
 def _step(x: Tensor, u: Tensor, bias: Tensor | None, h: Tensor | None, nonlinearity: str) -> Tensor:
-    """One step in torch's own operations, which for so little are quicker to call than the op."""
+    """One step in torch's own operations, which are quicker to call than the op for so little work."""
     h = torch.zeros_like(x) if h is None else h
     dtype = reference.accumulation_dtype(x.dtype)
     if dtype == x.dtype:

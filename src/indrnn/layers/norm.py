@@ -1,7 +1,7 @@
 """Batch norm over sequences: `SequenceBatchNorm`, one set of statistics, and `StepBatchNorm`, one for each time step.
 
-Shapes: x (T, B, ..., N); lengths (B,); resets (T, B); position (B,). In training the statistics are the batch's, in
-evaluation the running ones, always. Steps past a sequence's end never enter a statistic, and come out as zeros.
+Shapes: x (T, B, ..., N); lengths (B,); resets (T, B); position (B,). Training always uses the batch's
+statistics, evaluation the running ones. Steps past a sequence's end never enter a statistic, and give zeros.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Rows = Literal["window", "document"]
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """The sum over the default process group; what each process makes of it comes back to all."""
+    """The sum over the default process group; its gradient is summed over the group too."""
 
     @staticmethod
     def forward(value: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class _SumOverProcesses(torch.autograd.Function):
 
 
 class _BatchNorm(TorchBatchNorm):
-    """What the two forms share: torch's parameters, buffers and methods, and how values are normalised."""
+    """Base of the two norms: torch's parameters, buffers and methods, and the normalisation."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -68,7 +68,7 @@ class _BatchNorm(TorchBatchNorm):
         self.synchronised = synchronised
 
     def _check(self, x: Tensor, numbers: int) -> None:
-        """Raise for another shape, and in training where a statistic would be of one number alone."""
+        """Raise for a wrong shape, and in training if a statistic would be of a single number."""
         if x.dim() < 3 or x.shape[-1] != self.num_features:
             raise ValueError(f"x must have the shape (T, B, ..., {self.num_features}), got {tuple(x.shape)}")
         if not self.training or torch.compiler.is_compiling():
@@ -83,7 +83,7 @@ class _BatchNorm(TorchBatchNorm):
         return self.synchronised and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
     def _statistics(self, x: Tensor, valid: Tensor | None, dims: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and biased variance over `dims` of x, zeros in its padding, and of how many numbers each is."""
+        """Mean, biased variance and count of numbers over `dims` of x, which has zeros in its padding."""
         if valid is None:
             count = torch.full((), float(math.prod([x.shape[d] for d in dims])), device=x.device, dtype=x.dtype)
         else:
@@ -136,8 +136,8 @@ class _BatchNorm(TorchBatchNorm):
 class SequenceBatchNorm(_BatchNorm):
     """Batch norm whose statistics are over batch and time together: for tasks that see the whole sequence.
 
-    A `torch.nn.BatchNorm1d` but for the shape, (T, B, ..., N), and for `lengths`; with its parameters, buffers and
-    methods, so that what works with torch's (`torch.optim.swa_utils.update_bn`) works with this.
+    Like `torch.nn.BatchNorm1d` except for the shape, (T, B, ..., N), and `lengths`. It has the same parameters, buffers
+    and methods, so that utilities for torch's (`torch.optim.swa_utils.update_bn`) work with it.
 
     Args:
         num_features: N, the last dimension of the input.
@@ -181,14 +181,14 @@ class SequenceBatchNorm(_BatchNorm):
         return self._normalise(values, mean, var, valid, dtype)
 
     def check(self, x: Tensor, lengths: Tensor | None) -> None:
-        """Raise where x cannot be normalised; in training one number has no deviation, as torch's norms say."""
+        """Raise if x cannot be normalised, such as a single number in training, as torch's norms do."""
         numbers = math.prod(x.shape[:-1])
         if lengths is not None and self.training and lengths.device.type == "cpu" and _can_be_read(lengths):
             numbers = int(lengths.sum()) * math.prod(x.shape[2:-1])  # on a GPU the host would wait for it
         self._check(x, numbers)
 
     def update(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """Take a batch's mean and biased variance, of `count` numbers each, into the running statistics.
+        """Update the running statistics with a batch's mean and biased variance, of `count` numbers each.
 
         Fewer than two numbers have no variance, and change nothing.
         """
@@ -203,20 +203,20 @@ class SequenceBatchNorm(_BatchNorm):
 
 
 class StepBatchNorm(_BatchNorm):
-    """Batch norm with statistics of each time step's own, for tasks that may not see the future; one scale and shift.
+    """Batch norm with separate statistics per time step, for tasks that may not see the future; one scale and shift.
 
     In training a step is normalised with the statistics of that step over the batch. The running statistics have a row
-    for each step, (steps, N), and `num_batches_tracked` a number for each row. Which row a step has:
+    for each step, (steps, N), and `num_batches_tracked` a number for each row. The row of a step is:
 
-    - `rows="window"`: the step within the window that is trained on, as in the paper's code. In evaluation it is the
-      position in the stream modulo `steps`, so that a stream in pieces gives what it gives at once. Resets do not
-      matter. Windows longer than `steps` share the last row in training.
-    - `rows="document"`: the step within the document, which begins at a reset, in training as in evaluation. What lies
-      beyond `steps` shares the last row.
+    - `rows="window"`: the step within the training window, as in the paper's code. In evaluation it is the position in
+      the stream modulo `steps`, so that a stream in pieces gives the same results as in one call. Resets have no
+      effect. In training, steps beyond `steps` share the last row.
+    - `rows="document"`: the step within the document, which begins at a reset, in training as in evaluation. Steps
+      beyond `steps` share the last row.
 
     Args:
         num_features: N, the last dimension of the input.
-        steps: rows of the running statistics: the window's length, or the longest position told apart.
+        steps: rows of the running statistics: the window's length, or the number of positions told apart.
         eps: added to the variance.
         momentum: weight of a batch in the running statistics; None for the mean over all batches.
         affine: whether there is a scale and a shift.
@@ -279,7 +279,7 @@ class StepBatchNorm(_BatchNorm):
         return self._normalise(values, mean.view(shape), var.view(shape), valid, dtype)
 
     def _rows(self, x: Tensor, position: Tensor | None, resets: Tensor | None) -> Tensor:
-        """The row of each step, (T, B), or (T, 1) where it is the same for the whole batch."""
+        """The row of each step, (T, B), or (T, 1) if it is the same for the whole batch."""
         if self.rows == "document":
             return positions(x, position, resets).clamp_max(self.steps - 1)
         step = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
@@ -288,7 +288,7 @@ class StepBatchNorm(_BatchNorm):
         return (step if position is None else step + position) % self.steps
 
     def _update(self, mean: Tensor, var: Tensor, count: Tensor, rows: Tensor, valid: Tensor | None) -> None:
-        """Take each step's statistics into the rows that occur in it, in the order of time."""
+        """Update the rows that occur in each step with its statistics, in the order of time."""
         T, R = rows.shape[0], self.steps
         if T == 0:
             return
@@ -321,7 +321,7 @@ class StepBatchNorm(_BatchNorm):
         seen.add_(counted)
 
     def _of_all_processes(self, pairs: Tensor) -> Tensor:
-        """The pairs (T, B) of every process, flat; a process with fewer samples is filled up."""
+        """The pairs (T, B) of every process, flat; those of a process with fewer samples are padded."""
         if not self._over_several_processes:
             return pairs.flatten()
         batch = torch.tensor(pairs.shape[1], device=pairs.device)
@@ -348,7 +348,7 @@ def positions(x: Tensor, position: Tensor | None, resets: Tensor | None) -> Tens
 def next_position(
     x: Tensor, position: Tensor | None, lengths: Tensor | None = None, resets: Tensor | None = None
 ) -> Tensor:
-    """(B,), the position after x: what the next call is given."""
+    """(B,), the position after x, for the next call."""
     T, B = timeline().all_steps(x.shape[0]), x.shape[1]
     before = torch.zeros(B, dtype=torch.int64, device=x.device) if position is None else position
     if T == 0:
@@ -361,5 +361,5 @@ def next_position(
 
 
 def _can_be_read(lengths: Tensor) -> bool:
-    """Whether its numbers may be asked for: not while a graph is made of what is done with them."""
+    """Whether its values may be read: not while they are traced into a graph."""
     return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())

@@ -12,7 +12,7 @@ from ..ops import timeline
 
 
 def valid_steps(x: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """(T, B), whether each step of x (T, B, ...) is within its sequence; None where all are."""
+    """(T, B), whether each step of x (T, B, ...) is within its sequence; None if all are."""
     if lengths is None:
         return None
     first = timeline().first_step
@@ -20,7 +20,7 @@ def valid_steps(x: Tensor, lengths: Tensor | None) -> Tensor | None:
 
 
 def per_step(flags: Tensor, x: Tensor) -> Tensor:
-    """(T, B) to (T, B, 1, ..., 1), to go beside x (T, B, ...)."""
+    """(T, B) to (T, B, 1, ..., 1), to broadcast with x (T, B, ...)."""
     return flags.view(*flags.shape, *[1] * (x.dim() - 2))
 
 
@@ -31,7 +31,7 @@ def without_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def unpack(packed: PackedSequence) -> tuple[Tensor, Tensor, Callable[[Tensor], PackedSequence]]:
-    """A packed batch as (T, B, ...), longest first and zeros in the padding; its lengths; and the way back."""
+    """A packed batch as (T, B, ...), longest first and zeros in the padding; its lengths; and a function to pack it."""
     data, batch_sizes, order, back = packed
     if data.dim() != 2:
         raise ValueError(f"input's data must have two dimensions in a PackedSequence, got {tuple(data.shape)}")

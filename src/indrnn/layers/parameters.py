@@ -1,4 +1,4 @@
-"""Parameter groups for optimisers: weight decay on input weights alone, as in the paper."""
+"""Parameter groups for optimisers: weight decay only on input weights, as in the paper."""
 
 from __future__ import annotations
 

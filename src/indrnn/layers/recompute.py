@@ -1,4 +1,4 @@
-"""Recomputation over time (gradient checkpointing): the backward pass computes the forward pass again, in pieces."""
+"""Recomputation over time (gradient checkpointing): the backward pass recomputes the forward pass in pieces."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def in_pieces(
     resets: Tensor | None,
     parameters: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """As run(x, h_0, lengths, resets, parameters), of which only the states between pieces are kept.
+    """Compute run(x, h_0, lengths, resets, parameters) in pieces, keeping only the states between them.
 
     Args:
-        run: from (T, B, M), and what else it is given, to an output (T, B, ...) and the state after it. What is random
-            in it must be drawn before.
-        steps: of a piece.
+        run: maps (T, B, M) and its other arguments to an output (T, B, ...) and the state after it. Its random numbers
+            must be fixed beforehand.
+        steps: time steps of a piece.
         x: (T, B, M).
         h_0: the state before the first step.
         lengths: (B,), as for `recurrence`.
         resets: (T, B), as for `recurrence`.
-        parameters: tensors that `run` is differentiated in, beside x and h_0.
+        parameters: tensors besides x and h_0 that `run` is differentiated in.
     """
     if torch.compiler.is_compiling():
         raise RuntimeError("recompute cannot be compiled; leave it out, and let torch.compile save memory its own way")

@@ -1,4 +1,4 @@
-"""`gather_statistics`: the running statistics of batch norms, gathered anew for the weights of the moment."""
+"""`gather_statistics`: recompute the running statistics of batch norms for the current weights."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Call = Callable[[nn.Module, Any], Any]
 
 
 def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = None, call: Call | None = None) -> None:
-    """Gather the running statistics of every batch norm in `model` anew, as means over these batches.
+    """Recompute the running statistics of every batch norm in `model`, as means over these batches.
 
-    While weights move, running statistics lag behind them: over hundreds of steps and several layers the difference
-    adds up, and an evaluation in mid-training fails where the weights are good. Twenty training batches before it
-    cure that. Nothing else changes: dropout is off for the pass, and the modes, momenta, counts of batches, other
-    buffers and the random generators are as before. Where something fails, the statistics too.
+    While weights change, running statistics lag behind: over hundreds of steps and several layers the difference adds
+    up, and an evaluation during training fails although the weights are good. Twenty training batches before it solve
+    this. Nothing else changes: dropout is off for the pass, and the modes, momenta, counts of batches, other buffers
+    and random generators are restored. After an error, so are the statistics.
 
     Args:
-        model: any module; one without batch norm is left alone.
-        batches: each a tensor, the model's input; a tuple or list, of which the first is; or a mapping of the model's
-            arguments by name. As they would be trained on.
-        state: for a model that carries a state, what it is given with the first batch as `state`, as a copy; each
-            batch's own goes to the next.
-        call: how a batch is given to the model, `call(model, batch)`, where that is done otherwise.
+        model: any module; one without batch norm is not changed.
+        batches: each a tensor, the model's input; a tuple or list, whose first element is the input; or a mapping of
+            the model's arguments by name. In the form used for training.
+        state: for a model that carries a state, its `state` for the first batch, passed as a copy; the state returned
+            for each batch is passed with the next.
+        call: runs the model on a batch, `call(model, batch)`, if it is called in another way.
 
     Example:
         indrnn.gather_statistics(model, (x for x, _ in itertools.islice(loader, 20)))
@@ -69,12 +69,12 @@ def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = 
 
 
 def is_batch_norm(module: nn.Module) -> TypeGuard[_BatchNorm]:
-    """Whether it is one that keeps running statistics."""
+    """Whether a module is a batch norm with running statistics."""
     return isinstance(module, _BatchNorm) and module.track_running_stats
 
 
 def _run(model: nn.Module, batch: Any, state: Any, call: Call | None) -> Any:
-    """One pass; returns the state for the next."""
+    """Run one pass; return the state for the next."""
     if call is not None:
         call(model, batch)
         return state

@@ -1,4 +1,4 @@
-"""The options of the deep networks, each said once: for Python, the command line and saved files alike."""
+"""The options of the deep networks, defined once for Python, the command line and saved files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class NetworkConfig:
         choice.check_name(self.backend)
 
     def bound_of(self, last: bool) -> BoundOptions:
-        """The options of a layer's bound; `long_memory` is the last one's alone."""
+        """The options of a layer's bound; `long_memory` applies only to the last layer."""
         return {
             "long_memory": self.long_memory and last,
             "highest_start": self.highest_start,
@@ -101,7 +101,7 @@ class NetworkConfig:
         }
 
     def sized(self, input_size: int, steps: int) -> Self:
-        """The same for a task: features of its input, and steps of its sequences."""
+        """The configuration for a task's input size and sequence length."""
         return replace(self, input_size=input_size, sequence_length=steps)  # type: ignore[call-arg]
 
     def build(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Network:
@@ -150,7 +150,7 @@ class Plain(NetworkConfig):
 
     @property
     def dropouts(self) -> tuple[float, ...]:
-        """One for each layer."""
+        """The probability for each layer."""
         return self.dropout if isinstance(self.dropout, tuple) else (self.dropout,) * self.layers
 
     def _network(self) -> type[Network]:

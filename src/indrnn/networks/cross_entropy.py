@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear layer's logits, computed in pieces: the logits as a whole are never in memory.
+"""Cross-entropy of a linear layer's logits, computed in pieces: the full logits are never in memory.
 
 Shapes: features (M, F), weight (C, F), bias (C,), targets (M,).
 """
@@ -25,9 +25,9 @@ def linear_cross_entropy(
 ) -> Tensor:
     """F.cross_entropy(F.linear(features, weight, bias), targets, reduction=reduction), a few rows at a time.
 
-    Where a gradient will be wanted it is computed together with the loss, so that memory holds `PIECE` logits at a
-    time. Under autocast, products are in its type, softmax and sums in float32. A second derivative computes the whole
-    logits again. Not for transformations of torch.func and forward-mode differentiation.
+    If a gradient is needed, it is computed together with the loss, so that memory holds `PIECE` logits at a time. Under
+    autocast, products are in its type, softmax and sums in float32. A second derivative recomputes the full logits.
+    Transformations of torch.func and forward-mode differentiation are not supported.
 
     Args:
         features: (M, F).

@@ -16,7 +16,7 @@ States = Sequence[Tensor | None] | None
 
 
 class DenseLayer(nn.Module):
-    """Weight to 4k → recurrence (`bottleneck`), Weight to k → recurrence (`growth`), beside the input.
+    """Weight to 4k → recurrence (`bottleneck`), Weight to k → recurrence (`growth`), concatenated to the input.
 
     Args:
         inputs: features of the input.
@@ -94,7 +94,7 @@ class DenseIndRNN(Network):
 
     A dense layer is Weight to 4k → recurrence, Weight to k → recurrence, and its output is concatenated to its input; a
     transition, after every block and the last one too, halves the features. With the default blocks there are 40
-    recurrent layers: one at first, two in each of 18 dense layers, three transitions.
+    recurrent layers: a first one, two in each of 18 dense layers, three transitions.
 
     Args:
         input_size: features of the input at each step.

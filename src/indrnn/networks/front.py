@@ -1,4 +1,4 @@
-"""Convolutions over time in front of a recurrent network, strided where the signal is long and raw.
+"""Convolutions over time in front of a recurrent network, with strides for long raw signals.
 
 Shapes: T, B steps and sequences, C features.
 """
@@ -25,7 +25,7 @@ Steps = TypeVar("Steps", int, Tensor)
 
 
 class FrontState(NamedTuple):
-    """What a network with a front carries from one call to the next."""
+    """The state of a network with a front, from one call to the next."""
 
     inputs: tuple[Tensor, ...]
     """The last inputs of each convolution, (steps, B, features)."""
@@ -64,17 +64,17 @@ class Front:
 
     @property
     def bidirectional(self) -> bool:
-        """Whether the network behind them reads from both ends."""
+        """Whether the network behind the convolutions is bidirectional."""
         return bool(getattr(self.network, "bidirectional", False))
 
     def steps(self, length: Steps) -> Steps:
-        """Steps that the network behind them sees of so many."""
+        """Steps that the network behind them reads, of `length` steps."""
         for stride in self.strides:
             length = -(-length // stride)
         return length
 
     def sized(self, input_size: int, steps: int) -> Front:
-        """The same for a task: features of its input, and steps of its sequences."""
+        """The configuration for a task's input size and sequence length."""
         return replace(self, input_size=input_size, network=self.network.sized(self.features[-1], self.steps(steps)))
 
     def build(self, **factory: Any) -> FrontNetwork:
@@ -83,9 +83,9 @@ class Front:
 
 
 class FrontNetwork(nn.Module):
-    """Causal convolution → batch norm → ReLU, once or several times, then a network. Called as that network is.
+    """Causal convolution → batch norm → ReLU, once or several times, then a network, whose interface it has.
 
-    With strides, an output stands for `stride` steps: of T steps ⌈T / stride⌉ are left.
+    With strides, an output stands for `stride` steps: T steps are reduced to ⌈T / stride⌉.
 
     Args:
         config: the options.
@@ -116,18 +116,18 @@ class FrontNetwork(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the convolutions anew."""
+        """Reinitialise the convolutions."""
         for convolution in self.convolutions:
             assert isinstance(convolution, nn.Conv1d)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
 
     @property
     def bidirectional(self) -> bool:
-        """Whether the network behind the convolutions reads from both ends."""
+        """Whether the network behind the convolutions is bidirectional."""
         return self.config.bidirectional
 
     def steps_after(self, lengths: Tensor) -> Tensor:
-        """Steps that the features have, of sequences of these lengths."""
+        """Number of steps of the features, for sequences of these lengths."""
         return self.config.steps(lengths)
 
     def forward(
@@ -141,8 +141,8 @@ class FrontNetwork(nn.Module):
     ) -> tuple[Tensor, FrontState]:
         """Run over a sequence; see `indrnn.networks.Network.forward`.
 
-        A sequence goes on from a `state` where the strides are 1, or where the pieces before it were of a length that
-        they divide. `resets` are not supported.
+        A sequence can be continued from a `state` if the strides are 1, or if they divide the lengths of the pieces
+        before. `resets` are not supported.
 
         Returns:
             The features, (⌈T / strides⌉, B, output_size), or (B, output_size) with `last`; and the state.
@@ -169,7 +169,7 @@ class FrontNetwork(nn.Module):
 
 
 def _normed(norm: nn.Module, x: Tensor, lengths: Tensor | None) -> Tensor:
-    """relu(norm(x, lengths)), by torch's own batch norm over the valid steps where that can be: a third of the passes.
+    """relu(norm(x, lengths)), by torch's own batch norm over the valid steps if possible: a third of the passes.
 
     Args:
         norm: the batch norm.

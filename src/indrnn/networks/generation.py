@@ -1,4 +1,4 @@
-"""Text from a language model, a token at a time: temperature, top-k and top-p sampling."""
+"""Text generation with a language model, token by token: temperature, top-k and top-p sampling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
 def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    """Raise unless these are as `sample` takes them."""
+    """Raise unless these are valid arguments of `sample`."""
     if not _is_number(temperature) or not 0 <= temperature < math.inf:
         raise ValueError(f"temperature must be a number of at least 0, got {temperature!r}")
     if top_k is not None:
@@ -27,7 +27,7 @@ def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -
 
 
 def check_prompt(prompt: Tensor, classes: int) -> None:
-    """Raise unless it holds tokens of a model of so many classes, at least one."""
+    """Raise unless it holds at least one token, and only tokens from 0 to classes − 1."""
     if not isinstance(prompt, Tensor) or prompt.is_floating_point() or prompt.dtype == torch.bool:
         kind = prompt.dtype if isinstance(prompt, Tensor) else type(prompt).__name__
         raise TypeError(f"prompt must be a tensor of class indices, got {kind}")
@@ -45,13 +45,13 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Tensor:
-    """Draw a class of each row from softmax(logits / temperature), of the likeliest alone where that is asked for.
+    """Draw a class for each row from softmax(logits / temperature), optionally among the likeliest classes only.
 
     Args:
         logits: (B, classes).
         generator: on the CPU, where the numbers are drawn.
         temperature: below 1 for likelier classes, above for others; 0 for the likeliest.
-        top_k: draw among so many of the likeliest.
+        top_k: draw among this many of the likeliest classes.
         top_p: draw among the fewest of the likeliest whose probabilities add up to this.
 
     Returns:
@@ -80,9 +80,9 @@ def tokens(
     top_p: float | None,
     seed: int,
 ) -> Iterator[Tensor]:
-    """After a prompt, `length` times the next token of each row, (B,), each from what was drawn before.
+    """Yield `length` tokens after a prompt, (B,) each, every one drawn after reading the previous one.
 
-    The prompt is pieces of (P, B), which are read one after the other.
+    The prompt is given in pieces of (P, B), which are read one after another.
     """
     generator = torch.Generator().manual_seed(seed)
     *before, given = prompt
@@ -103,7 +103,7 @@ def tokens(
 
 @contextlib.contextmanager
 def without_onednn(off: bool) -> Iterator[None]:
-    """Products without oneDNN, which prepares an LSTM's weights anew in every call: one step is 14 times as fast."""
+    """If `off`, disable oneDNN, which prepares an LSTM's weights in every call: one step is 14 times as fast."""
     before: bool = torch.backends.mkldnn.enabled  # type: ignore[assignment]
     torch.backends.mkldnn.enabled = before and not off  # type: ignore[assignment]
     try:

@@ -22,7 +22,7 @@ Kind = Literal["SequenceClassifier", "SequenceRegressor", "StepClassifier", "Ste
 
 @dataclass(frozen=True)
 class Head:
-    """The options of a head: what `head.config` is."""
+    """The configuration of a head: `head.config`."""
 
     network: Any
     """The network's configuration."""
@@ -48,16 +48,16 @@ class Head:
 
 
 class Output(nn.Linear):
-    """The last product: `torch.nn.Linear`, started from N(0, 2/inputs) with a bias of 0."""
+    """The output layer: `torch.nn.Linear`, initialised from N(0, 2/inputs) with a bias of 0."""
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew; no bias."""
+        """Reinitialise the weight; zero the bias."""
         nn.init.kaiming_normal_(self.weight)
         nn.init.zeros_(self.bias)
 
 
 class _Head(nn.Module):
-    """What the heads share: the network, and how one of another kind is called."""
+    """Base of the heads: holds the network and the output layer."""
 
     _outputs_are = "outputs"
 
@@ -71,13 +71,13 @@ class _Head(nn.Module):
 
     @property
     def config(self) -> Head:
-        """What builds it again."""
+        """The configuration to rebuild it."""
         kind: Any = type(self).__name__
         return Head(config_of(self.network), self.output.out_features, kind, getattr(self, "pool", "last"))
 
 
 class _SequenceHead(_Head):
-    """One answer for a sequence."""
+    """One output per sequence."""
 
     def __init__(self, network: nn.Module, outputs: int, pool: Pool) -> None:
         check_choice("pool", pool, get_args(Pool))
@@ -92,7 +92,7 @@ class _SequenceHead(_Head):
         lengths: Lengths = None,
         resets: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
-        """Return the answers, (B, outputs), and the network's state; the arguments are the network's.
+        """Return the outputs, (B, outputs), and the network's state; the arguments are the network's.
 
         For an unbatched sequence, (outputs,).
         """
@@ -131,7 +131,7 @@ class _SequenceHead(_Head):
 
 
 class _StepHead(_Head):
-    """One answer at every step."""
+    """One output at every step."""
 
     def forward(
         self,
@@ -141,9 +141,9 @@ class _StepHead(_Head):
         lengths: Lengths = None,
         resets: Tensor | None = None,
     ) -> tuple[Any, Any]:
-        """Return the answers, (T, B, outputs) in the network's layout, and its state; the arguments are the network's.
+        """Return the outputs, (T, B, outputs) in the network's layout, and its state; the arguments are the network's.
 
-        Packed where the input is.
+        They are packed if the input is.
         """
         features, state = run_network(self.network, input, state, lengths, resets)
         if isinstance(features, PackedSequence):
@@ -152,12 +152,12 @@ class _StepHead(_Head):
 
 
 class SequenceClassifier(_SequenceHead):
-    """Logits of a class for each sequence, from the features of its last step or their mean over time.
+    """Class logits for each sequence, from the features of its last step or their mean over time.
 
     Args:
         network: any of the networks or baselines, `IndRNN`, or `torch.nn.RNN`, `LSTM` or `GRU`.
-        classes: how many there are.
-        pool: "last", the last valid step (of each direction, where there are two), or "mean" over the valid steps.
+        classes: number of classes.
+        pool: "last", the last valid step (of each direction, if there are two), or "mean" over the valid steps.
     """
 
     _outputs_are = "classes"
@@ -171,7 +171,7 @@ class SequenceRegressor(_SequenceHead):
 
     Args:
         network: as for `SequenceClassifier`.
-        outputs: how many numbers.
+        outputs: number of outputs.
         pool: as for `SequenceClassifier`.
     """
 
@@ -180,11 +180,11 @@ class SequenceRegressor(_SequenceHead):
 
 
 class StepClassifier(_StepHead):
-    """Logits of a class at every step.
+    """Class logits at every step.
 
     Args:
         network: as for `SequenceClassifier`.
-        classes: how many there are.
+        classes: number of classes.
     """
 
     _outputs_are = "classes"
@@ -198,7 +198,7 @@ class StepRegressor(_StepHead):
 
     Args:
         network: as for `SequenceClassifier`.
-        outputs: how many numbers.
+        outputs: number of outputs.
     """
 
     def __init__(self, network: nn.Module, outputs: int = 1) -> None:
@@ -206,7 +206,7 @@ class StepRegressor(_StepHead):
 
 
 def check_network(network: Any) -> int:
-    """The features that a network gives at each step; raise for what is no network."""
+    """The number of features of a network at each step; raises for anything else."""
     size = getattr(network, "output_size", None)
     if size is None and not isinstance(network, (IndRNNCell, nn.RNNCellBase)):
         size = getattr(network, "proj_size", 0) or getattr(network, "hidden_size", None)
@@ -227,7 +227,7 @@ def run_network(
     resets: Tensor | None,
     **options: bool,
 ) -> tuple[Any, Any]:
-    """The features that a network, ours or another, gives in its layout, and its state."""
+    """Run a network, ours or another, and return its features, in its layout, and its state."""
     if hasattr(network, "output_size"):
         return network(input, state, lengths=lengths, resets=resets, **options)  # type: ignore[no-any-return]
     if isinstance(network, IndRNN):

@@ -1,4 +1,4 @@
-"""The language model: embedding → any network → logits of the next word, by the same weight or an own one."""
+"""The language model: embedding → any network → logits of the next word, by the same weight or a separate one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PROMPT = 1024  # steps of a prompt that are read at once: what a network keeps 
 
 @dataclass(frozen=True)
 class Language:
-    """The options of a language model: what `model.config` is."""
+    """The configuration of a language model: `model.config`."""
 
     network: Any
     """The network's configuration; its input's features are those of a word's vector."""
@@ -49,7 +49,7 @@ class Language:
         check_probability("word_dropout", self.word_dropout)
 
     def sized(self, input_size: int, steps: int) -> Language:
-        """The same with vectors of `input_size` features, for windows of `steps`."""
+        """The configuration with vectors of `input_size` features, for windows of `steps`."""
         return replace(self, network=self.network.sized(input_size, steps))
 
     def build(self, **factory: Any) -> LanguageModel:
@@ -70,10 +70,10 @@ def _check_start(start: float) -> None:
 
 
 class WordEmbedding(nn.Embedding):
-    """`torch.nn.Embedding`, started from U(−start, start), of which whole rows are dropped in training.
+    """`torch.nn.Embedding`, initialised from U(−start, start), with dropout of whole rows in training.
 
     Args:
-        num_embeddings: classes.
+        num_embeddings: number of classes.
         embedding_dim: features of a vector.
         start: the weight starts from U(−start, start).
         dropout: probability that a class is dropped, wherever it occurs in the batch.
@@ -99,7 +99,7 @@ class WordEmbedding(nn.Embedding):
         super().__init__(num_embeddings, embedding_dim, device=device, dtype=dtype)
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew."""
+        """Reinitialise the weight."""
         nn.init.uniform_(self.weight, -self.start, self.start)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -112,13 +112,13 @@ class WordEmbedding(nn.Embedding):
 
 
 class TiedEmbedding(nn.Module):
-    """An embedding that owns the weight of the output too, and is called for both.
+    """An embedding whose weight is that of the output too; the module is called for both.
 
     `embedding(words)` takes class indices to vectors; `embedding(features, decode=True)` takes vectors to logits,
-    features · weightᵀ + bias. There is one parameter `weight`, of one module, so that no tie can break.
+    features · weightᵀ + bias. There is one parameter `weight`, of one module, so the tie cannot break.
 
     Args:
-        classes: how many there are.
+        classes: number of classes.
         size: features of a vector.
         start: the weight starts from U(−start, start), the bias from 0.
         dropout: probability that a class is dropped in `embedding(words)`, wherever it occurs in the batch.
@@ -147,7 +147,7 @@ class TiedEmbedding(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew; no bias."""
+        """Reinitialise the weight; zero the bias."""
         nn.init.uniform_(self.weight, -self.start, self.start)
         nn.init.zeros_(self.bias)
 
@@ -166,11 +166,11 @@ class LanguageModel(nn.Module):
     """The next word at every step: embedding → dropout → network → output.
 
     Args:
-        network: any of the networks or baselines, `IndRNN`, or `torch.nn.RNN`, `LSTM` or `GRU`, that does not read
-            from the end. A word's vector has as many features as its input.
-        classes: words (or characters).
-        tied: the embedding is the output too (`TiedEmbedding`); the network must have as many features in its output as
-            in its input. Otherwise the output is a linear layer of its own, and the sizes are free.
+        network: any of the networks or baselines, `IndRNN`, or `torch.nn.RNN`, `LSTM` or `GRU`, that is not
+            bidirectional. A word's vector has as many features as its input.
+        classes: number of words (or characters).
+        tied: use the embedding as the output too (`TiedEmbedding`); the network must have as many output features as
+            input features. Otherwise the output is a separate linear layer, and the sizes are free.
         start: the embedding starts from U(−start, start).
         dropout: probability that a word's whole vector is dropped, wherever the word occurs in a batch.
         word_dropout: probability that a feature of the vectors is dropped, with one mask for all time steps.
@@ -219,7 +219,7 @@ class LanguageModel(nn.Module):
 
     @property
     def config(self) -> Language:
-        """What builds it again."""
+        """The configuration to rebuild it."""
         sizes = (config_of(self.network), self.classes, self.tied)
         return Language(*sizes, self.start, self.dropout, self.word_dropout)
 
@@ -268,13 +268,13 @@ class LanguageModel(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Return the cross-entropy of the targets, in nats, and the state.
 
-        Above `cross_entropy.PIECE` logits it is computed in pieces, so that memory never holds them all; not where
+        Above `cross_entropy.PIECE` logits it is computed in pieces, so that memory never holds them all; not if
         something must see them: hooks, wrappers and parametrisations of the output, torch.func.
         `model(input, state, targets=targets)` is the same, through any wrapper of the model.
 
         Args:
             input: as for a call.
-            targets: the next words, in the input's layout; where one is −100, it does not count.
+            targets: the next words, in the input's layout; targets of −100 do not count.
             state: as for a call, like the others.
             lengths: (B,), the steps of each sequence; targets past them do not count.
             resets: bool, in the input's layout.
@@ -294,19 +294,19 @@ class LanguageModel(nn.Module):
         top_p: float | None = None,
         seed: int = 0,
     ) -> Tensor:
-        """Return the `length` tokens that come after a prompt, drawn one after the other.
+        """Generate `length` tokens after a prompt, drawn one after another.
 
         Each step reads one token and the carried state, so a token costs the same after a long text as after a short
         one. The model must be in evaluation mode.
 
         Args:
             prompt: (P,), class indices, at least one; or a batch of prompts, (P, B) in the network's layout.
-            length: how many.
+            length: number of tokens.
             temperature: the logits are divided by it: below 1 for likelier tokens, above for others; 0 for the
                 likeliest.
-            top_k: draw among so many of the likeliest.
+            top_k: draw among this many of the likeliest tokens.
             top_p: draw among the fewest of the likeliest whose probabilities add up to this.
-            seed: the same for the same tokens, on the same machine.
+            seed: the same seed gives the same tokens, on the same machine.
 
         Returns:
             (length,), or (length, B) in the network's layout.
@@ -333,7 +333,7 @@ class LanguageModel(nn.Module):
         top_p: float | None = None,
         seed: int = 0,
     ) -> Iterator[Tensor]:
-        """The tokens of `generate`, each as it is drawn: of the shape (), or (B,) for a batch of prompts."""
+        """Yield the tokens of `generate` as they are drawn: of the shape (), or (B,) for a batch of prompts."""
         generation.check_prompt(prompt, self.classes)
         check_size("length", length, 0)
         generation.check_sampling(temperature, top_k, top_p)
@@ -385,7 +385,7 @@ class LanguageModel(nn.Module):
         return logits
 
     def _readable_output(self, features: Tensor) -> TiedEmbedding | Output | None:
-        """The output where the loss is computed in pieces, from its numbers: many logits, and nothing watches it."""
+        """The output layer, if the loss is computed in pieces from its weight: many logits, and nothing watches it."""
         output = self.embedding if self.output is None else self.output
         if not isinstance(output, (TiedEmbedding, Output)):
             return None
@@ -396,7 +396,7 @@ class LanguageModel(nn.Module):
         return output if are_plain(features, output.weight, output.bias) else None
 
     def extra_repr(self) -> str:
-        """How the output is made, and dropout."""
+        """Whether the output is tied, and dropout."""
         return f"tied={self.tied}" + (f", word_dropout={self.word_dropout}" if self.word_dropout else "")
 
 
@@ -406,14 +406,14 @@ def _is_bidirectional(network: nn.Module) -> bool:
 
 
 def _is_transformed() -> bool:
-    """Whether there is a transformation of torch.func, forward-mode AD or a trace, which take torch's own functions."""
+    """Whether a torch.func transformation, forward-mode AD or a trace is active, which need torch's own functions."""
     if torch._C._are_functorch_transforms_active() or torch._C._get_tracing_state() is not None:
         return True
     return torch.autograd.forward_ad._current_level >= 0
 
 
 def _class_indices(name: str, value: Any) -> Tensor:
-    """Whole numbers of any type, as int64."""
+    """Integers of any type, as int64."""
     if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"{name} must be a tensor of class indices, got {kind}")

@@ -25,7 +25,7 @@ Steps = dict[str, Tensor | None]
 
 
 class Features(Protocol):
-    """What the networks and the baselines have in common."""
+    """The interface that the networks and the baselines share."""
 
     output_size: int
 
@@ -97,7 +97,7 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def _features(self, x: Tensor, states: Iterator[Tensor | None], steps: Any) -> tuple[Tensor, list[Tensor]]:
-        """Run the parts over x, each with as many of the states as it has units; return the states that they leave."""
+        """Run the parts over x, each with one state per unit; return the output and the new states."""
         raise NotImplementedError
 
     @property
@@ -146,9 +146,8 @@ class Network(nn.Module):
         Args:
             input: (T, B, input_size), or (B, T, input_size) with `batch_first`, or (T, input_size) unbatched, or a
                 `PackedSequence`.
-            state: what the call on the piece before returned; None at the start. Not with `bidirectional`.
-            lengths: (B,) or a list, the steps of each sequence; what comes after them matters for nothing and gives
-                zeros.
+            state: the state returned for the previous piece; None at the start. Not with `bidirectional`.
+            lengths: (B,) or a list, the steps of each sequence; later steps are ignored and give zeros.
             resets: bool, (T, B) or (B, T) as the input: the first step of a document, before which the state is zeroed.
             last: return only the last valid step's features; with `bidirectional`, the last that each direction reads.
 
@@ -223,7 +222,7 @@ class Network(nn.Module):
     def _in_pieces(
         self, x: Tensor, state: State | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
-        """As `_features`, with the states of all units beside each other between pieces."""
+        """As `_features`, with the states of all units concatenated between pieces."""
         assert self.config.recompute is not None
         inner = _Inner(self)
         names, given = zip(*inner.named_parameters(), strict=True)
@@ -276,12 +275,12 @@ class Network(nn.Module):
             check_like_weight(f"state.h[{i}]", h, weight)
 
     def extra_repr(self) -> str:
-        """How many recurrent layers there are."""
+        """The number of recurrent layers."""
         return f"recurrent_layers={len(self.recurrent_layers)}"
 
 
 class _Inner(nn.Module):
-    """A network without the interface around it, to be called with other parameters."""
+    """A network without its outer interface, to be called with other parameters."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -295,7 +294,7 @@ class _Inner(nn.Module):
 def last_step(features: Tensor, lengths: Tensor | None, bidirectional: bool = False) -> Tensor:
     """The last valid step of (T, B, F): (B, F), zeros for a sequence of length 0.
 
-    With `bidirectional`, the last that each direction reads: the second half of the features is of the first step.
+    With `bidirectional`, the last step that each direction reads: the second half of the features is of the first step.
     """
     T, B, F = features.shape
     if bidirectional and T > 0:
@@ -312,7 +311,7 @@ def last_step(features: Tensor, lengths: Tensor | None, bidirectional: bool = Fa
 
 
 def _last_step_of_all(features: Tensor, lengths: Tensor | None) -> Tensor:
-    """The same where each process holds a slice: on every one, from the one that has the step."""
+    """`last_step` if time is split: on every process, from the one that has the step."""
     (T, B, _), here = features.shape, timeline()
     last = torch.full((B,), here.all_steps(T), device=features.device) if lengths is None else lengths
     step = torch.arange(T, device=features.device).unsqueeze(1) + here.first_step

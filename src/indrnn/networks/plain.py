@@ -52,12 +52,12 @@ class PlainBlock(nn.Module):
 
 
 class PlainIndRNN(Network):
-    """IndRNN layers upon each other: blocks of Weight → recurrence → norm → dropout.
+    """Stacked IndRNN layers: blocks of Weight → recurrence → norm → dropout.
 
     Args:
         input_size: features of the input at each step.
         hidden_size: neurons of each layer; of each direction, with `bidirectional`.
-        layers: how many.
+        layers: number of layers.
         **options: see `Plain`, by name; `device` and `dtype` too.
 
     Example:

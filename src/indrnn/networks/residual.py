@@ -17,7 +17,7 @@ from .unit import RecurrentUnit, Weight
 class ResidualBlock(nn.Module):
     """x + F(x), F of `operations` times recurrence → norm → dropout → Weight (pre-activation).
 
-    The units are `unit1`, `unit2`, ...; each but the first has the Weight before it inside, and `weight` is the last.
+    The units are `unit1`, `unit2`, ...; each but the first includes the Weight before it, and `weight` is the last.
 
     Args:
         size: neurons.
@@ -64,7 +64,7 @@ class ResidualIndRNN(Network):
     Args:
         input_size: features of the input at each step.
         hidden_size: neurons of each layer; of each direction, with `bidirectional`.
-        blocks: how many, each with a shortcut around it.
+        blocks: number of blocks, each with a shortcut around it.
         **options: see `Residual`, by name; `device` and `dtype` too.
 
     Example:
@@ -100,5 +100,5 @@ class ResidualIndRNN(Network):
         return x, leaving
 
     def extra_repr(self) -> str:
-        """How the depth is counted."""
+        """Recurrent layers, blocks and operations."""
         return f"{super().extra_repr()}, blocks={self.config.blocks} of {self.config.operations}"

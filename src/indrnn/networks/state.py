@@ -1,4 +1,4 @@
-"""`State`: what a network carries from one call to the next."""
+"""`State`: a network's state, carried from one call to the next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils._pytree import _register_namedtuple
 
 
 class State(NamedTuple):
-    """What a network carries from one call to the next: returned by each call, and given to the next.
+    """The state of a network: returned by each call, and passed to the next.
 
     Example:
         features, state = network(first_piece)
@@ -25,16 +25,16 @@ class State(NamedTuple):
     windows)."""
 
     def detach(self) -> State:
-        """Without the graph that it came from: for truncated back-propagation through time."""
+        """The state detached from its graph, for truncated back-propagation through time."""
         return self._map(lambda tensor: tensor.detach())
 
     def to(self, *args: Any, **options: Any) -> State:
-        """On another device or of another type, as `torch.Tensor.to`; the position stays an integer."""
+        """The state on another device or in another type, as `torch.Tensor.to`; the position stays an integer."""
         h = tuple(tensor.to(*args, **options) for tensor in self.h)
         return State(h, self.position.to(h[0].device) if h else self.position)
 
     def index_select(self, index: Tensor) -> State:
-        """The rows of the batch that `index` (K,) names, in its order, as for beams or a batch that changes."""
+        """The rows of the batch given by `index` (K,), in its order, as for beams or a changing batch."""
         return self._map(lambda tensor: tensor.index_select(0, index))
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> State:

@@ -1,4 +1,4 @@
-"""The recurrent unit of which every network is made, and its Weight.
+"""The recurrent unit that every network is built from, and its Weight.
 
 Shapes: x (T, B, inputs), h (B, N), lengths (B,), resets (T, B), position (B,).
 """
@@ -24,13 +24,13 @@ from .config import NetworkConfig
 
 
 class Weight(nn.Linear):
-    """A Weight of the paper's figures: `torch.nn.Linear`, started from U(±0.304/√inputs) with a bias of 0.
+    """A Weight of the paper's figures: `torch.nn.Linear`, initialised from U(±0.304/√inputs) with a bias of 0.
 
     Args:
         in_features: inputs.
         out_features: outputs.
         bias: whether there is one; a unit adds its own.
-        std: start from N(0, std²) instead.
+        std: initialise from N(0, std²) instead.
         device: where the parameters are made.
         dtype: their type.
     """
@@ -51,7 +51,7 @@ class Weight(nn.Linear):
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew; no bias."""
+        """Reinitialise the weight; zero the bias."""
         if self.std is None:
             nn.init.kaiming_uniform_(self.weight, a=8)
         else:
@@ -76,7 +76,7 @@ class RecurrentUnit(nn.Module):
         size: neurons.
         config: the other options.
         dropout: probability, with one mask for all time steps.
-        last: whether it is the network's last, which `long_memory` is about.
+        last: whether it is the network's last unit, to which `long_memory` applies.
         device: where the parameters are made.
         dtype: their type.
     """
@@ -115,7 +115,7 @@ class RecurrentUnit(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw u anew; no bias. Weight and norm have a method of their own."""
+        """Reinitialise u; zero the bias. Weight and norm have their own methods."""
         self.bound.init_(self.weight_hh)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -194,7 +194,7 @@ class RecurrentUnit(nn.Module):
         return torch.cat([h, h_reverse], dim=-1), torch.cat([last, last_reverse], dim=-1)
 
     def _fuses(self) -> bool:
-        """Whether recurrence, norm and dropout can be one op: the norm's numbers are read, so nothing may watch it."""
+        """Whether recurrence, norm and dropout can be one op, which reads the norm's tensors, if nothing watches it."""
         norm = self.norm
         if norm is None or not (self.config.fused and is_unwatched(norm, SequenceBatchNorm)):
             return False
@@ -234,7 +234,7 @@ class RecurrentUnit(nn.Module):
     def _normalise_own(
         self, h: Tensor, h_last: Tensor, lengths: Tensor | None, resets: Tensor | None, position: Tensor | None
     ) -> Tensor:
-        """As `_normalise`, of the recurrence's result, which in evaluation can be computed over: nobody else has it."""
+        """As `_normalise`, for the recurrence's result, which evaluation may overwrite, as nothing else uses it."""
         norm = self.norm
         if torch.compiler.is_compiling() or torch.is_grad_enabled() or _are_calls_watched():
             return self._normalise(h, lengths, resets, position)
@@ -267,7 +267,7 @@ class RecurrentUnit(nn.Module):
 
 
 def is_unwatched(module: nn.Module | None, kind: type[nn.Module]) -> bool:
-    """Whether it is exactly of this type, without hooks, parametrisation or wrapper: what it does, nothing can see."""
+    """Whether it is exactly of this type, without hooks, parametrisation or wrapper that could see what it does."""
     if type(module) is not kind or "forward" in module.__dict__:
         return False
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:

@@ -39,7 +39,7 @@ def recurrence(
         activation: "relu", "tanh", "sigmoid" or "identity".
         reverse: go from the last step to the first.
         lengths: (B,), integers in 0..T: the steps of each sequence. Later steps are padding: they give zeros in h and
-            in x's gradient, and nothing that stands there matters. With `reverse` a sequence starts at its true end.
+            in x's gradient, and their values are ignored. With `reverse` a sequence starts at its true end.
         resets: (T, B), bool: zero the state before this step, in the order of processing.
         backend: "native", "reference", "scan" (parallel in time) or "triton" (GPU); None leaves the choice to
             INDRNN_BACKEND, else to what `backends()` shows.
@@ -83,8 +83,8 @@ def recurrence_(
 ) -> tuple[Tensor, Tensor]:
     """`recurrence`, to the bit, for an x that is the result of an operation and that nothing else needs.
 
-    Where the C++ kernel serves in eager mode, h takes x's place in memory. A leaf that asks for a gradient, a view, and
-    whatever something watches is left alone.
+    If the C++ kernel is used in eager mode, h takes x's place in memory. A leaf that requires a gradient, a view, and
+    anything that is watched are not overwritten.
     """
     call = Forward(x, u, bias, h_0, lengths, resets, activation, reverse)
     if timeline().is_split or not can_overwrite(call, backend):
@@ -120,12 +120,12 @@ def _by_op(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
 
 
 def can_overwrite(call: Forward, backend: str | None, *others: Tensor | None) -> bool:
-    """Whether x may be computed over: by the C++ kernel, unseen, and in memory that is nobody else's.
+    """Whether x may be overwritten: by the C++ kernel, unobserved, and in memory that nothing else uses.
 
     Args:
         call: the call.
         backend: as for `recurrence`.
-        others: what is read or kept for backward beside the call's own tensors.
+        others: tensors read or kept for backward in addition to the call's own.
     """
     x = call.x
     if not isinstance(x, Tensor) or is_watched() or not are_plain(*call[:6]):

@@ -57,7 +57,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
-        """By a function that has a derivative itself."""
+        """By a function that is differentiable itself."""
         # A compiled graph has no second derivative, and Dynamo does not trace one autograd function inside another.
         function = OPS.recurrence_backward if torch.compiler.is_compiling() else RecurrenceBackward.apply
         return _backward(ctx, grad_h, grad_h_last, function)
@@ -69,7 +69,7 @@ class Recurrence(torch.autograd.Function):
 
 
 class Direct(torch.autograd.Function):
-    """By the backend, without the dispatcher; what watches operations does not see this one."""
+    """The backend called without the dispatcher; what watches operations does not see this one."""
 
     @staticmethod
     def forward(ctx: Any, overwrite: bool, *inputs: Any) -> tuple[Tensor, Tensor]:
@@ -83,7 +83,7 @@ class Direct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Likewise, where nothing watches now and no derivative of it is wanted."""
+        """Likewise, if nothing watches now and no derivative of it is needed."""
         if torch.is_grad_enabled() or is_watched() or are_batched(grad_h, grad_h_last):
             return None, *Recurrence.backward(ctx, grad_h, grad_h_last)
 
@@ -138,7 +138,7 @@ class RecurrenceBackward(torch.autograd.Function):
 
 
 class _DoubleBackward(torch.autograd.Function):
-    """The derivative of the reference's backward pass, for those of its five inputs that are there."""
+    """The derivative of the reference's backward pass, for those of its five inputs that are given."""
 
     generate_vmap_rule = True
 
@@ -224,7 +224,7 @@ def _vmap_backward(function: Any, info: Any, in_dims: tuple[int | None, ...], *a
 
 
 def _batch_at(tensor: Tensor | None, dim: int | None, size: int, at: int) -> Tensor | None:
-    """Move vmap's dimension to `at`, or make it there."""
+    """Move vmap's dimension to `at`, or insert it there."""
     if tensor is None:
         return None
     if dim is not None:
@@ -243,7 +243,7 @@ def _into_neurons(tensor: Tensor | None, dim: int | None, size: int) -> Tensor |
 
 
 def _neurons(u: Tensor, dim: int | None) -> int:
-    """N of one call: not to be had from size * N where the size is 0."""
+    """N of one call, which size * N does not give if the size is 0."""
     return u.shape[-1 if dim is None else 1 - dim]
 
 
@@ -255,7 +255,7 @@ def _out_of_neurons(tensors: tuple[Tensor, ...], size: int, N: int) -> tuple[tup
 def one_by_one(
     function: Callable[..., tuple[Tensor, ...]], size: int, in_dims: tuple[int | None, ...], args: tuple[Any, ...]
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """A batch of calls as a loop: where lengths or resets are batched, which is rare."""
+    """A batch of calls as a loop, for batched lengths or resets, which are rare."""
     results = [
         function(*(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)))
         for i in range(size)

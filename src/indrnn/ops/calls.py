@@ -1,7 +1,7 @@
 """Argument tuples of the passes, as every backend takes them: forward, backward, and both with batch norm.
 
 Shapes: x, h, y and their gradients (T, B, ..., N); u, bias, weight, shift, mean, var (N,); h_0, h_last (B, ..., N);
-mask (1, B, ..., N); lengths (B,), int64 or int32; resets (T, B), bool. What is None is not there.
+mask (1, B, ..., N); lengths (B,), int64 or int32; resets (T, B), bool. None means absent.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _OPTIONAL = frozenset({"bias", "h_0", "mask", "lengths", "resets", "grad_h", "gr
 
 
 def check_forward(call: Forward) -> None:
-    """Raise where an argument of the forward pass cannot be."""
+    """Raise if an argument of the forward pass is invalid."""
     x, u, bias, h_0, lengths, resets, activation, _ = call
     _check_tensors("x", x, u=u, bias=bias, h_0=h_0, lengths=lengths, resets=resets)
     _check_series("x", x, activation)
@@ -27,7 +27,7 @@ def check_forward(call: Forward) -> None:
 
 
 def check_backward(call: Backward) -> None:
-    """Raise where an argument of the backward pass cannot be."""
+    """Raise if an argument of the backward pass is invalid."""
     grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, _ = call
     _check_tensors("h", h, u=u, h_0=h_0, lengths=lengths, resets=resets, grad_h=grad_h, grad_h_last=grad_h_last)
     _check_series("h", h, activation)
@@ -38,7 +38,7 @@ def check_backward(call: Backward) -> None:
 
 
 def check_norm_forward(call: NormForward) -> None:
-    """Raise where an argument of the forward pass with batch norm cannot be."""
+    """Raise if an argument of the forward pass with batch norm is invalid."""
     if call.place not in ("before", "after"):
         raise ValueError(f"place must be 'before' or 'after', got {call.place!r}")
     check_forward(call.recurrence)
@@ -49,7 +49,7 @@ def check_norm_forward(call: NormForward) -> None:
 
 
 def check_norm_backward(call: NormBackward) -> None:
-    """Raise where an argument of the backward pass with batch norm cannot be."""
+    """Raise if an argument of the backward pass with batch norm is invalid."""
     check_backward(call.recurrence(None))
     h = call.h
     vectors = {"weight": call.weight, "mean": call.mean, "var": call.var}
@@ -63,7 +63,7 @@ def check_norm_backward(call: NormBackward) -> None:
 
 
 def check_lengths(lengths: Tensor | None, T: int) -> None:
-    """Raise unless they lie in 0..T: inside the ops, and not on a GPU, where looking would make the host wait."""
+    """Raise unless they lie in 0..T: inside the ops, and not on a GPU, where reading them would make the host wait."""
     if lengths is not None and lengths.device.type == "cpu" and lengths.numel() > 0:
         low, high = int(lengths.min()), int(lengths.max())
         if low < 0 or high > T:
@@ -73,15 +73,15 @@ def check_lengths(lengths: Tensor | None, T: int) -> None:
 def is_usual_forward(call: Forward) -> bool:
     """Whether all are dense CPU tensors of one type and the right shapes, with all their numbers in memory.
 
-    Then no check would raise, and `layout.readable` has nothing to do; these look at each tensor several times, and a
-    small call would spend much of its time there.
+    If so, no check would raise and `layout.readable` has nothing to do: both are skipped, as a small call would spend
+    much of its time in them.
     """
     x, u, bias, h_0, lengths, resets, activation, _ = call
     return lengths is None and resets is None and _is_usual(x, activation, u, bias, h_0)
 
 
 def is_usual_backward(call: Backward) -> bool:
-    """The same of a backward pass."""
+    """As `is_usual_forward`, for a backward pass."""
     grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, _ = call
     return lengths is None and resets is None and _is_usual(h, activation, u, None, h_0, grad_h_last, like=grad_h)
 

@@ -30,7 +30,7 @@ _VARIABLE = "INDRNN_BACKEND"
 
 @dataclass(frozen=True)
 class Backend:
-    """What `backends()` says of one backend."""
+    """One backend, as described by `backends()`."""
 
     available: bool
     """Whether it can serve."""
@@ -41,15 +41,15 @@ class Backend:
 
 
 def backends(x: Tensor | None = None, activation: str = "relu") -> dict[str, Backend]:
-    """Tell which backends can compute `recurrence(x, ...)`, which one would, and why the others cannot.
+    """List which backends can compute `recurrence(x, ...)`, which one would be used, and why the others cannot.
 
     Args:
-        x: the tensor in question; a float32 CPU tensor if not given.
-        activation: the activation in question.
+        x: the input tensor; a float32 CPU tensor if not given.
+        activation: the activation.
 
     Returns:
         One `Backend` for each name that `recurrence(backend=...)` and the environment variable INDRNN_BACKEND take.
-        They also take "auto-scan": the automatic choice, or the scan where `scan.pays` estimates that to be faster.
+        They also take "auto-scan": the automatic choice, or the scan if `scan.pays` estimates that to be faster.
     """
     x = torch.empty(0, dtype=torch.float32, device="cpu") if x is None else x
     reasons = {name: module.why_not(x, activation) for name, module in _BACKENDS.items()}
@@ -61,7 +61,7 @@ def backends(x: Tensor | None = None, activation: str = "relu") -> dict[str, Bac
 
 
 def choose(x: Tensor, activation: str, backend: str | None) -> ModuleType:
-    """The module that computes the recurrence for this tensor; raise where the one asked for by name cannot."""
+    """The module that computes the recurrence for this tensor; raises if one requested by name cannot."""
     asked = _asked(backend, x, activation)
     if asked is not None:
         reason = _BACKENDS[asked].why_not(x, activation)
@@ -84,7 +84,7 @@ def check_name(backend: str | None) -> None:
 
 
 def _asked(backend: str | None, x: Tensor, activation: str) -> str | None:
-    """The backend that was asked for; None for the automatic choice."""
+    """The requested backend; None for the automatic choice."""
     if backend is None:
         backend = os.environ.get(_VARIABLE)
         if not backend:

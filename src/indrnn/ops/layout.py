@@ -11,7 +11,7 @@ Call = TypeVar("Call", bound=NamedTuple)
 
 
 def readable(call: Call) -> Call:
-    """The same call with tensors whose memory says all: without torch's negative bit, and with zeros written out."""
+    """The same call with tensors that can be read by address: no negative bit, and zeros written out."""
     for value in call:  # a plain loop: this is on the way of every call
         if isinstance(value, Tensor) and (value.is_neg() or value._is_zerotensor()):
             return call._make(written_out(value) if isinstance(value, Tensor) else value for value in call)
@@ -23,19 +23,19 @@ def _is_lazy(tensor: Tensor) -> bool:
 
 
 def written_out(tensor: Tensor) -> Tensor:
-    """The tensor with its numbers in memory: not their negatives (torch's negative bit), nor nothing (its zeros)."""
+    """The tensor with its numbers in memory: without torch's negative bit, and not one of its zero tensors."""
     return tensor.clone() if _is_lazy(tensor) else tensor
 
 
 def dense(gradient: Tensor | None) -> Tensor | None:
-    """The gradient with all its numbers: those of gather(sparse_grad=True) and embedding(sparse=True) have few."""
+    """The gradient as a dense tensor: those of gather(sparse_grad=True) and embedding(sparse=True) are sparse."""
     if gradient is None or torch.compiler.is_compiling():  # Dynamo does not let a backward pass ask for the layout
         return gradient
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
 def with_contiguous_rows(x: Tensor) -> Tensor:
-    """Return x itself where all but its first two dimensions are contiguous, else a copy."""
+    """Return x itself if all but its first two dimensions are contiguous, else a copy."""
     if x.is_contiguous():
         return x
     expected = 1

@@ -52,8 +52,8 @@ def recurrence_norm(
         weight: (N,), the norm's scale.
         shift: (N,), the norm's shift.
         h_0: (B, ..., N), the state before the first step; zeros if None.
-        place: the norm's: "before" or "after" the recurrence.
-        bias: (N,), added to each step of x; a norm before the recurrence takes it away again.
+        place: whether the norm is "before" or "after" the recurrence.
+        bias: (N,), added to each step of x; a norm before the recurrence removes it again.
         mask: (1, B, ..., N), what the result is multiplied with at each step; None for nothing. It gets no gradient.
         eps: added to the variance.
         activation: as for `recurrence`.
@@ -128,17 +128,17 @@ class RecurrenceNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """By the op, or where it may be differentiated again in steps that can be."""
+        """By the op, or, if it may be differentiated again, in differentiable steps."""
         return _backward(ctx, _by_op, RecurrenceBackward.apply, *gradients)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """One after the other: the statistics are of one call."""
+        """A batch of calls as a loop: the statistics are of one call."""
         return one_by_one(RecurrenceNorm.apply, info.batch_size, in_dims, args)
 
 
 class _Direct(torch.autograd.Function):
-    """By the backend, without the dispatcher."""
+    """The backend called without the dispatcher."""
 
     @staticmethod
     def forward(ctx: Any, overwrite: bool, *inputs: Any) -> tuple[Tensor, ...]:

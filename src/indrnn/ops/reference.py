@@ -39,7 +39,7 @@ def step(x: Tensor, u: Tensor, h: Tensor, activation: str) -> Tensor:
 
 
 def why_not(x: Tensor, activation: str) -> str | None:
-    """The reference serves everything."""
+    """None: the reference supports everything."""
     return None
 
 
@@ -101,7 +101,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def sum_to_neurons(values: Tensor) -> Tensor:
-    """(..., N) to (N,), by halves: torch's own sums have other bits for another number of threads."""
+    """(..., N) to (N,), summed by halves, as the bits of torch's own sums depend on the number of threads."""
     values = values.reshape(values.numel() // max(1, values.shape[-1]), values.shape[-1])
     left_over = values.new_zeros(values.shape[-1])
     while len(values) > 1:
@@ -117,10 +117,10 @@ def _steps(T: int, reverse: bool) -> range:
 
 
 def _per_row(flags: Tensor, like: Tensor) -> Tensor:
-    """(B,) to (B, 1, ..., 1), to go beside a (B, ..., N) tensor."""
+    """(B,) to (B, 1, ..., 1), to broadcast with a (B, ..., N) tensor."""
     return flags.view(-1, *[1] * (like.dim() - 1))
 
 
 def _stack(rows: dict[int, Tensor], like: Tensor) -> Tensor:
-    """Contiguous, which torch.stack's result is not where the rows' channels come last in memory."""
+    """torch.stack with a contiguous result, also if the rows' channels come last in memory."""
     return torch.stack([rows[t] for t in range(len(rows))]).contiguous() if rows else torch.zeros_like(like)

@@ -22,7 +22,7 @@ Through = Callable[[Backward], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def forward(call: NormForward, run: Run = reference.forward) -> NormResult:
-    """By any backend's forward pass of the recurrence."""
+    """Forward, by any backend's pass of the recurrence."""
     x, mask = call.x, call.mask
     dtype, valid = reference.accumulation_dtype(x.dtype), _valid(x, call.lengths)
 
@@ -46,9 +46,9 @@ def forward(call: NormForward, run: Run = reference.forward) -> NormResult:
 def backward(
     call: NormBackward, through: Through = reference.backward, grad_h: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """By any backend's backward pass of the recurrence; `grad_h` is a gradient that came back to h itself.
+    """Backward, by any backend's pass of the recurrence; `grad_h` is a gradient that reached h itself.
 
-    Statistics are computed anew, so that it is differentiable where `through` is.
+    Statistics are recomputed, so that it is differentiable if `through` is.
     """
     h, x, weight, mask = call.h, call.x, call.weight, call.mask
     dtype, valid = reference.accumulation_dtype(h.dtype), _valid(h, call.lengths)
@@ -85,7 +85,7 @@ def _valid(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def _count(values: Tensor, valid: Tensor) -> Tensor:
-    """How many numbers a neuron's statistics are of; 1 for none, whose sums are 0."""
+    """The count of numbers in a neuron's statistics; 1 for none, whose sums are 0."""
     between = values[0, 0].numel() // max(1, values.shape[-1]) if values.numel() else 1
     return (valid.sum() * between).clamp_min(1).to(reference.accumulation_dtype(values.dtype))
 

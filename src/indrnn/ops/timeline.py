@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Timeline:
-    """The whole sequence is here; `Slice` of distributed/time.py is the other case."""
+    """The whole sequence is on this process; `Slice` of distributed/time.py is the other case."""
 
     is_split: ClassVar[bool] = False
     first_step: int = 0
@@ -25,10 +25,10 @@ class Timeline:
         return T
 
     def refuse(self, what: str) -> None:
-        """Raise where time is split."""
+        """Raise if time is split."""
 
     def same_on_all(self, value: Tensor) -> Tensor:
-        """The first rank's value: what is drawn at random and shared over time."""
+        """The first rank's value, for random numbers shared over time."""
         return value
 
     def sum_over_ranks(self, value: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Timeline:
         resets: Tensor | None,
         backend: str | None,
     ) -> tuple[Tensor, Tensor]:
-        """What `recurrence` does in place of itself where time is split."""
+        """The recurrence if time is split, called by `recurrence`."""
         raise NotImplementedError
 
 
@@ -63,13 +63,13 @@ _thread = _Thread()
 
 
 def timeline() -> Timeline:
-    """What this thread's calls are given."""
+    """The timeline of this thread's calls."""
     return _thread.timeline
 
 
 @contextmanager
 def on(other: Timeline) -> Iterator[None]:
-    """Within it, `timeline()` of this thread is another one."""
+    """Context in which `timeline()` of this thread is another one."""
     outer = timeline()
     _thread.timeline = other
     try:

@@ -8,7 +8,7 @@ from torch.utils._device import DeviceContext
 
 
 def is_watched() -> bool:
-    """Whether there is a compiler, a transformation of torch.func, a mode, forward-mode AD, a profiler, or a trace."""
+    """Whether a compiler, a torch.func transformation, a mode, forward-mode AD, a profiler or a trace is active."""
     if torch.compiler.is_compiling():
         return True
     if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
@@ -19,14 +19,14 @@ def is_watched() -> bool:
 
 
 def keeps_results() -> bool:
-    """Whether there is a mode of torch functions, which may keep what F.linear returned; a default device does not."""
+    """Whether a mode for torch functions is active, which may keep F.linear's result; a default device does not."""
     if not torch._C._len_torch_function_stack():
         return False
     return any(not isinstance(mode, DeviceContext) for mode in torch.overrides._get_current_function_mode_stack())
 
 
 def are_plain(*tensors: Tensor | None) -> bool:
-    """Whether all that are there are tensors and parameters of torch's own, on a CPU or a GPU."""
+    """Whether all that are given are tensors and parameters of torch's own, on a CPU or a GPU."""
     for tensor in tensors:
         if tensor is None:
             continue
@@ -38,5 +38,5 @@ def are_plain(*tensors: Tensor | None) -> bool:
 
 
 def are_batched(*gradients: Tensor | None) -> bool:
-    """Whether any stands for several: those of autograd.grad(is_grads_batched=True)."""
+    """Whether any holds a batch of gradients, as in autograd.grad(is_grads_batched=True)."""
     return any(g is not None and torch._C._functorch.is_legacy_batchedtensor(g) for g in gradients)

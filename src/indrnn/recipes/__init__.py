@@ -1,4 +1,4 @@
-"""The rows of the paper's tables and figures, by name."""
+"""Recipes: the rows of the paper's tables and figures, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS: dict[str, Row] = {row.name: row for row in (*adding.ROWS, *pixels.ROWS, *l
 
 
 def find(name: str) -> Row:
-    """The recipe of this name; raises with a hint where there is none."""
+    """The recipe of this name; raises with a hint if there is none."""
     if name not in ROWS:
         close = difflib.get_close_matches(name, ROWS, n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else "; `indrnn recipes` lists them"

@@ -1,4 +1,4 @@
-"""The adding problem: the paper's four panels, and quicker ones."""
+"""The adding problem: the paper's four panels, and quicker recipes."""
 
 from __future__ import annotations
 
@@ -87,19 +87,19 @@ class AddingRecipe:
         return Adding(self.length, self.batch_size, self.test_sequences, self.seed)
 
     def draw(self, run: RunFolder, model: nn.Module) -> None:
-        """The error over training, and answers beside the right ones."""
+        """Plot the error over training, and predictions against their targets."""
         from ..analysis.curves import draw_adding
 
         draw_adding(run, model, self.length, self.seed)
 
 
 def _paper(length: int, lr: float, model: AnyNetwork = _INDRNN) -> AddingRecipe:
-    """The paper's training: the learning rate falls to a tenth every 20,000 of 60,000 steps."""
+    """The paper's training: 60,000 steps, with the learning rate divided by 10 every 20,000."""
     return AddingRecipe(length, model=model, training=Training(steps=60_000, lr=lr, schedule=Steps(20_000, 0.1)))
 
 
 def _fast(length: int, steps: int, lr: float) -> AddingRecipe:
-    """The same network with a learning rate that falls along a cosine, over far fewer steps."""
+    """The same network with a cosine learning rate, over far fewer steps."""
     return AddingRecipe(length, model=_INDRNN, training=Training(steps=steps, lr=lr, schedule=Cosine(warm_up=0.05)))
 
 

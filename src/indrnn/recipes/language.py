@@ -1,4 +1,4 @@
-"""Language modelling: the paper's tables of the Penn Treebank, quicker rows, and one's own text."""
+"""Language modelling: the paper's tables of the Penn Treebank, quicker recipes, and a user's own text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _summary(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(run: dict[str, Any], loss: float) -> float:
-    """Bits per character, or perplexity."""
+    """A loss as bits per character, or perplexity."""
     return math.exp(min(loss, 700.0)) if run["unit"] == "word" else loss / math.log(2)
 
 
@@ -84,7 +84,7 @@ _PAGE = Page(
 
 @dataclass(frozen=True)
 class _LanguageRecipe:
-    """What the recipes for the Penn Treebank and for one's own text share."""
+    """Base of the recipes for the Penn Treebank and for a user's own text."""
 
     page: ClassVar[Page] = _PAGE
 
@@ -136,7 +136,7 @@ class _LanguageRecipe:
         raise NotImplementedError
 
     def model_config(self, classes: int | None = None) -> Language:
-        """The model, of so many tokens; of those of the text if none is given."""
+        """The model, for a vocabulary of `classes` tokens; None for that of the text."""
         if getattr(self.model, "batch_first", False):
             raise ValueError("model.batch_first must be False, as the windows of a text are (time, streams); got True")
         network = self.model.sized(self.embedding, self.length)
@@ -157,7 +157,7 @@ class _LanguageRecipe:
         return LanguageTask(self._corpus(), **{name: getattr(self, name) for name in names})
 
     def draw(self, run: RunFolder, model: nn.Module) -> None:
-        """Bits per character, or perplexity, over training."""
+        """Plot bits per character, or perplexity, over training."""
         draw_run(run, "perplexity" if self.unit == "word" else "bpc")
 
 
@@ -204,7 +204,7 @@ class TextRecipe(_LanguageRecipe):
 
     @cached_property
     def _read(self) -> Corpus:
-        """Read once, for the task and for the size of the vocabulary."""
+        """The text, read once for the task and for the vocabulary size."""
         if self.text is None:
             raise ValueError("text must be the file to train on: --text FILE")
         given = {path: self._place(path) for path in (self.text, self.valid, self.test) if path is not None}
@@ -230,7 +230,7 @@ _CHAR_EPOCH, _WORD_EPOCH = 783, 145  # windows of 128 · 50 in the Penn Treebank
 def _char(model: AnyNetwork, *, length: int = 50, embedding: int = 2000) -> PennRecipe:
     """The paper's training on characters, for as many epochs as the plateaus may ask for.
 
-    From settings that the paper's text leaves open, by the authors' code: an embedding of 2000 features that starts
+    Settings that the paper's text leaves open, taken from the authors' code: an embedding of 2000 features that starts
     from U(±0.04), batch norm before the recurrence, a random first token in each epoch, and the same batch in the test.
     """
     epoch = _CHAR_EPOCH * 50 // length
@@ -241,8 +241,8 @@ def _char(model: AnyNetwork, *, length: int = 50, embedding: int = 2000) -> Penn
 def _word(model: AnyNetwork, *, embedding: int = 600) -> PennRecipe:
     """The paper's training on words, with dropout on whole words and, with one mask over time, on the embedding.
 
-    By the authors' code: an embedding that starts from U(±0.01), windows of 50 (25 for one in twenty) ± 5 tokens, and a
-    state that is reset with probability 0.1, for all streams at once; 10 streams in validation and one in the test.
+    From the authors' code: an embedding that starts from U(±0.01), windows of 50 (25 for one in twenty) ± 5 tokens, and
+    a state that is reset with probability 0.1, for all streams at once; 10 streams in validation and one in the test.
     """
     loop = Training(steps=800 * _WORD_EPOCH, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=_WORD_EPOCH)
     return PennRecipe(
@@ -291,15 +291,15 @@ def _fast(
     start: float = 0.04,
     clip_norm: float | None = None,
 ) -> PennRecipe:
-    """What reaches most in an hour on two cores: a smaller network, norm after the recurrence, a falling rate.
+    """Best result in an hour on two cores: a smaller network, norm after the recurrence, a decaying learning rate.
 
-    |u| <= 0.99 for characters too: with 1, neurons add up all that a stream has read, and statistics of the norm after
-    them depend on how long a state has been carried (docs/language.md has the numbers). LSTM and GRU, without a norm,
-    take an embedding that starts from U(±1): an LSTM then has 2.61 bits on validation after 200 steps, with U(±0.3)
-    2.86, and from U(±0.04) 2.74 after 400. Statistics over a window hold something of each stream's future, which
-    networks learn to use: hence `freeze_norms` (docs/language.md). A GRU at 4e-3 fails in the second epoch: it takes
-    2e-3 and a clipped norm of the gradient. The LSTM for words, whose embedding is its output too, starts it from
-    U(±0.3): after 400 steps it then has a perplexity of 292, from U(±0.04) 714.
+    |u| <= 0.99 for characters too: with 1, neurons sum up all that a stream has read, and the statistics of the norm
+    after them depend on how long a state has been carried (numbers in docs/language.md). LSTM and GRU, without a norm,
+    use an embedding initialised from U(±1): an LSTM then has 2.61 bits on validation after 200 steps, with U(±0.3)
+    2.86, and with U(±0.04) 2.74 after 400. Statistics over a window contain information on each stream's future, which
+    networks learn to use: hence `freeze_norms` (docs/language.md). A GRU at lr 4e-3 fails in the second epoch: it uses
+    2e-3 and clips the gradient norm. The LSTM for words, whose embedding is its output too, initialises it from
+    U(±0.3): after 400 steps it then has a perplexity of 292, with U(±0.04) 714.
     """
     if unit == "char":
         recipe, steps, every = _char(model, embedding=embedding), 4 * 3136, 1568
@@ -321,7 +321,7 @@ _FAST_WORDS_DENSE = replace(_FAST_DENSE, last_transition=256, dense_dropout=0.2,
 
 
 def _text(unit: Literal["char", "word", "byte"], model: AnyNetwork, **options: Any) -> TextRecipe:
-    """One's own text: the quick settings of the Penn Treebank."""
+    """A user's own text, with the quick settings of the Penn Treebank."""
     loop = Training(steps=3_000, lr=4e-3, schedule=Cosine(0.05), weight_decay=1e-6, evaluate_every=250)
     return TextRecipe(unit=unit, batch_size=32, model=model, training=replace(loop, freeze_norms=0.5), **options)
 

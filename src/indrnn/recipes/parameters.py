@@ -1,6 +1,6 @@
-"""How many numbers each recipe trains: a table, as building the models to list them takes seconds; a test checks it.
+"""Number of parameters of each recipe: a table, as building the models takes seconds; a test checks it.
 
-Those whose vocabulary is a text's own are not in it.
+Recipes whose vocabulary depends on the text are not included.
 """
 
 PARAMETERS: dict[str, int] = {

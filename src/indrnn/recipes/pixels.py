@@ -1,4 +1,4 @@
-"""Sequential and permuted MNIST: the paper's table, and quicker rows."""
+"""Sequential and permuted MNIST: the paper's table, and quicker recipes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class PixelsRecipe:
         )
 
     def draw(self, run: RunFolder, model: nn.Module) -> None:
-        """The accuracy over training."""
+        """Plot the accuracy over training."""
         draw_run(run, "accuracy", higher_is_better=True)
 
 
@@ -128,10 +128,10 @@ _FAST_EPOCH = 891  # of 64
 def _paper(model: AnyNetwork, *, lr: float = 2e-4) -> PixelsRecipe:
     """The paper's training, for as many epochs as its longest run took; the plateaus decide.
 
-    The paper's text has no batch size: 32 is from the authors' code, as is the decay of 1e-4. The bound |u| <= 1 is the
-    text's (their code had 5^(1/T)), and so is a learning rate that is divided by 5.
-    Batch norm stands after the recurrence in all networks, as in their code: what 784 steps have added up in the last
-    layer reaches the classifier at any size otherwise, and training starts from losses of hundreds.
+    The paper's text gives no batch size: 32 is from the authors' code, as is the weight decay of 1e-4. The bound
+    |u| <= 1 is the text's (their code had 5^(1/T)), and so is the division of the learning rate by 5. Batch norm comes
+    after the recurrence in all networks, as in their code: otherwise the sum over 784 steps in the last layer reaches
+    the classifier at any scale, and training starts from losses of hundreds.
     """
     return PixelsRecipe(
         model=model,
@@ -142,7 +142,7 @@ def _paper(model: AnyNetwork, *, lr: float = 2e-4) -> PixelsRecipe:
 
 
 def _fast(model: AnyNetwork, epochs: int = 10, lr: float = 2e-3) -> PixelsRecipe:
-    """What reaches most in a few epochs: Muon, a learning rate that rises high and falls to nothing, and no dropout.
+    """Best result in a few epochs: Muon, a one-cycle learning rate that rises high and falls to zero, no dropout.
 
     Chosen by validation accuracy. Over two epochs of 14×14 pixels, permuted, Muon is ahead of Adam by 3 points, and
     nothing else that was tried is better (docs/pixels.md). After one epoch with Adam: 95.3 % without dropout, 89.1 %

@@ -1,4 +1,4 @@
-"""What a recipe is: a row of the paper, as options that can be changed and run."""
+"""The interface of recipes: a row of the paper, as options that can be changed and run."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ except ImportError:  # without a command line
 
 
 class Recipe(Protocol):
-    """Everything of a run but its folder. A frozen dataclass, whose fields are the options of the command line."""
+    """All settings of a run but its folder: a frozen dataclass, whose fields are the options of the command line."""
 
     page: ClassVar[Page]
     """How runs of it are summed up."""
 
     @property
     def model(self) -> AnyNetwork:
-        """The network in the model; its sizes may follow from the data."""
+        """The network in the model; its sizes may be derived from the data."""
 
     @property
     def training(self) -> Training:
-        """The loop."""
+        """The loop's options."""
 
     @property
     def seed(self) -> int:
-        """Of the weights and all data."""
+        """Seed of the weights and all data."""
 
     def model_config(self) -> Head | Language:
-        """The model."""
+        """The configuration."""
 
     def task(self) -> Task:
-        """What it learns."""
+        """The task to train on."""
 
     def draw(self, run: RunFolder, model: nn.Module) -> None:
         """Draw a finished run's curve.png."""
@@ -49,7 +49,7 @@ class Recipe(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """A recipe with its name and what the paper says."""
+    """A recipe with its name and the paper's result."""
 
     name: str
     recipe: Recipe

@@ -1,4 +1,4 @@
-"""Actions of skeletons: the paper's tables of NTU RGB+D, the same networks on UTD-MHAD, and any other set."""
+"""Skeleton actions: recipes for the paper's tables of NTU RGB+D, the same networks on UTD-MHAD, and any other set."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _PAGE = Page(
 
 @dataclass(frozen=True)
 class _Set:
-    """What is known of a set before it is read."""
+    """What is known of a data set before reading it."""
 
     path: str
     """In the folder of data sets."""
@@ -172,11 +172,11 @@ class SkeletonRecipe:
 
     @property
     def title(self) -> str:
-        """What the set is called."""
+        """Name of the data set."""
         return _TITLES[self.protocol]
 
     def actions(self, count: int) -> list[str]:
-        """What so many classes are called, in order."""
+        """Names of the `count` classes, in order."""
         known = _SETS[self.protocol].actions if self.protocol in _SETS else ()
         if len(known) == count:
             return [f"{number} {name}" for number, name in enumerate(known, 1)]
@@ -208,7 +208,7 @@ class SkeletonRecipe:
         return _read(path, names, changed)
 
     def _found(self, path: Path) -> Path:
-        """Where a file is now: in the data folder, where it has moved."""
+        """The current path of a file, which may have moved to the data folder."""
         if not path.exists() and self.data_dir is not None and (self.data_dir / path.name).exists():
             return self.data_dir / path.name
         return path
@@ -269,7 +269,7 @@ class SkeletonRecipe:
         )
 
     def draw(self, run: RunFolder, model: nn.Module) -> None:
-        """The accuracy over training."""
+        """Plot the accuracy over training."""
         validates = self.validation or self.validation_subjects
         draw_run(run, "accuracy" if validates else "training_accuracy", higher_is_better=True)
 
@@ -280,7 +280,7 @@ def _say(text: str) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _read(path: Path, names: tuple[str, str, str, str], changed: int) -> Recordings:
-    """Read a set once for its sizes and its content, as long as it is as it was."""
+    """Read a set once for its sizes and content, unless the file changes."""
     from ..tasks.recordings import read_npz, read_prepared
 
     if path.is_dir():
@@ -297,9 +297,9 @@ _AUGMENTED: tuple[Any, ...] = ("coordinates", "differences", "distances")
 
 
 def _paper(protocol: Protocol, model: AnyNetwork, *, lr: float = 2e-4, augmented: bool = False) -> SkeletonRecipe:
-    """The paper's training: batches of 128, the learning rate divided by 5 on plateaus; 5 % kept back.
+    """The paper's training: batches of 128, the learning rate divided by 5 on plateaus; 5 % held out.
 
-    The paper does not say how long it trains: 500 epochs at most here, and the plateaus decide. The bound is 5^(1/20)
+    The paper does not give the training length: 500 epochs at most here, and the plateaus decide. The bound is 5^(1/20)
     and the weight decay 1e-4.
     """
     epoch = _EPOCH[protocol]
@@ -396,9 +396,9 @@ _NTU_ROWS = (
 
 
 def _short(model: AnyNetwork, *, augmented: bool = False, steps: int = 3000, lr: float = 2e-3) -> SkeletonRecipe:
-    """Minutes of training for a set of some hundred recordings; docs/skeleton.md has what was tried.
+    """Training in minutes, for a set of some hundred recordings; docs/skeleton.md has the alternatives tried.
 
-    No recordings are kept back: the learning rate has fallen to nothing at the end, and those weights are the best.
+    No recordings are held out: the learning rate falls to zero, and the last weights are taken as the best.
     """
     samples = Samples()
     if augmented:
@@ -417,7 +417,7 @@ def _short(model: AnyNetwork, *, augmented: bool = False, steps: int = 3000, lr:
 
 
 def _utd(name: str, model: AnyNetwork, cost: str, **options: Any) -> tuple[Row, Row]:
-    """A row of coordinates alone, and one of more features with random rotations and scales."""
+    """A row with coordinates only, and one with more features, random rotations and scales."""
     augmented = _short(model, augmented=True, **options)
     return (
         Row(f"utd-{name}", _short(model, **options), "as Table 4", "not shown", cost),

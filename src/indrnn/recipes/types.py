@@ -1,4 +1,4 @@
-"""Every type of options, by name: what config.json is read back with."""
+"""All types of options by name, for reading config.json."""
 
 from __future__ import annotations
 

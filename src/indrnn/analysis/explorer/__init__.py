@@ -1,4 +1,4 @@
-"""`explore`: a page in which a trained network can be looked into, neuron by neuron."""
+"""`explore`: an HTML page to inspect a trained network neuron by neuron."""
 
 from .page import explore, page_of
 from .samples import Body, Samples, adding, pixels, recorded, skeletons, text

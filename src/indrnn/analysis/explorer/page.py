@@ -35,16 +35,16 @@ def explore(
     facts: Sequence[Fact] = (),
     overwrite: bool = False,
 ) -> Path:
-    """Write a page in which a trained model can be looked into, neuron by neuron: one file, for any browser.
+    """Write an HTML page to inspect a trained model neuron by neuron: a single file, for any browser.
 
     Args:
-        model: a classifier or regressor around a plain, residual or dense IndRNN, or an IndRNN layer.
-        samples: what it reads; see `pixels`, `adding` and `recorded`.
+        model: a classifier, regressor or language model around a plain, residual or dense IndRNN, or an IndRNN layer.
+        samples: its inputs; see `pixels`, `adding`, `text`, `skeletons` and `recorded`.
         path: the HTML file.
-        title: the page's.
-        about: a line under it.
-        facts: names and values, shown at first.
-        overwrite: whether a file that is there may be replaced.
+        title: title of the page.
+        about: a line below the title.
+        facts: names and values at the top.
+        overwrite: whether an existing file may be replaced.
 
     Example:
         explore(model, recorded(list(x)), "model.html")
@@ -106,7 +106,7 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
 
 
 def activity_of(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
-    """The mean of |h| over time of every neuron, (sequences, neurons), layer after layer."""
+    """The mean of |h| over time for every neuron, (sequences, neurons), layer after layer."""
     like = next(model.parameters())
     first = 0 if getattr(getattr(model, "network", None), "batch_first", False) else 1
     rows = []

@@ -1,6 +1,6 @@
 """A trained model as a program that `engine.js` runs: nodes in JSON, and all numbers in one array.
 
-`engine.js` says what the nodes are. A reference to numbers is {"at": offset, "shape": [...]}.
+`engine.js` documents the nodes. A reference to numbers is {"at": offset, "shape": [...]}.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEADS = (SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor)
 
 @dataclass
 class Layer:
-    """A recurrent layer as it is shown."""
+    """A recurrent layer as shown on the page."""
 
     name: str
     size: int
@@ -48,7 +48,7 @@ class Layer:
 
 @dataclass
 class Program:
-    """A model for `engine.js`."""
+    """A model as a program for `engine.js`."""
 
     inputs: int
     """Features of the input; 1 where they are token numbers."""
@@ -61,7 +61,7 @@ class Program:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """What JSON holds of it; `array` is the rest."""
+        """The part stored as JSON; `array` is the rest."""
         layers = [
             {"name": each.name, "size": each.size, "u": each.u, "weight": each.weight, "sources": each.sources}
             for each in self.layers
@@ -81,7 +81,7 @@ class Program:
 
 
 def network_of(model: nn.Module) -> nn.Module:
-    """The network in a model; raise where it is not one whose neurons are independent."""
+    """The network in a model; raises unless it is one whose neurons are independent."""
     network: Any = getattr(model, "network", None)
     inner = network.network if isinstance(network, FrontNetwork) else network
     if not isinstance(model, (*HEADS, LanguageModel)) or not isinstance(inner, (Network, IndRNN)):
@@ -95,7 +95,7 @@ def network_of(model: nn.Module) -> nn.Module:
 
 
 def program_of(model: nn.Module) -> Program:
-    """Write a model down as it is in evaluation."""
+    """Convert a model, as in evaluation, to a program."""
     network = network_of(model)
     writer = _Writer()
     vectors = []
@@ -145,7 +145,7 @@ def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
 
 
 def _layer_states(layer: IndRNN, x: Tensor) -> list[Tensor]:
-    """Layer by layer, as the layer's own output is the last one's alone."""
+    """The states of every layer: the module's output is only the last one's."""
     states = []
     x = x.transpose(0, 1) if layer.batch_first else x
     for number in range(layer.num_layers):

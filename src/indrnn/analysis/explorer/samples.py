@@ -1,4 +1,4 @@
-"""What the explorer's page is given to read: digits, sequences to add, or recorded sequences."""
+"""Inputs for the explorer's page: digits, sequences to add, text, or recorded sequences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUMBERS = 200_000  # of all recorded sequences together: 2 MB as text
 
 @dataclass
 class Samples:
-    """Sequences for a page, and how a person gives others."""
+    """Sequences for a page, and how a user enters others."""
 
     kind: str
     """Of `Inputs` in inputs.js."""
@@ -53,7 +53,7 @@ def pixels(
     permutation_seed: int = 0,
     data_dir: Path | None = None,
 ) -> Samples:
-    """Digits to draw, and images that were kept back from training, where MNIST is at hand; the options are a recipe's.
+    """Digits to draw, and images held out from training, if MNIST is available; the options are a recipe's.
 
     Nothing is downloaded.
     """
@@ -85,7 +85,7 @@ def pixels(
 
 
 def adding(length: int, seed: int = 0) -> Samples:
-    """Numbers to add, and some sequences that training has not seen."""
+    """Numbers to add, and some sequences not used in training."""
     x, _ = adding_batch(length, _fit(length, 1), generator(seed, "explorer"))
     recorded = []
     for number, sequence in enumerate(x.unbind(1)):
@@ -96,7 +96,7 @@ def adding(length: int, seed: int = 0) -> Samples:
 
 
 def text(tokeniser: Tokeniser, length: int = 50) -> Samples:
-    """Text to type, by the tokens that a language model was trained on; `length` is that of its windows."""
+    """Text to type, in the tokens of a language model; `length` is that of its training windows."""
     tokens = list(tokeniser.tokens) if tokeniser.tokens else [_byte(number) for number in range(tokeniser.classes)]
     marks = {" ": "␣", "\n": "⏎", "\t": "⇥", "<eos>": "⏎"}
     names = ["␣" if token == tokeniser.space else marks.get(token, token) for token in tokens]
@@ -122,11 +122,11 @@ class Body:
 
 
 def skeletons(task: SkeletonTask, actions: Sequence[str]) -> Samples:
-    """Recordings of a skeleton task that it is not trained on, where it has such: of one action after the other.
+    """Held-out recordings of a skeleton task, or training recordings if it has none: of one action after the other.
 
     Args:
         task: the recordings.
-        actions: what those are called that the model tells apart.
+        actions: names of the actions that the model tells apart.
     """
     split = next(name for name in ("validation", "test", "train") if task.size(name))
     _, labels = task.data[split]
@@ -157,16 +157,16 @@ def recorded(
     channels: Sequence[str] | None = None,
     body: Body | None = None,
 ) -> Samples:
-    """Sequences of any data, (T, features) each, with what they are called; as many as fit into a page are taken.
+    """Sequences of any data, (T, features) each, with their names; as many as fit into a page are taken.
 
     Args:
         sequences: at least one.
-        labels: what each is called; by number if None.
-        classes: names of the model's classes, where it has some.
-        note: what the page says of them.
-        right: the right answer of each, which the page shows beside the model's: a class's name, or a number.
+        labels: name of each sequence; None to number them.
+        classes: names of the model's classes, if it has any.
+        note: a remark shown on the page.
+        right: the target of each, which the page shows next to the prediction: a class's name, or a number.
         channels: names of the features.
-        body: the features begin with the coordinates of a skeleton's joints, which the page draws.
+        body: the skeleton whose joint coordinates the features begin with, which the page draws.
     """
     if not sequences:
         raise ValueError("sequences must be at least one, got none")
@@ -209,5 +209,5 @@ def recorded(
 
 
 def _fit(length: int, features: int) -> int:
-    """How many sequences of this size a page holds."""
+    """How many sequences of this size fit into a page."""
     return max(1, min(_SHOWN, _NUMBERS // (length * features)))

@@ -1,4 +1,4 @@
-"""The C++ kernel by ctypes: its structs, its loading, and the passes. Inputs are prepared here; nothing is computed."""
+"""The C++ kernel through ctypes: structs, loading and passes. Inputs are prepared here; nothing is computed."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def declare(loaded: ctypes.CDLL, name: str, struct: type[ctypes.Structure]) -> N
 
 
 def _difference(loaded: ctypes.CDLL) -> str | None:
-    """What a kernel takes that is not what is handed to it here; None if all is the same."""
+    """How a kernel's interface differs from the one used here; None if it does not."""
     try:
         version, size = loaded.indrnn_version, loaded.indrnn_size
     except AttributeError:  # from before there were versions
@@ -143,7 +143,7 @@ def _difference(loaded: ctypes.CDLL) -> str | None:
 
 
 def run(name: str, call: ctypes.Structure) -> None:
-    """Run a pass; what it could not do is an error, of the type that torch raises on a CPU."""
+    """Run a pass; if it fails, raise the type of error that torch raises on a CPU."""
     loaded = library()
     assert not isinstance(loaded, str), loaded
     status = getattr(loaded, f"indrnn_{name}")(call)
@@ -153,7 +153,7 @@ def run(name: str, call: ctypes.Structure) -> None:
 
 
 def why_not(x: Tensor, activation: str) -> str | None:
-    """Why the kernel cannot serve this tensor, or None if it can."""
+    """Why the kernel cannot be used for this tensor, or None if it can."""
     if x.device.type != "cpu":
         return f"it serves CPU tensors only, not {x.device.type}"
     loaded = library()
@@ -320,12 +320,12 @@ def _common(
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """As `tensor.to`, which takes a microsecond or two also where there is nothing to do."""
+    """As `tensor.to`, which takes a microsecond or two even if there is nothing to do."""
     return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
 def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    """The tensor in this type and contiguous: itself where it is that already."""
+    """The tensor in this type and contiguous: itself if it is that already."""
     tensor = _cast(tensor, dtype)
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
@@ -335,12 +335,12 @@ def _as_or_none(dtype: torch.dtype, tensor: Tensor | None) -> Tensor | None:
 
 
 def _start(value: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """A buffer of our own that the kernel starts from and leaves its last state in."""
+    """A new buffer with the initial state, in which the kernel leaves the last one."""
     if value is None:
         return torch.zeros(shape, dtype=dtype, device="cpu")
     return value.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
 def pointer(tensor: Tensor | None) -> int | None:
-    """Its address; None where there is none."""
+    """The address of a tensor; None for None."""
     return None if tensor is None else tensor.data_ptr()

@@ -37,7 +37,7 @@ def gather(value: Tensor, group: Group) -> list[Tensor]:
 
 
 def from_rank(rank: int, value: Tensor, group: Group) -> Tensor:
-    """This rank's value, on all."""
+    """The value of rank `rank`, on every rank."""
     value = value.contiguous().clone()
     if value.numel() > 0:
         dist.broadcast(value, group_src=rank, group=group)
@@ -45,7 +45,7 @@ def from_rank(rank: int, value: Tensor, group: Group) -> Tensor:
 
 
 def add_up(values: list[Tensor]) -> Tensor:
-    """One after the other: the same bits on every rank."""
+    """The sum, added in order: the same bits on every rank."""
     return functools.reduce(torch.add, values)
 
 
@@ -56,7 +56,7 @@ def ranks_in_order(group: Group, reverse: bool) -> list[int]:
 
 
 def finite(*tensors: Tensor) -> bool:
-    """Whether every number is."""
+    """Whether every number is finite."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 

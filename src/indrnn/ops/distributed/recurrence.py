@@ -2,7 +2,7 @@
 
 For relu and identity a slice, however long, is one clamped affine map of the state that enters it (docs/scan.md), and
 backward one affine map of the gradient that comes back to it. The ranks exchange these maps, a few numbers for each
-batch element and neuron; each applies those before it, and runs over its own slice from where it truly starts.
+batch element and neuron; each applies those before it, and runs over its own slice from its true initial state.
 Shapes as in `reference`, with T_r steps on rank r in place of T; docs/split.md says how it is used.
 """
 
@@ -200,9 +200,9 @@ class _SplitRecurrence(torch.autograd.Function):
 
 
 def _slope(u: Tensor, x: Tensor, lengths: Tensor | None, resets: Tensor | None, active: Tensor | None = None) -> Tensor:
-    """(B, ..., N), what a slice multiplies a small change of its first state with: u for each step, or nothing at all.
+    """(B, ..., N), the factor by which a slice multiplies a small change of its first state: a power of u, or 0.
 
-    Nothing passes a reset, nor, where `active` is relu's output, a step that is not.
+    No change passes a reset, nor, if `active` is relu's output, a step at which that is 0.
     """
     T, B, *rest = x.shape
     valid = torch.ones((T, B), dtype=torch.bool, device=x.device)

@@ -1,4 +1,4 @@
-"""`split_time`: layers and networks over a sequence of which each process holds a slice of time."""
+"""`split_time`: layers and networks over a sequence whose time is split over processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Slice(Timeline):
 
 @contextmanager
 def split_time(steps: int, group: Group = None) -> Iterator[Slice]:
-    """Within it, layers and networks run over a sequence of which this rank holds a slice of `steps` time steps.
+    """Context in which layers and networks run over a sequence of which this rank holds a slice of `steps` time steps.
 
     Every rank of the group enters it, and makes the same calls, in the thread that entered it; other threads are not
     affected. Inputs and outputs of a call are this rank's slice; `lengths`, `resets`, states and a network's `last`

@@ -1,7 +1,7 @@
 """The recurrence parallel in time, for relu and identity: in Triton on GPUs, in plain PyTorch on any device.
 
 A step of the recurrence is a clamped affine map of the state, h → clamp(a + b·h, lo, hi), and such maps compose to such
-maps: maps.py. How long a chunk of time is, and where it pays: cost.py. The passes: plain.py, and triton/scan.py.
+maps: maps.py. The length of a chunk of time, and when it pays: cost.py. The passes: plain.py, and triton/scan.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INTERPRET = False
 
 
 def why_not(x: Tensor, activation: str) -> str | None:
-    """Steps of other activations do not compose."""
+    """Why the scan cannot be used: other activations do not compose."""
     if activation in ("relu", "identity"):
         return None
     return f"it serves relu and identity, whose steps compose in closed form, not {activation}"
@@ -54,7 +54,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _chunk(x: Tensor) -> int | None:
-    """The steps of a chunk on a GPU; None where one chunk would be all of time."""
+    """The steps of a chunk on a GPU; None if one chunk would be all of time."""
     T = x.shape[0]
     chunk = cost.gpu_chunk_length(T, x[0].numel() if T else 0)
     return None if chunk >= T else chunk

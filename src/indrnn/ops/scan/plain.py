@@ -1,7 +1,7 @@
 """The scan in plain PyTorch, on any device: time is cut into chunks that run side by side.
 
 All chunks' maps are composed side by side, the state goes through one map after the other, and then all chunks run side
-by side from where they truly start. The backward pass does the same with affine maps.
+by side from their true initial states. The backward pass does the same with affine maps.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _finite(*tensors: Tensor) -> bool:
-    """Whether every number is; where not, the sequential order puts NaN and Inf where the equation does."""
+    """Whether every number is finite; if not, the sequential order puts NaN and Inf where the equation does."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 

@@ -41,7 +41,7 @@ def _driver_error() -> str | None:
 
 
 def why_not(x: Tensor, activation: str) -> str | None:
-    """Why the kernels cannot serve this tensor, or None if they can."""
+    """Why the kernels cannot be used for this tensor, or None if they can."""
     if x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         return "it serves GPU tensors, and CPU tensors only in Triton's interpreter (TRITON_INTERPRET=1), to test it"
     if x.device.type not in ("cuda", "cpu"):
