@@ -225,6 +225,19 @@ def test_titles_of_panels_leave_each_other_and_the_legend_room(tmp_path: Path, d
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
+@pytest.mark.parametrize("runs", [1, 19, 60])
+def test_the_legend_is_within_the_picture(runs: int, tmp_path: Path, drawn: list[Any]) -> None:
+    curves = {f"run {i}": [(1.0, 0.1 + i), (2.0, 0.2)] for i in range(runs)}
+    draw_panels(tmp_path / "curves.png", {"MNIST": curves}, across="epoch", up="error")
+    (figure_drawn,) = drawn
+    figure_drawn.draw_without_rendering()
+    box, whole = figure_drawn.legends[0].get_window_extent(), figure_drawn.bbox
+    assert whole.x0 <= box.x0
+    assert whole.y0 <= box.y0
+    assert box.x1 <= whole.x1
+    assert box.y1 <= whole.y1
+
+
 def test_one_panel(tmp_path: Path) -> None:
     four_panels(tmp_path / "one.png", {"T = 100": {"IndRNN": falling(12, 0.5)}})
     assert_picture(tmp_path / "one.png")

@@ -47,7 +47,7 @@ def draw_adding(run: RunFolder, model: nn.Module, length: int, seed: int = 0) ->
 def figure_with_legend(panels: int, width: float, names: Sequence[str]) -> tuple[Figure, list[Axes]]:
     """Make a figure with panels of this width in inches side by side, and room for a legend beside them."""
     legend = 0.5 + 0.09 * max(len(named(name)) for name in names)
-    return new_figure(panels, width=width + legend / panels)
+    return new_figure(panels, width + legend / panels, height=max(3.6, 0.3 + 0.22 * len(names)))
 
 
 def draw_panels(

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def new_figure(panels: int, width: float = 5.0) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels side by side."""
-    return new_grid(panels, panels, (width, 3.6))
+def new_figure(panels: int, width: float = 5.0, height: float = 3.6) -> tuple[Figure, list[Axes]]:
+    """Make a figure with panels side by side; `width` of a panel and `height` in inches."""
+    return new_grid(panels, panels, (width, height))
 
 
 def new_grid(panels: int, across: int, size: tuple[float, float] = (2.6, 2.2)) -> tuple[Figure, list[Axes]]:
