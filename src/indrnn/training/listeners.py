@@ -229,7 +229,7 @@ class Lines(Listener):
 
     def __init__(self, every: float = 30.0) -> None:
         self.every = every
-        # The last lines' times and steps: a pause in a long run leaves the rate after so many
+        # Times and steps of the latest lines: the rate is over these alone, so a pause does not spoil it for good
         self._told: deque[tuple[float, int]] = deque(maxlen=20)
         self._metric = ""
 
