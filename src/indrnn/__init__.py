@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         gather_statistics,
         parameter_groups,
     )
-    from .models import load, save
     from .networks import (
         Dense,
         DenseIndRNN,
@@ -41,8 +40,9 @@ if TYPE_CHECKING:
         TiedEmbedding,
     )
     from .ops import Backend, backends, recurrence
-    from .series.estimators import IndRNNClassifier, IndRNNRegressor
-    from .series.forecaster import IndRNNForecaster
+    from .saving import load, save
+    from .tasks.series.estimators import IndRNNClassifier, IndRNNRegressor
+    from .tasks.series.forecaster import IndRNNForecaster
 
     __version__: str
 
@@ -53,14 +53,14 @@ _HOMES = {
         *("ConvIndRNN1d", "ConvIndRNN2d", "IndRNN", "IndRNNCell", "RecurrentBound", "SequenceBatchNorm"),
         *("SharedDropout", "StepBatchNorm", "attach_constraint", "constrain_", "gather_statistics", "parameter_groups"),
     ),
-    "models": ("load", "save"),
+    "saving": ("load", "save"),
     "networks": (
         *("Dense", "DenseIndRNN", "Language", "LanguageModel", "Plain", "PlainIndRNN", "Residual", "ResidualIndRNN"),
         *("SequenceClassifier", "SequenceRegressor", "State", "StepClassifier", "StepRegressor", "TiedEmbedding"),
     ),
     "ops": ("Backend", "backends", "recurrence"),
-    "series.estimators": ("IndRNNClassifier", "IndRNNRegressor"),
-    "series.forecaster": ("IndRNNForecaster",),
+    "tasks.series.estimators": ("IndRNNClassifier", "IndRNNRegressor"),
+    "tasks.series.forecaster": ("IndRNNForecaster",),
 }
 """Where each public name lives."""
 _MODULES = (
@@ -71,8 +71,6 @@ _MODULES = (
     "cli",
     "memory",
     "onednn",
-    "recipes",
-    "series",
     "tasks",
     "training",
 )

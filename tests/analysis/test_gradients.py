@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from indrnn import IndRNN
 from indrnn.analysis import gradients
 from indrnn.baselines import BaselineRNN, QRNNBaseline
-from indrnn.models import AnyNetwork, Baseline, Dense, Head, Plain, Residual
 from indrnn.networks import PlainIndRNN, SequenceClassifier
+from indrnn.saving import AnyNetwork, Baseline, Dense, Head, Plain, Residual
 from indrnn.tasks.adding import Adding
 from indrnn.tasks.pixels import Pixels
 from indrnn.training import Batch, Shard, TensorTask

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from indrnn.cli import main
+from indrnn.files import DataFile
 from indrnn.tasks import pixels
 from indrnn.tasks.adding import Adding
-from indrnn.tasks.files import DataFile
 
 from .calls import TEXT, TRAIN, Call, Said, train_text
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from indrnn.cli.insight import KINDS
-from indrnn.recipes import ROWS
+from indrnn.tasks.rows import ROWS
 
 from .calls import (
     COMMANDS,

@@ -13,9 +13,9 @@ import indrnn
 from indrnn import LanguageModel
 from indrnn.cli import language
 from indrnn.cli.language import tokens_of
-from indrnn.recipes.language import TextRecipe
-from indrnn.tasks.dynamic import dynamic_evaluation, gradient_statistics
-from indrnn.tasks.text import LanguageTask
+from indrnn.tasks.text.dynamic import dynamic_evaluation, gradient_statistics
+from indrnn.tasks.text.recipe import TextRecipe
+from indrnn.tasks.text.task import LanguageTask
 from indrnn.training import Shard
 
 from .calls import TEXT, Call, assert_done, assert_refused, contents, read

@@ -17,7 +17,7 @@ import pytest
 
 import indrnn
 from indrnn.cli import main
-from indrnn.series.task import SeriesTask
+from indrnn.tasks.series.task import SeriesTask
 
 from .calls import Call, assert_done, assert_refused, contents, lines, options_of, read, to_go_on
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import indrnn
-from indrnn.series.task import SeriesTask
+from indrnn.tasks.series.task import SeriesTask
 
 from .calls import Call, assert_done, assert_refused, options_of, read, to_go_on
 

@@ -12,7 +12,7 @@ import torch
 
 import indrnn
 from indrnn.cli.insight import KINDS
-from indrnn.recipes import ROWS
+from indrnn.tasks.rows import ROWS
 
 from ..analysis.pages import assert_one_file
 from .calls import DIGITS, TRAIN, Call, assert_done, assert_refused, contents, read

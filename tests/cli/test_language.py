@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import indrnn
-from indrnn.recipes import ROWS
-from indrnn.tasks import corpus
-from indrnn.tasks.text import LanguageTask
+from indrnn.tasks.rows import ROWS
+from indrnn.tasks.text import corpus
+from indrnn.tasks.text.task import LanguageTask
 
 from .calls import FILES, LOOP, SMALL, TEXT, Call, assert_done, assert_refused, lines, read
 from .calls import train_text as command

@@ -15,8 +15,8 @@ import torch
 import indrnn
 from indrnn.cli import main
 from indrnn.cli.main import UsageError
-from indrnn.recipes import ROWS
 from indrnn.tasks.adding import Adding
+from indrnn.tasks.rows import ROWS
 from indrnn.training import RunError
 
 from .calls import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tasks.ntu.writer import Body, moving, text_of
+from tests.tasks.skeleton.ntu.writer import Body, moving, text_of
 
 from .calls import Call
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from indrnn.recipes import ROWS
+from indrnn.tasks.rows import ROWS
 
 from .calls import (
     Call,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ..tasks.ntu.writer import Body, moving, text_of
+from ..tasks.skeleton.ntu.writer import Body, moving, text_of
 from .calls import FILES, Call, assert_done, assert_refused, contents, lines, read
 
 TRAIN = ["train", "skeleton-6", "--label-field", "action", "--test-subjects", "2", "4", "--validation", "0.2"]

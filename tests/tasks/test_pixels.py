@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from indrnn.models import Head, Plain
+from indrnn.files import DataFile, DataSet
 from indrnn.networks import PlainIndRNN
+from indrnn.saving import Head, Plain
 from indrnn.tasks import pixels as module
-from indrnn.tasks.files import DataFile, DataSet
 from indrnn.tasks.pixels import MNIST, Pixels, read_idx, read_mnist
 from indrnn.training import Measured, OneCycle, Shard, Training, generator, train
 from indrnn.training.evaluation import measure

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import indrnn
-from indrnn.models import Head, Plain
+from indrnn.saving import Head, Plain
 from indrnn.tasks.adding import Adding
 from indrnn.training import (
     Batch,

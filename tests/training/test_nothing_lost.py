@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from indrnn.models import Head, Plain
+from indrnn.saving import Head, Plain
 from indrnn.training import (
     Batch,
     Evaluation,
@@ -38,7 +38,7 @@ from indrnn.training import (
 )
 from indrnn.training.checkpoint import load, save
 from indrnn.training.folder import RunFolder
-from indrnn.training.step import Later, Stepper
+from indrnn.training.update import Later, Stepper
 
 from .test_loop import QUICK, Scripted, Told, classifier, contents, go, metrics, sequences, task, timeless, weights_of
 

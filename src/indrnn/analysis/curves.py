@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..figures import draw_curve, draw_run, named, new_figure, new_grid, save_figure
 from ..training import generator
-from ..training.curve import draw_curve, draw_run, named, new_figure, new_grid, save_figure
 from ..training.folder import RunFolder
 
 if TYPE_CHECKING:

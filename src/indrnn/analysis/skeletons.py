@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..tasks.skeleton import SkeletonTask
+from ..figures import new_figure, save_figure
+from ..tasks.skeleton.task import SkeletonTask
 from ..training import generator
 from ..training.checkpoint import write_atomically
-from ..training.curve import new_figure, save_figure
 
 
 def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int = 4, frames: int = 10) -> None:

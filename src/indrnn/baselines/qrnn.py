@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers.checks import Lengths, check_probability, check_size, check_tensor
+from ..checks import Lengths, check_probability, check_size, check_tensor
 from ..layers.dropout import shared_dropout
 from .sru import sru
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..layers.checks import Lengths, as_lengths, check_choice, check_probability, check_size, check_tensor
+from ..checks import Lengths, as_lengths, check_choice, check_probability, check_size, check_tensor
 from ..networks.network import last_step
 
 Run = Callable[[Any, Any], tuple[Any, Any]]

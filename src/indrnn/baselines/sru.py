@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers.checks import check_size, check_tensor
+from ..checks import check_size, check_tensor
 from ..layers.projection import project
 from ..ops.cpu import kernel
 from ..ops.layout import written_out

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..layers.checks import Lengths, as_lengths, check_probability, check_size, check_tensor
+from ..checks import Lengths, as_lengths, check_probability, check_size, check_tensor
 from ..networks.network import last_step
 
 

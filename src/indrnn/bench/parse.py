@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tasks.ntu.bodies import arrange
-from ..tasks.ntu.parser import parse, parse_in_python
+from ..tasks.skeleton.ntu.bodies import arrange
+from ..tasks.skeleton.ntu.parser import parse, parse_in_python
 from .measure import Bench, quantiles, short
 
 FRAMES, BODIES = 100, 2

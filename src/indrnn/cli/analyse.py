@@ -11,7 +11,7 @@ import tyro
 
 from ..analysis.gradients import input_weights
 from ..layers.bound import recurrent_weights
-from ..recipes.skeleton import SkeletonRecipe
+from ..tasks.skeleton.recipe import SkeletonRecipe
 from ..training import RunFolder, Shard
 from ..training.options import check_count
 from ..training.processes import Processes, choose_device

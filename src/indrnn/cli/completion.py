@@ -53,7 +53,7 @@ def completion(arguments: list[str]) -> int:
 
 def _offers() -> list[tuple[list[str], list[str]]]:
     """The completions after given words: ["train adding-100", ...]: --steps, --lr, ..."""
-    from ..recipes import ROWS, Row
+    from ..tasks.rows import ROWS, Row
     from ..training.folder import flat, plain
     from .analyse import DEPTH, GRADIENTS, SKELETONS
     from .explore import EXPLORE

@@ -12,11 +12,11 @@ import torch
 import tyro
 
 from ..networks import LanguageModel
-from ..recipes import ROWS
-from ..recipes.adding import AddingRecipe
-from ..recipes.pixels import PixelsRecipe
-from ..recipes.skeleton import SkeletonRecipe
-from ..tokeniser import Tokeniser
+from ..networks.tokeniser import Tokeniser
+from ..tasks.adding_recipe import AddingRecipe
+from ..tasks.pixels_recipe import PixelsRecipe
+from ..tasks.rows import ROWS
+from ..tasks.skeleton.recipe import SkeletonRecipe
 from ..training.folder import RunFolder
 from .main import UsageError, say
 from .opened import Fitted, Opened, open_run

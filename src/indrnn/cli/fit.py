@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from ..series.collection import Array, Collection
-from ..series.fitting import members_of
-from ..series.reading import Reading
+from ..tasks.series.collection import Array, Collection
+from ..tasks.series.fitting import members_of
+from ..tasks.series.reading import Reading
 from ..training.checkpoint import write_atomically
 from ..training.folder import RunFolder, finite
 from ..training.options import check_count, check_fraction, check_positive, check_seed
@@ -203,7 +203,7 @@ class Fit:
     """A fit: its data, its estimator and its output."""
 
     def __init__(self, options: FitOptions) -> None:
-        from ..series.sources import read_with
+        from ..tasks.series.sources import read_with
 
         check_folder(options)
         self.read = read_with(options.data, options.reading, test=options.test)
@@ -212,7 +212,7 @@ class Fit:
         self.train, self.test, self.how = self._split()
 
     def _split(self) -> tuple[Collection, Collection | None, str]:
-        from ..series.scores import hold_out
+        from ..tasks.series.scores import hold_out
 
         data, options = self.data, self.options
         held, how = data.test, options.reading.test_where or (self.read.test.name if self.read.test else "")
@@ -248,7 +248,7 @@ class Fit:
 
     def estimator(self) -> Any:
         """The estimator for the options."""
-        from ..series.estimators import IndRNNClassifier, IndRNNRegressor
+        from ..tasks.series.estimators import IndRNNClassifier, IndRNNRegressor
 
         options = self.options
         chosen = {name: getattr(options, name) for name in (*_PLANNED, "core", "device", "threads")}
@@ -277,7 +277,7 @@ class Fit:
         return lines
 
     def _train(self, estimator: Any, fitting: Any) -> int:
-        from ..series.files import save_estimator
+        from ..tasks.series.files import save_estimator
 
         options, out = self.options, self.options.folder
         again = ["indrnn", "fit", "--resume", str(out)]

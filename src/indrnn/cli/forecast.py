@@ -8,8 +8,8 @@ import shlex
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from ..series.collection import Collection
-from ..series.reading import Reading
+from ..tasks.series.collection import Collection
+from ..tasks.series.reading import Reading
 from .fit import FitOptions, check_folder, config_of, said_of, take_time, write_scores
 from .main import UsageError, say
 
@@ -26,7 +26,7 @@ class Forecast:
     """No series is kept for test: the last steps are held back instead."""
 
     def __init__(self, options: FitOptions) -> None:
-        from ..series.sources import kind_of, read_with
+        from ..tasks.series.sources import kind_of, read_with
 
         check_folder(options)
         for kind, given, names in ((FitOptions, options, _OF_LABELS), (Reading, options.reading, _READ_OF_LABELS)):
@@ -47,7 +47,7 @@ class Forecast:
 
     def estimator(self) -> Any:
         """The estimator for the options."""
-        from ..series.forecaster import IndRNNForecaster
+        from ..tasks.series.forecaster import IndRNNForecaster
 
         options = self.options
         assert options.forecast is not None

@@ -15,8 +15,8 @@ from torch import Tensor
 from ..baselines import BaselineRNN
 from ..layers.bound import EPSILON
 from ..networks import Plain
-from ..recipes.adding import AddingRecipe
 from ..tasks.adding import adding_batch
+from ..tasks.adding_recipe import AddingRecipe
 from ..training import RunFolder, Shard, generator
 from ..training.evaluation import measure
 from ..training.folder import machine

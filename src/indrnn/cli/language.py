@@ -18,14 +18,14 @@ import torch
 import tyro
 from torch import Tensor
 
-from ..models import load
 from ..networks import LanguageModel
-from ..recipes import Recipe
-from ..recipes.language import PennRecipe, TextRecipe
-from ..tasks.corpus import Split
-from ..tasks.dynamic import SEGMENT, DynamicResult, dynamic_evaluation, gradient_statistics, grid
-from ..tasks.text import LanguageTask
-from ..tokeniser import UNKNOWN, Tokeniser, Unknown
+from ..networks.tokeniser import UNKNOWN, Tokeniser, Unknown
+from ..saving import load
+from ..tasks.rows import Recipe
+from ..tasks.text.corpus import Split
+from ..tasks.text.dynamic import SEGMENT, DynamicResult, dynamic_evaluation, gradient_statistics, grid
+from ..tasks.text.recipe import PennRecipe, TextRecipe
+from ..tasks.text.task import LanguageTask
 from ..training import RunFolder, Shard
 from ..training.evaluation import is_finished, load_best
 from ..training.folder import finite

@@ -111,7 +111,7 @@ def _flush() -> None:
 def _in_a_line(error: Exception) -> bool:
     """Whether an error needs no traceback: a failed run, a full disk or other OS error, or out of memory."""
     from ..training import RunError
-    from ..training.trouble import out_of_memory
+    from ..training.errors import out_of_memory
 
     return isinstance(error, (RunError, OSError)) or out_of_memory(error)
 

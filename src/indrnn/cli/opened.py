@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..layers.config import config_of
-from ..models import load_module
-from ..recipes import Recipe
+from ..saving import load_module
+from ..tasks.rows import Recipe
 from ..training import RunFolder, Task
 from ..training.evaluation import is_finished, load_best
 from .main import UsageError
 from .runs import best_of, recipe_of, with_data
 
 if TYPE_CHECKING:
-    from ..series.fitting import Fitting
+    from ..tasks.series.fitting import Fitting
     from .fit import Fit
     from .forecast import Forecast
 

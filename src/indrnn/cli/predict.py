@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tyro
 
-from ..series.collection import Collection
-from ..series.reading import USED, Reading, tested_column
+from ..tasks.series.collection import Collection
+from ..tasks.series.reading import USED, Reading, tested_column
 from ..training.checkpoint import write_atomically
 from ..training.folder import RunFolder
 from . import forecast
@@ -67,7 +67,7 @@ def predict(arguments: list[str]) -> int:
 
 def estimator_of(run: Path, device: str = "auto") -> Any:
     """The estimator of a finished run."""
-    from ..models import load
+    from ..saving import load
     from ..training.processes import Processes, choose_device
 
     fit_of(run)
@@ -91,7 +91,7 @@ def read_like(
 
     With `split`, apply the run's test split; else use every series of the file.
     """
-    from ..series.sources import kind_of, read_with
+    from ..tasks.series.sources import kind_of, read_with
 
     reading = Reading.from_plain(known["reading"])
     if not split:

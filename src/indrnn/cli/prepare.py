@@ -51,9 +51,9 @@ def prepare(arguments: list[str]) -> int:
     options = NTU(arguments[1:])
     if not options.folder:
         raise UsageError("prepare ntu needs a folder of .skeleton files or a .zip of them")
-    from ..tasks.ntu.prepare import prepare as prepare_ntu
-    from ..tasks.ntu.splits import summary
-    from ..tasks.recordings import MANIFEST, read_prepared
+    from ..tasks.skeleton.ntu.prepare import prepare as prepare_ntu
+    from ..tasks.skeleton.ntu.splits import summary
+    from ..tasks.skeleton.recordings import MANIFEST, read_prepared
 
     done = prepare_ntu(
         options.folder,

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..files import is_here
 from ..networks import LanguageModel
-from ..recipes.adding import AddingRecipe
-from ..recipes.pixels import PixelsRecipe
-from ..recipes.skeleton import SkeletonRecipe
+from ..networks.tokeniser import NAMES, Tokeniser
 from ..tasks.adding import adding_batch
-from ..tasks.files import is_here
+from ..tasks.adding_recipe import AddingRecipe
 from ..tasks.pixels import CLASSES, MNIST, Pixels
-from ..tokeniser import NAMES, Tokeniser
+from ..tasks.pixels_recipe import PixelsRecipe
+from ..tasks.skeleton.recipe import SkeletonRecipe
 from ..training import generator
 from .opened import Fitted, Opened
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..recipes import ROWS, Recipe
-from ..recipes.adding import AddingRecipe
-from ..recipes.language import PennRecipe, TextRecipe
-from ..recipes.pixels import PixelsRecipe
-from ..recipes.skeleton import SkeletonRecipe
+from ..networks.tokeniser import NAMES
 from ..tasks.adding import BASELINE
+from ..tasks.adding_recipe import AddingRecipe
 from ..tasks.pixels import SIDE, TRAINING_IMAGES
-from ..tokeniser import NAMES
+from ..tasks.pixels_recipe import PixelsRecipe
+from ..tasks.rows import ROWS, Recipe
+from ..tasks.skeleton.recipe import SkeletonRecipe
+from ..tasks.text.recipe import PennRecipe, TextRecipe
 from ..training.folder import defaults, flat, plain
 from .main import UsageError, say
 from .opened import Fitted, Opened, distinct, open_run

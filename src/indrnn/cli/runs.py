@@ -13,17 +13,17 @@ from typing import Any
 import torch
 import tyro
 
-from ..models import from_plain, load_module
-from ..recipes import Recipe
-from ..recipes.types import TYPES
-from ..series.fitting import members_of
+from ..saving import from_plain, load_module
+from ..tasks.rows import Recipe
+from ..tasks.series.fitting import members_of
+from ..tasks.types import TYPES
 from ..training import RunFolder, Shard
 from ..training.checkpoint import write_atomically
 from ..training.evaluation import is_finished, load_best, measure
 from ..training.folder import finite
 from ..training.options import check_count
 from ..training.processes import Processes, choose_device
-from ..training.step import autocast
+from ..training.update import autocast
 from .main import UsageError, say
 from .parse import Parser
 

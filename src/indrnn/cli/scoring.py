@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..series.collection import Array, Collection
-from ..series.scores import ClassScores, NumberScores, naive_classes, naive_numbers, wilson
+from ..tasks.series.collection import Array, Collection
+from ..tasks.series.scores import ClassScores, NumberScores, naive_classes, naive_numbers, wilson
 from .main import UsageError
 
 

@@ -15,16 +15,16 @@ import tyro
 
 from .. import onednn
 from ..memory import keep_memory
-from ..models import from_plain
-from ..recipes import ROWS, Recipe, Row, find
-from ..recipes.parameters import PARAMETERS
-from ..recipes.types import TYPES
+from ..saving import from_plain
+from ..tasks.parameters import PARAMETERS
+from ..tasks.rows import ROWS, Recipe, Row, find
+from ..tasks.types import TYPES
 from ..training import Result, RunFolder, Training
 from ..training import train as train_model
 from ..training.evaluation import load_best
 from ..training.folder import Asked, plain
-from ..training.opening import check_folder
 from ..training.options import SCHEDULES, check_seed
+from ..training.resume import check_folder
 from .main import UsageError, say
 from .parse import Parser
 

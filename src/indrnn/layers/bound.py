@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .checks import check_size
+from ..checks import check_size
 
 EPSILON = 0.2
 """Default of `epsilon`: a long-memory neuron passes at least a fifth of a gradient over T steps (the value that the

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checks import Lengths, as_lengths, check_like_weight, check_nonlinearity, check_resets, check_size, check_tensor
 from ..ops import choice, recurrence, reference, timeline
 from .bound import BoundOptions, RecurrentBound
-from .checks import Lengths, as_lengths, check_like_weight, check_nonlinearity, check_resets, check_size, check_tensor
 from .indrnn import _describe, _last_steps
 from .padding import without_padding
 

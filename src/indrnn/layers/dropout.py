@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checks import check_probability
 from ..ops import timeline
-from .checks import check_probability
 
 
 def shared_dropout(x: Tensor, p: float, training: bool) -> Tensor:

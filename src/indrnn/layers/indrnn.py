@@ -11,9 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..ops import choice, recurrence_, reference, timeline
-from .bound import BoundOptions, RecurrentBound
-from .checks import (
+from ..checks import (
     Lengths,
     as_lengths,
     check_like_weight,
@@ -23,6 +21,8 @@ from .checks import (
     check_size,
     check_tensor,
 )
+from ..ops import choice, recurrence_, reference, timeline
+from .bound import BoundOptions, RecurrentBound
 from .dropout import dropout_mask
 from .padding import unpack, without_padding
 from .projection import project

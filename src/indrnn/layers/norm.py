@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
+from ..checks import check_choice, check_size
 from ..ops import timeline
 from ..ops.reference import accumulation_dtype
 from ..ops.watched import is_watched
-from .checks import check_choice, check_size
 from .padding import per_step, valid_steps, without_padding
 
 Rows = Literal["window", "document"]

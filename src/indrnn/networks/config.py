@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import torch
 
+from ..checks import check_choice, check_nonlinearity, check_probability, check_size
 from ..layers.bound import EPSILON, BoundOptions
-from ..layers.checks import check_choice, check_nonlinearity, check_probability, check_size
 from ..layers.norm import Rows
 from ..ops import choice
 

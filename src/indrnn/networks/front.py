@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..layers.checks import Lengths, as_lengths, check_probability, check_size
+from ..checks import Lengths, as_lengths, check_probability, check_size
 from ..layers.dropout import shared_dropout
 from ..layers.norm import SequenceBatchNorm
 from ..layers.padding import valid_steps, without_padding

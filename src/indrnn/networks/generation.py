@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..layers.checks import check_size
+from ..checks import check_size
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """Takes tokens (T, B) and a state to the logits after the last, (B, classes), and the state."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from ..layers.checks import Lengths, as_lengths, check_choice, check_size, check_tensor
+from ..checks import Lengths, as_lengths, check_choice, check_size, check_tensor
 from ..layers.config import config_of
 from ..layers.indrnn import IndRNN, IndRNNCell
 from ..layers.padding import per_step, valid_steps

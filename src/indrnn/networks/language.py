@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..layers.checks import Lengths, check_choice, check_probability, check_size, check_tensor
+from ..checks import Lengths, check_choice, check_probability, check_size, check_tensor
 from ..layers.config import config_of
 from ..layers.dropout import embedding_dropout, shared_dropout
 from ..layers.padding import valid_steps
 from ..ops.watched import are_plain
-from ..tokeniser import Tokeniser
 from . import cross_entropy, generation
 from .cross_entropy import Reduction, linear_cross_entropy
 from .heads import Output, check_network, run_network
+from .tokeniser import Tokeniser
 from .unit import is_unwatched
 
 _PROMPT = 1024  # steps of a prompt that are read at once: what a network keeps of all its layers is as long

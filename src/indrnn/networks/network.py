@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
-from ..layers.checks import Lengths, as_lengths, check_like_weight, check_resets, check_size, check_tensor
+from ..checks import Lengths, as_lengths, check_like_weight, check_resets, check_size, check_tensor
 from ..layers.norm import next_position
 from ..layers.padding import unpack, without_padding
 from ..layers.recompute import in_pieces

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as _torch_module
 
+from ..checks import check_probability, check_size
 from ..layers.bound import RecurrentBound
-from ..layers.checks import check_probability, check_size
 from ..layers.dropout import dropout_mask, shared_dropout
 from ..layers.indrnn import _last_steps
 from ..layers.norm import SequenceBatchNorm, StepBatchNorm

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..files import DataFile, DataSet, read
 from ..training.options import check_count, check_seed
 from ..training.task import Batch, Shard, TensorTask, generator, rows_of
-from .files import DataFile, DataSet, read
 
 MNIST = DataSet(
     "mnist",

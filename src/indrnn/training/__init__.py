@@ -1,5 +1,6 @@
 """Training loop in plain PyTorch, with checkpoints and bit-exact resumption."""
 
+from .errors import RunError
 from .evaluation import evaluate
 from .folder import RunFolder
 from .listeners import Evaluation, Listener, Start, Step
@@ -7,7 +8,6 @@ from .muon import Muon
 from .options import Constant, Cosine, OneCycle, Plateau, Schedule, Steps, Training
 from .run import Result, train
 from .task import Batch, Measured, Shard, Task, TensorTask, derive_seed, generator, rows_of
-from .trouble import RunError
 
 __all__ = [
     "Batch",

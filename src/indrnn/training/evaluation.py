@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from .checkpoint import BrokenCheckpointError, Checkpoints
 from .folder import RunFolder
 from .processes import Processes, choose_device
-from .step import Stepper, autocast
 from .task import Measured, Shard, Task
+from .update import Stepper, autocast
 
 
 def measure(

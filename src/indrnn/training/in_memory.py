@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from .checkpoint import Checkpoints
+from .errors import RunError
 from .evaluation import Evaluator
 from .listeners import Evaluation, Listener, Listeners, Start, Step
 from .options import Training
 from .processes import Processes, choose_device
 from .run import Result
-from .step import NotFiniteError, Stepper, may_fuse
 from .task import Task
-from .trouble import RunError
+from .update import NotFiniteError, Stepper, may_fuse
 
 
 class _Kept:

@@ -197,7 +197,7 @@ class Curve(Listener):
         """Draw it."""
         if not result.finished or self._start is None:
             return
-        from .curve import draw_run
+        from ..figures import draw_run
 
         folder = RunFolder(result.folder)
         try:

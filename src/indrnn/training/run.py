@@ -20,18 +20,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..models import weights_as_bytes
+from ..saving import weights_as_bytes
 from .checkpoint import FORMAT, write_atomically
 from .diagnose import first_not_finite
+from .errors import RunError, lost, out_of_memory, signals
 from .evaluation import Evaluator
 from .folder import RunFolder, command, finite, machine, now, plain
 from .listeners import Curve, Evaluation, Listener, Listeners, MetricsFile, Start, Step, TensorBoard, WandB, progress
-from .opening import Opening
 from .options import Training
 from .processes import Processes, choose_device, processes
-from .step import NotFiniteError, Stepper, may_fuse, to_device
+from .resume import Opening
 from .task import Task
-from .trouble import RunError, lost, out_of_memory, signals
+from .update import NotFiniteError, Stepper, may_fuse, to_device
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Task(Protocol):
     `derive(means) -> dict`: the metrics of an evaluation, computed from its means over all items and processes; for
     metrics that are not means, such as perplexity.
 
-    `tokeniser`: an `indrnn.tokeniser.Tokeniser`, saved in the run's folder with the model.
+    `tokeniser`: an `indrnn.networks.tokeniser.Tokeniser`, saved in the run's folder with the model.
 
     `prefetch = True`: make the next batch in a thread while a step is computed, for a `batch` that reads files.
     """

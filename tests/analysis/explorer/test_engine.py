@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import indrnn
 from indrnn.analysis.explorer.program import program_of, recurrent_states
-from indrnn.models import AnyNetwork, Dense, Head, Plain, Residual
 from indrnn.networks import LanguageModel
 from indrnn.networks.front import Front
 from indrnn.networks.heads import Kind, Pool
+from indrnn.saving import AnyNetwork, Dense, Head, Plain, Residual
 
 from ...conftest import ACTIVATIONS
 from .programs import needs_node, run, settled

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...files import is_here
+from ...networks.tokeniser import NAMES, Tokeniser
 from ...tasks.adding import adding_batch
-from ...tasks.features import names_of
-from ...tasks.files import is_here
 from ...tasks.pixels import CLASSES, MNIST, SIDE, Pixels, read_mnist
-from ...tasks.skeleton import SkeletonTask
-from ...tokeniser import NAMES, Tokeniser
+from ...tasks.skeleton.features import names_of
+from ...tasks.skeleton.task import SkeletonTask
 from ...training.task import generator
 
 _EACH = 4  # images of every digit

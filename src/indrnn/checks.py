@@ -1,0 +1,71 @@
+"""Checks of arguments that several layers share: each names the argument, what was given and what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .ops import reference
+
+Lengths = Tensor | Sequence[int] | None
+"""The steps of each sequence of a padded batch, as callers may give them."""
+
+
+def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
+    """A list of lengths as a tensor; anything else as it is, for the checks that follow."""
+    return torch.tensor(lengths, device=device) if isinstance(lengths, (list, tuple)) else lengths  # type: ignore[return-value]
+
+
+def check_size(name: str, value: int, least: int = 1) -> None:
+    """Raise unless `value` is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raise unless `value` is one of them."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_probability(name: str, p: float) -> None:
+    """Raise unless p is a number in [0, 1]."""
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
+        raise ValueError(f"{name} must be a number in [0, 1], got {p!r}")
+
+
+def check_nonlinearity(nonlinearity: str) -> None:
+    """Raise unless it is one of the op's activations."""
+    if not isinstance(nonlinearity, str) or nonlinearity not in reference.ACTIVATIONS:
+        raise ValueError(f"nonlinearity must be one of {', '.join(reference.ACTIVATIONS)}, got {nonlinearity!r}")
+
+
+def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Raise unless `value` is None or a tensor of this shape."""
+    if value is None:
+        return
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}")
+    if tuple(value.shape) != shape:
+        raise ValueError(f"{name} must have the shape {shape} for this input, got {tuple(value.shape)}")
+
+
+def check_resets(resets: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Raise unless `resets` is None or a bool tensor of this shape."""
+    check_tensor("resets", resets, shape)
+    if resets is not None and resets.dtype != torch.bool:
+        raise TypeError(f"resets must be bool, got {resets.dtype}")
+
+
+def check_like_weight(name: str, value: Tensor | None, weight: Tensor) -> None:
+    """Raise unless `value` is None or on the device, and (but under autocast) of the type, of the layer's weight."""
+    if value is None:
+        return
+    if value.device != weight.device:
+        raise ValueError(f"{name} must be on the layer's device, {weight.device}, got one on {value.device}")
+    if value.dtype != weight.dtype and not torch.is_autocast_enabled(value.device.type):
+        raise TypeError(f"{name} must be of the layer's type, {weight.dtype}, got {value.dtype}")

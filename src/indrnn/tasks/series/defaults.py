@@ -1,0 +1,230 @@
+"""Default hyperparameters by data size: network, steps, learning rate, augmentation. Experiments: docs/fit.md."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ...baselines import Baseline
+from ...networks.config import Plain
+from ...networks.front import Front
+from ...networks.heads import Pool
+from ...training.options import check_count, check_fraction
+
+Effort = Literal["quick", "default", "best"]
+Core = Literal["indrnn", "lstm", "gru"]
+
+SMALL = 300
+"""Series below which none is held back for validation: each counts for more in training than in choosing weights."""
+FEW = 10
+"""Groups below which none is held back: one of them is more than a tenth of what there is to learn from."""
+FRAMES = 256
+"""Steps that the recurrent layers see of a long signal, about: convolutions in front are strided to that."""
+RAW = 8
+"""Strides to that, from which a signal counts as raw, such as sound."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Properties of the data that determine the defaults."""
+
+    series: int
+    input_size: int
+    """Features of each step, masks included."""
+    mean_length: float
+    longest: int
+    per_step: bool = False
+    causal: bool = False
+    """Whether an answer may only depend on the past: a forecast."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random augmentation of the training series."""
+
+    noise: float = 0.0
+    """Deviation of noise that is added to standardised values."""
+    scale: float = 0.0
+    """Deviation of a factor, around 1, for each series and channel."""
+    speed: float = 0.0
+    """Each series is made faster or slower at random, by a factor of e to at most ± this, and shorter or longer."""
+
+    @property
+    def any(self) -> bool:
+        """Whether any augmentation is enabled."""
+        return bool(self.noise or self.scale or self.speed)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Network and training hyperparameters of a fit."""
+
+    network: Any
+    """Configuration of the network, sized for the data."""
+    pool: Pool
+    """What stands for a series: the features of the last step, or their mean."""
+    steps: int
+    lr: float
+    batch_size: int
+    weight_decay: float = 0.01
+    label_smoothing: float = 0.0
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    validation: float = 0.0
+    """Share of the series that is held back to choose the weights by; 0 for the last weights."""
+    evaluate_every: int = 100
+    patience: int | None = None
+    """Evaluations without a better one before training stops early."""
+    members: int = 1
+    """Networks, each from a seed of its own, whose answers are averaged."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dictionary, without the network, which the model's file holds."""
+        return {name: value for name, value in asdict(self).items() if name != "network"}
+
+    def describe(self) -> str:
+        """Summarise the plan in one line."""
+        network = self.network
+        front = ""
+        if isinstance(network, Front):
+            convolutions = ", ".join(
+                f"{n} of {k} steps" + (f" every {s}" if s > 1 else "")
+                for n, k, s in zip(network.features, network.kernels, network.strides, strict=True)
+            )
+            front, network = f"convolutions ({convolutions}), then ", network.network
+        name = {"Plain": "IndRNN", "Baseline": str(getattr(network, "kind", "")).upper()}[type(network).__name__]
+        ways = "bidirectional " if getattr(network, "bidirectional", False) else ""
+        members = "" if self.members == 1 else f"{self.members} times "
+        held = f"{self.validation:.0%} of the series held back" if self.validation else "no series held back"
+        return (
+            f"{members}{front}{network.layers} {ways}{name} layers of {network.hidden_size}, {self.pool} over time; "
+            f"{self.steps} steps of {self.batch_size} series, lr {self.lr:g}, {held}"
+        )
+
+
+def check_effort(effort: Any) -> None:
+    """Raise ValueError unless `effort` is a valid level."""
+    if effort not in get_args(Effort):
+        raise ValueError(f"effort must be quick, default or best, got {effort!r}")
+
+
+def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **given: Any) -> Plan:
+    """Choose the plan for data of this shape.
+
+    Args:
+        shape: properties of the training data.
+        effort: quick (a third of the steps), default, or best (an ensemble of five seeds).
+        core: the recurrent layers: indrnn, or lstm or gru for comparison.
+        **given: overrides of the defaults, unless None: hidden_size, layers, bidirectional, pool, front (bool or
+            stride), dropout, steps, lr, batch_size, augment (bool), validation, patience, members.
+    """
+    check_effort(effort)
+    if core not in get_args(Core):
+        raise ValueError(f"core must be one of {', '.join(get_args(Core))}, got {core!r}")
+    given = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in given.items()
+        if value is not None
+    }
+    _check(given)
+    batch_size = given.get("batch_size", _batch_size(shape))
+    steps = given.get("steps", _steps(shape, batch_size, effort))
+    validation = given.get("validation", 0.0 if shape.series < SMALL else 0.1)
+    raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
+    augment = given.get("augment", (shape.series < 1000 or raw) and not shape.per_step)
+    evaluate_every = max(1, min(steps, math.ceil(steps / 20))) if validation else steps
+    return Plan(
+        network=_network(shape, core, given),
+        pool=given.get("pool", "mean"),
+        steps=steps,
+        lr=given.get("lr", 4e-3 if raw else 1e-3),
+        batch_size=batch_size,
+        augmentation=_augmentation(raw) if augment else Augmentation(),
+        validation=validation,
+        evaluate_every=evaluate_every,
+        patience=given.get("patience", 8) if validation else None,
+        members=given.get("members", 5 if effort == "best" else 1),
+    )
+
+
+def _augmentation(raw: bool) -> Augmentation:
+    return Augmentation(scale=0.3, speed=0.15) if raw else Augmentation(noise=0.05, scale=0.1)
+
+
+def _check(given: dict[str, Any]) -> None:
+    for name in ("hidden_size", "layers", "steps", "batch_size", "patience", "members"):
+        if name in given:
+            check_count(name, given[name])
+    if "validation" in given:
+        check_fraction("validation", given["validation"])
+    for name in ("augment", "bidirectional"):
+        if not isinstance(given.get(name, True), (bool, np.bool_)):
+            raise ValueError(f"{name} must be True or False, got {given[name]!r}")
+
+
+def is_raw(mean_length: float, per_step: bool) -> bool:
+    """Whether series are long enough to count as raw signals, downsampled before the recurrent layers."""
+    return not per_step and _stride_to_frames(mean_length) >= RAW
+
+
+def _stride_to_frames(mean_length: float) -> int:
+    return int(2 ** max(0, round(math.log2(mean_length / FRAMES))))
+
+
+def _batch_size(shape: Shape) -> int:
+    """Default batch size: 32, or 16 for raw signals; smaller for few or very long series."""
+    most = max(1, 2_000_000 // max(1, shape.longest))
+    usual = 16 if is_raw(shape.mean_length, shape.per_step or shape.causal) else 32
+    return max(1, min(usual, most, max(16, math.ceil(shape.series / 4)), shape.series))
+
+
+def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
+    """Default training steps: 20 epochs (raw signals 40), within 400 to 4000 (raw 8000); a third of that if quick."""
+    raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
+    passes = (40 if raw else 20) * shape.series / batch_size
+    return int(min(8000 if raw else 4000, max(400, passes)) / (3 if effort == "quick" else 1))
+
+
+def _strides(shape: Shape) -> int:
+    """Total stride of the convolutions before the recurrent layers."""
+    if shape.per_step or shape.causal:
+        return 1
+    stride = _stride_to_frames(shape.mean_length)
+    return 2 * stride if stride >= RAW else stride  # of raw signals half the frames are enough
+
+
+def _given_stride(stride: Any, shape: Shape) -> int:
+    if not isinstance(stride, (int, np.integer)) or stride < 1 or stride & (stride - 1):
+        raise ValueError(
+            f"front must be True, False, or the stride of the convolutions, a power of two, got {stride!r}"
+        )
+    if stride > 1 and (shape.per_step or shape.causal):
+        raise ValueError(f"front must not have a stride where there is an answer at every step, got {stride}")
+    return int(stride)
+
+
+def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:
+    raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
+    width = given.get("hidden_size", 128 if raw else 64)
+    layers = given.get("layers", 4 if raw and core == "indrnn" else 2)
+    dropout, both = given.get("dropout", 0.1), given.get("bidirectional", not (shape.causal or raw))
+    # In series that are shorter than the first kernel there is nothing for it to find
+    front = given.get("front", shape.mean_length >= 17)
+    stride = _strides(shape) if isinstance(front, (bool, np.bool_)) else _given_stride(front, shape)
+    after = math.ceil(shape.longest / stride) if front else shape.longest
+    long = after * width > 4_000_000  # activations of one layer and series: beyond that only recomputing them fits
+    if core == "indrnn":
+        options: dict[str, Any] = {"bidirectional": both and not long, "dropout": dropout}
+        if long:
+            options |= {"norm": "layer", "recompute": max(256, int(math.sqrt(after)))}
+        network: Any = Plain(None, width, layers, **options)
+    else:
+        network = Baseline(core, 2 * width if both else width, layers, dropout)
+    if front:
+        first = 2 ** math.ceil(math.log2(stride) / 2) if stride > 1 else 1
+        strides = (first, stride // first)
+        kernels = (17 if first <= 4 else 4 * first + 1, 9 if strides[1] <= 2 else 2 * strides[1] + 1)
+        network = Front(network, features=(64, 64), kernels=kernels, strides=strides)
+    return network.sized(shape.input_size, shape.longest)

@@ -1,0 +1,121 @@
+"""Streams: a series given piece by piece, with the prediction for the series so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...networks.front import Front
+from .collection import Array, Collection, as_array
+from .preparation import from_first_time
+
+if TYPE_CHECKING:
+    from .estimator import Estimator
+
+
+class Stream:
+    """One growing series; each call of `push` returns the prediction for the series so far, as `predict_proba` would.
+
+    Networks that only read forward (`bidirectional=False`) carry a state, so the cost of a step does not depend on the
+    length of the series. A bidirectional network reads the whole series again at each call.
+
+    Args:
+        estimator: a fitted estimator, with one target per series or one at every step.
+
+    Example:
+        stream = model.stream()
+        for values in sensor:  # (channels,)
+            probabilities = stream.push(values)
+    """
+
+    def __init__(self, estimator: Estimator) -> None:
+        self.estimator = estimator
+        self.steps = 0
+        """Steps that it has seen."""
+        self._runners = [_Runner(model) for model in estimator.models_]
+        self._first_time: float | None = None
+        self._last: Array | None = None  # the last step, for differences of time
+        self._heard: Array | None = None  # in the steps before that, for the level
+
+    def push(self, x: Any) -> Array:
+        """Add one step, (channels,), or several, (channels, time); return the prediction so far.
+
+        Returns:
+            Probabilities (classes,), or numbers (outputs,), as if the series ended here; with a target at every step,
+            those of the last step.
+        """
+        preparation = self.estimator.preparation_
+        values = as_array(x)
+        values = values.reshape(1, 1) if values.ndim == 0 else values[:, None] if values.ndim == 1 else values
+        if values.ndim != 2 or len(values) != preparation.channels or values.shape[1] < 1:
+            raise ValueError(
+                f"x must have the shape ({preparation.channels},) or ({preparation.channels}, time), got "
+                f"{np.shape(as_array(x))}"
+            )
+        if preparation.time_channel is not None:
+            values, self._first_time = from_first_time(values, preparation.time_channel, self._first_time)
+        values = values.astype(np.float32)
+        if np.isinf(values).any():
+            raise ValueError("x must be finite, or NaN where a value is missing")
+        given = values if self._last is None else np.concatenate([self._last, values], 1)
+        prepared = preparation(given, self._heard)[given.shape[1] - values.shape[1] :]
+        if preparation.levelled:
+            self._heard = preparation.heard(given[:, :-1], self._heard)
+        self._last = given[:, -1:]
+        self.steps += values.shape[1]
+        answer = self.estimator.mean_answer([runner.push(prepared) for runner in self._runners])
+        target = self.estimator.target_
+        return answer * np.array(target.scale) + np.array(target.mean) if target.kind == "numbers" else answer
+
+
+class _Runner:
+    """Streaming state of one network of the ensemble."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model: Any = model.eval()
+        self.network: Any = self.model.network
+        config: Any = getattr(self.network, "config", None)
+        self.stride = int(np.prod(config.strides)) if isinstance(config, Front) else 1
+        inner = config.network if isinstance(config, Front) else config
+        self.whole = bool(getattr(inner, "bidirectional", False))
+        self.pool = getattr(self.model, "pool", "step")
+        self.state: Any = None
+        self.total: Tensor | None = None  # of the features
+        self.count = 0
+        self.waiting: Tensor | None = None  # steps that do not fill a stride, or all of them where it reads the whole
+
+    @torch.no_grad()
+    def push(self, x: Tensor) -> Tensor:
+        waiting = x if self.waiting is None else torch.cat([self.waiting, x])
+        if self.whole:
+            self.waiting = waiting
+            output: Tensor = self.model(waiting.unsqueeze(1))[0]
+            return output[-1, 0] if self.pool == "step" else output[0]
+        full = len(waiting) // self.stride * self.stride
+        features: Tensor | None = None
+        if full:
+            features, self.state = self.network(waiting[:full].unsqueeze(1), self.state)
+            self.total = features.sum(0) if self.total is None else self.total + features.sum(0)
+            self.count += len(features)
+        self.waiting = waiting[full:]
+        total, count = self.total, self.count
+        if len(self.waiting):  # seen once now, and once more when its stride is full
+            features, _ = self.network(self.waiting.unsqueeze(1), self.state)
+            total = features.sum(0) if total is None else total + features.sum(0)
+            count += len(features)
+        assert features is not None
+        assert total is not None
+        return self.model.output(total / count if self.pool == "mean" else features[-1])[0]  # type: ignore[no-any-return]
+
+
+def decided(estimator: Estimator, data: Collection, every: int) -> Array:
+    """Streaming predictions for each series, after every `every` steps: an object array of (predictions, outputs)."""
+    found = np.empty(len(data), dtype=object)
+    for i, series in enumerate(data.x):
+        stream = Stream(estimator)
+        pieces = range(0, series.shape[1], every)
+        found[i] = np.stack([stream.push(series[:, start : start + every]) for start in pieces])
+    return found

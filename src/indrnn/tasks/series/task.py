@@ -1,0 +1,245 @@
+"""`SeriesTask`: training on series of any length, with random batches, series weights and augmentation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...layers.padding import without_padding
+from ...training.task import Batch, Measured, Shard, generator, rows_of
+from .defaults import Augmentation
+
+Kind = Literal["classes", "labels", "numbers"]
+"""One class of several, several labels at once, or numbers."""
+
+
+@dataclass
+class SeriesBatch(Batch):
+    """A batch with a weight for each series."""
+
+    weights: Tensor | None = None
+
+    def _each(self, change: Any) -> SeriesBatch:
+        lengths, weights = (None if each is None else change(each) for each in (self.lengths, self.weights))
+        inputs, target = change(self.inputs), change(self.target)
+        return replace(self, inputs=inputs, target=target, lengths=lengths, weights=weights)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Prepared series with their targets."""
+
+    x: list[Tensor]
+    """Each (time, features)."""
+    y: list[Tensor]
+    """A class (int64), labels or numbers (outputs,); with a target at every step, (time,) or (time, outputs)."""
+    weights: Tensor | None = None
+    """(n,), of mean 1."""
+
+
+class SeriesTask:
+    """Training task on series; see `indrnn.training.Task`. Batches are random, determined by the seed and the step.
+
+    Args:
+        train: the training series.
+        validation: series used to select the weights; None for the last weights.
+        kind: type of the targets.
+        per_step: whether there is a target at every step.
+        batch_size: series per batch.
+        augmentation: augmentation of the training series.
+        masks: number of last features that are masks, exempt from changes of value.
+        label_smoothing: fraction of the target that is spread over all classes.
+        class_weights: (classes,), class weights of the loss.
+        seed: seed of order and augmentation.
+    """
+
+    higher_is_better = False
+
+    def __init__(
+        self,
+        train: Part,
+        validation: Part | None = None,
+        *,
+        kind: Kind,
+        per_step: bool = False,
+        batch_size: int = 32,
+        augmentation: Augmentation | None = None,
+        masks: int = 0,
+        label_smoothing: float = 0.0,
+        class_weights: Tensor | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.train, self.validation, self.kind, self.per_step = train, validation, kind, per_step
+        self.batch_size, self.masks, self.label_smoothing, self.seed = batch_size, masks, label_smoothing, seed
+        self.class_weights = class_weights
+        self.augmentation = augmentation or Augmentation()
+        self.metric = "loss" if validation is not None else "training_loss"
+        self._order: tuple[int, Sequence[Tensor]] = (-1, [])
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the task: options, sizes, and a checksum of the series."""
+        names = ("kind", "per_step", "batch_size", "label_smoothing", "seed")
+        about = {name: getattr(self, name) for name in names} | {"augmentation": asdict(self.augmentation)}
+        parts = {"train": self.train, "validation": self.validation}
+        found = {name: _about(part) for name, part in parts.items() if part is not None}
+        weights = None if self.class_weights is None else self.class_weights.tolist()
+        return {"type": type(self).__name__, **about, "class_weights": weights, **found}
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches per epoch; series that do not fill a batch are left out until the next epoch."""
+        return max(1, len(self.train.x) // self.batch_size)
+
+    def batch(self, step: int, shard: Shard) -> SeriesBatch:
+        """See `Task.batch`."""
+        items = self._items_of(step)
+        rows, count = rows_of(shard, len(items))
+        batch = collate(self.train, items.tolist(), self.per_step)
+        if self.augmentation.any:
+            # Of the whole batch, whatever piece of it is asked for: pieces are the same in any division
+            self._augment(batch, generator(self.seed, "augmentation", step))
+        if len(rows) == len(items):
+            return batch
+        lengths, weights = (None if each is None else each[rows] for each in (batch.lengths, batch.weights))
+        target = batch.target[:, rows] if self.per_step else batch.target[rows]
+        return SeriesBatch(batch.inputs[:, rows], target, count, len(items), lengths, weights)
+
+    def take(self, split: str, items: Sequence[int]) -> SeriesBatch:
+        """Batch of the series with these indices in "train" or "validation", without augmentation."""
+        part = {"train": self.train, "validation": self.validation}[split]
+        if part is None:
+            raise ValueError("split must be train: no series were held back for validation")
+        return collate(part, items, self.per_step)
+
+    def _items_of(self, step: int) -> Tensor:
+        # At random, whatever their lengths: statistics of batches of one length each would differ by it
+        epoch, at = divmod(step, self.steps_per_epoch)
+        if self._order[0] != epoch:
+            order = torch.randperm(len(self.train.x), generator=generator(self.seed, "order", epoch))
+            self._order = epoch, order.split(self.batch_size)
+        return self._order[1][at]
+
+    def _augment(self, batch: SeriesBatch, source: torch.Generator) -> None:
+        x, how = batch.inputs, self.augmentation
+        if how.speed and len(x) > 2 and not self.per_step:
+            x, batch.lengths = _at_another_speed(x, batch.lengths, how.speed, source)
+            x[..., x.shape[-1] - self.masks :].round_()  # there or not, and nothing between
+        T, B, C = x.shape
+        values = C - self.masks
+        changed = x[..., :values]
+        if how.scale:
+            changed = changed * (1 + how.scale * torch.randn(1, B, values, generator=source))
+        if how.noise:
+            changed = changed + how.noise * torch.randn(T, B, values, generator=source)
+        batch.inputs = without_padding(torch.cat([changed, x[..., values:]], -1), batch.lengths)
+
+    def output(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Output of the model: (B, outputs), or (T, B, outputs) with a target at every step."""
+        return model(batch.inputs, lengths=batch.lengths)[0]  # type: ignore[no-any-return]
+
+    def losses(self, output: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
+        """Loss of each series, (B,), averaged over its steps if there is a target at every step."""
+        target = batch.target
+        if self.kind == "classes":
+            logits = output.flatten(0, -2).float()
+            weight = None if self.class_weights is None else self.class_weights.to(logits.device)
+            each = F.cross_entropy(logits, target.flatten(), weight, reduction="none", label_smoothing=smoothing)
+            each = each.view(target.shape)
+        elif self.kind == "labels":
+            each = F.binary_cross_entropy_with_logits(output.float(), target, reduction="none").mean(-1)
+        else:
+            each = (output.float() - target).square().mean(-1)
+        return self._over_steps(each, batch.lengths)
+
+    def _over_steps(self, each: Tensor, lengths: Tensor | None) -> Tensor:
+        if not self.per_step:
+            return each
+        if lengths is None:
+            return each.mean(0)
+        valid = torch.arange(len(each), device=each.device).unsqueeze(1) < lengths
+        return torch.where(valid, each, 0.0).sum(0) / lengths
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """See `Task.loss`."""
+        each = self.losses(self.output(model, batch), batch, self.label_smoothing)
+        weights = getattr(batch, "weights", None)
+        return each.mean() if weights is None else (each * weights).mean()
+
+    def _measure(self, model: nn.Module, part: Part, shard: Shard, prefix: str) -> Iterator[Measured]:
+        device = next(model.parameters()).device
+        batches = by_length([len(one) for one in part.x], self.batch_size)
+        for items in batches[shard.index :: shard.count]:
+            batch = collate(part, items, self.per_step).to(device)
+            output = self.output(model, batch)
+            weights = getattr(batch, "weights", None)
+            each = self.losses(output, batch)
+            means: dict[str, Tensor | float] = {
+                f"{prefix}loss": (each if weights is None else each * weights).mean(),
+            }
+            if self.kind == "classes":
+                right = (output.argmax(-1) == batch.target).float()
+                means[f"{prefix}accuracy"] = self._over_steps(right, batch.lengths).mean()
+            yield means, len(items)
+
+    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
+        """See `Task.evaluate`."""
+        if self.validation is not None:
+            return self._measure(model, self.validation, shard, "")
+        return self._measure(model, self.train, shard, "training_")
+
+    def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
+        """Yield nothing: `fit` of an estimator never sees the test series."""
+        return iter(())
+
+
+def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Group indices of series into batches of similar length."""
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def pad(x: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Pad series (time, ...) into a batch (T, B, ...); return it with their lengths, None if they are equal."""
+    lengths = [len(one) for one in x]
+    if len(set(lengths)) == 1:
+        return torch.stack(list(x), 1), None
+    return nn.utils.rnn.pad_sequence(list(x)), torch.tensor(lengths)
+
+
+def collate(part: Part, items: Sequence[int], per_step: bool = False) -> SeriesBatch:
+    """Collate these series into a batch."""
+    inputs, lengths = pad([part.x[i] for i in items])
+    targets = [part.y[i] for i in items]
+    target = pad(targets)[0] if per_step else torch.stack(targets)
+    weights = None if part.weights is None else part.weights[list(items)]
+    return SeriesBatch(inputs, target, len(items), len(items), lengths, weights)
+
+
+def _at_another_speed(x: Tensor, lengths: Tensor | None, most: float, source: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Stretch each series (T, B, C) by a random factor, by linear interpolation; also return the new lengths."""
+    T, B, C = x.shape
+    before = torch.full((B,), T) if lengths is None else lengths
+    factors = (most * (2 * torch.rand(B, generator=source) - 1)).exp()
+    after = (before * factors).round().long().clamp_min(2)
+    along = torch.arange(int(after.max()), dtype=x.dtype).unsqueeze(1) / (after - 1)
+    at = along.clamp_max(1) * (before - 1)
+    low = at.floor().long().clamp(0, T - 2)
+    part = (at - low).unsqueeze(-1)
+    rows = low.unsqueeze(-1).expand(-1, -1, C)
+    return x.gather(0, rows) * (1 - part) + x.gather(0, rows + 1) * part, after
+
+
+def _about(part: Part) -> dict[str, Any]:
+    checksum = hashlib.blake2b(digest_size=8)
+    for x, y in zip(part.x, part.y, strict=True):
+        checksum.update(f"{list(x.shape)}".encode() + x.contiguous().numpy().tobytes())
+        checksum.update(y.contiguous().numpy().tobytes())
+    if part.weights is not None:
+        checksum.update(part.weights.numpy().tobytes())
+    return {"series": len(part.x), "features": part.x[0].shape[1], "checksum": checksum.hexdigest()}

@@ -1,0 +1,1 @@
+"""Actions of skeletons: NTU RGB+D, UTD-MHAD and any other set."""

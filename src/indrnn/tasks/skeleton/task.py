@@ -1,0 +1,331 @@
+"""Skeleton action recognition: samples of a few frames, drawn anew each time from recordings of any length."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...training.options import check_count, check_fraction, check_seed
+from ...training.task import Batch, Measured, Shard, TensorTask, generator, rows_of
+from .features import (
+    FEATURES,
+    Feature,
+    aligned,
+    check_features,
+    features_of,
+    place,
+    random_turns,
+    sample_frames,
+    sized,
+    swung,
+    width,
+)
+from .joints import Joints
+
+if TYPE_CHECKING:
+    from .recordings import Recordings
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Sampling of recordings: frames, features and data augmentation."""
+
+    frames: int = 20
+    """Frames per sample: the recording is divided into as many equal parts, and one frame drawn from each."""
+    shortest: int | None = None
+    """Minimum frames per sample, if each training batch draws the number, up to `longest`, in place of `frames`."""
+    longest: int | None = None
+    """Maximum frames per sample; see `shortest`."""
+    features: tuple[Feature, ...] = ("coordinates",)
+    """Input features. coordinates; relative: from the body's centre in each frame; differences: between frames;
+    velocities: differences times the number of frames; bones: as vectors; distances: from joints to lines of joints."""
+    align: bool = False
+    """Rotate each recording so that its main body stands upright in its first frame and faces the camera."""
+    resize: bool = False
+    """Scale bodies to one size, by the mean bone length of the main body in the first frame."""
+    turn: float = 0.0
+    """Data augmentation: maximum random rotation about the vertical axis, in degrees either way."""
+    tilt: float = 0.0
+    """Data augmentation: maximum random rotation about each of the other two axes, in degrees either way."""
+    scale: float = 0.0
+    """Data augmentation: random scaling of sizes by a factor in 1 ± scale."""
+    hide: float = 0.0
+    """Data augmentation: probability that a joint is hidden (set to the origin) in all frames of a sample."""
+    swing: float = 0.0
+    """Data augmentation: random scaling of the movement about the mean pose by a factor in 1 ± swing."""
+    draws: int = 20
+    """Samples per recording at test, whose log-probabilities are averaged."""
+    validation_draws: int = 5
+    """Samples per recording in evaluations during training, averaged likewise."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", tuple(self.features))
+        check_count("frames", self.frames)
+        if (self.shortest is None) != (self.longest is None):
+            raise ValueError(f"shortest and longest must be given together, got {self.shortest!r} and {self.longest!r}")
+        if self.shortest is not None and self.longest is not None:
+            check_count("shortest", self.shortest)
+            check_count("longest", self.longest, least=self.shortest)
+        if not self.features or not set(self.features) <= set(FEATURES):
+            raise ValueError(f"features must be some of {', '.join(FEATURES)}, got {self.features!r}")
+        if len(set(self.features)) < len(self.features):
+            raise ValueError(f"features must be named once each, got {self.features!r}")
+        for name in ("turn", "tilt"):
+            if not 0 <= getattr(self, name) <= 180:
+                raise ValueError(f"{name} must be degrees from 0 to 180, got {getattr(self, name)!r}")
+        check_fraction("scale", self.scale)
+        check_fraction("hide", self.hide)
+        check_fraction("swing", self.swing)
+        check_count("draws", self.draws)
+        check_count("validation_draws", self.validation_draws)
+
+    def input_size(self, joints: Joints, bodies: int) -> int:
+        """Number of features per frame."""
+        return width(self.features, joints, bodies)
+
+    def check(self, joints: Joints) -> None:
+        """Raise for options that these joints do not support."""
+        check_features(self.features, joints)
+        if self.align and (joints.up is None or joints.across is None):
+            raise ValueError("align needs up and across of the joints; give a file of them (--joints)")
+        if self.resize and not joints.bones:
+            raise ValueError("resize needs the bones of the joints; give a file of them (--joints)")
+
+
+class SkeletonTask(TensorTask):
+    """Classification of skeleton recordings by samples of their frames.
+
+    All randomness of a training batch derives from the seed and the step; that of an evaluation, from the seed and the
+    batch. Frames are read in place, and may be a memory map.
+
+    Without validation recordings the best weights are those with the lowest loss on the training recordings, as nearly
+    all of these are classified correctly long before the end.
+
+    Args:
+        recordings: frames, lengths and labels.
+        train: indices of the training recordings.
+        validation: indices of the validation recordings; None or empty to evaluate on those of training.
+        test: indices of the test recordings; None or empty for no test.
+        joints: definition of the joints.
+        samples: sampling options.
+        batch_size: samples in a batch.
+        label_smoothing: fraction of the target that is spread over all classes.
+        seed: seed of order and samples.
+    """
+
+    def __init__(
+        self,
+        recordings: Recordings,
+        train: Indices,
+        validation: Indices | None = None,
+        test: Indices | None = None,
+        *,
+        joints: Joints,
+        samples: Samples | None = None,
+        batch_size: int = 128,
+        label_smoothing: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        samples = samples or Samples()
+        samples.check(joints)
+        check_fraction("label_smoothing", label_smoothing)
+        check_seed(seed)
+        if recordings.frames.ndim != 4 or recordings.frames.shape[2:] != (joints.count, 3):
+            raise ValueError(
+                f"recordings must have frames of (frames, bodies, {joints.count}, 3), got "
+                f"{tuple(recordings.frames.shape)}"
+            )
+        self.recordings, self.joints, self.samples = recordings, joints, samples
+        self._starts = torch.from_numpy(np.asarray(recordings.starts, dtype=np.int64))
+        self._lengths = torch.from_numpy(np.asarray(recordings.lengths, dtype=np.int64))
+        labels = torch.from_numpy(np.asarray(recordings.label, dtype=np.int64))
+
+        def part(items: Indices | None) -> tuple[Tensor, Tensor] | None:
+            if items is None or not len(items):
+                return None
+            chosen = torch.from_numpy(np.asarray(items, dtype=np.int64))
+            return chosen, labels[chosen]
+
+        given = part(train)
+        if given is None:
+            raise ValueError("train must hold at least one recording, got none")
+        smoothed = partial(F.cross_entropy, label_smoothing=label_smoothing)
+        super().__init__(given, part(validation), part(test), batch_size=batch_size, loss=smoothed, seed=seed)
+        self.label_smoothing = label_smoothing
+        self.prefetch = isinstance(recordings.frames, np.memmap)
+        if self.judged == "train":
+            self.metric, self.higher_is_better = "training_loss", False
+
+    def describe(self) -> dict[str, Any]:
+        """Description of the task: sizes, options, and a checksum over some of the frames and all lengths."""
+        frames = self.recordings.frames
+        some = np.linspace(0, len(frames) - 1, min(len(frames), 64)).astype(np.int64)
+        content = np.ascontiguousarray(frames[some]).tobytes() + self._lengths.numpy().tobytes()
+        return super().describe() | {
+            "loss": "cross_entropy",
+            "label_smoothing": self.label_smoothing,
+            "samples": asdict(self.samples),
+            "joints": asdict(self.joints),
+            "frames": {"shape": list(frames.shape), "checksum": hashlib.blake2b(content, digest_size=8).hexdigest()},
+        }
+
+    def batch(self, step: int, shard: Shard) -> Batch:
+        """See `Task.batch`."""
+        items = self._items_of(step)
+        rows, count = rows_of(shard, len(items))
+        samples, source = self.samples, generator(self.seed, "samples", step)
+        frames = samples.frames
+        if samples.shortest is not None and samples.longest is not None:
+            frames = int(torch.randint(samples.shortest, samples.longest + 1, (), generator=source))
+        # For the whole batch, whatever piece of it is asked for: pieces are the same samples in any division
+        where = torch.rand(frames, len(items), generator=source, dtype=torch.float64)
+        turns = None
+        if samples.turn or samples.tilt or samples.scale:
+            turns = random_turns(len(items), samples.turn, samples.tilt, samples.scale, source)[rows]
+        shown = None
+        if samples.hide:
+            shown = (torch.rand(len(items), self.joints.count, generator=source) >= samples.hide)[rows]
+        swing = None
+        if samples.swing:
+            swing = (1 + samples.swing * torch.rand(len(items), generator=source).mul_(2).sub_(1))[rows]
+        recordings, target = self._of("train", items[rows])
+        inputs = self.inputs(recordings, where[:, rows], turns=turns, shown=shown, swing=swing)
+        return Batch(inputs, target, count, len(items))
+
+    def take(self, split: str, items: Tensor) -> Batch:
+        """See `TensorTask.take`: the frame in the middle of each part of a recording, without data augmentation."""
+        recordings, target = self._of(split, items)
+        where = torch.full((self.samples.frames, len(items)), 0.5, dtype=torch.float64)
+        return Batch(self.inputs(recordings, where), target, len(items), len(items))
+
+    def bodies(
+        self,
+        items: Tensor,
+        where: Tensor,
+        turns: Tensor | None = None,
+        swing: Tensor | None = None,
+    ) -> Tensor:
+        """Samples of recordings, translated and transformed.
+
+        Args:
+            items: indices of recordings, (B,).
+            where: position within each part of a recording, (T, B); see `sample_frames`.
+            turns: (B, 3, 3), matrices applied to each sample.
+            swing: (B,), factors of the movement about the mean pose; None for 1.
+
+        Returns:
+            (T, B, bodies, joints, 3).
+        """
+        starts = self._starts[items]
+        frames, joints = self.recordings.frames, self.joints
+        x = _rows(frames, starts + sample_frames(self._lengths[items], where))
+        first = _first_seen(frames[:, 0], starts, self._lengths[items])
+        if self.samples.align:
+            rotation = aligned(first, joints)
+            turns = rotation if turns is None else turns @ rotation
+        if self.samples.resize:
+            factor = sized(first, joints)
+            turns = factor * torch.eye(3) if turns is None else turns * factor
+        x = place(x, first, joints, turns)
+        return x if swing is None else swung(x, swing)
+
+    def inputs(self, items: Tensor, where: Tensor, *, shown: Tensor | None = None, **changes: Tensor | None) -> Tensor:
+        """The features of `bodies`, as a network reads them, (T, B, features); for `shown`, see `features_of`."""
+        return features_of(self.bodies(items, where, **changes), self.joints, self.samples.features, shown)
+
+    def log_probabilities(self, model: nn.Module, split: str, number: int, draws: int) -> tuple[Tensor, Tensor]:
+        """A batch's log-probabilities, (B, classes), averaged over `draws` samples, and its labels.
+
+        Args:
+            model: the model, in evaluation mode.
+            split: "train", "validation" or "test".
+            number: index of the batch, which starts at recording number · batch_size.
+            draws: samples per recording.
+        """
+        device = next(model.parameters()).device
+        items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, self.size(split)))
+        recordings, target = self._of(split, items)
+        total: Tensor | float = 0.0
+        for draw in range(draws):
+            source = generator(self.seed, "draws", split, number, draw)
+            where = torch.rand(self.samples.frames, len(items), generator=source, dtype=torch.float64)
+            x = self.inputs(recordings, where).to(device)
+            output = self._output(model, Batch(x, target, len(items), len(items)))
+            total = total + F.log_softmax(output.float(), dim=1)
+        assert isinstance(total, Tensor)
+        return total / draws, target.to(device)
+
+    def _measure(self, model: nn.Module, split: str, shard: Shard, prefix: str = "") -> Iterator[Measured]:
+        draws = self.samples.draws if split == "test" else self.samples.validation_draws
+        for number in range(shard.index, -(-self.size(split) // self.batch_size), shard.count):
+            mean, target = self.log_probabilities(model, split, number, draws)
+            right = (mean.argmax(1) == target).double().mean()
+            yield {f"{prefix}loss": F.nll_loss(mean, target), f"{prefix}accuracy": right}, len(target)
+
+
+def _first_seen(frames: np.ndarray[Any, Any], starts: Tensor, lengths: Tensor) -> Tensor:
+    """The main body of recordings in the first frame in which it is present, (B, J, 3); zero if there is none.
+
+    Args:
+        frames: (ΣT, J, 3), of the main body.
+        starts: (B,), the first frame of each recording.
+        lengths: (B,), number of frames of each recording.
+    """
+    first = _rows(frames, starts)
+    missing = ~first.flatten(1).any(1)
+    for step in range(1, int(lengths.max())):
+        missing &= step < lengths
+        if not missing.any():
+            break
+        first[missing] = _rows(frames, (starts + step)[missing])
+        missing &= ~first.flatten(1).any(1)
+    return first
+
+
+def _rows(frames: np.ndarray[Any, Any], rows: Tensor) -> Tensor:
+    """Rows of an array that may be a memory map, as float32."""
+    return torch.from_numpy(np.asarray(frames)[rows.numpy()]).float()
+
+
+def split_by_subject(
+    recordings: Recordings, *, test: tuple[int, ...] = (), validation: tuple[int, ...] | float = 0.0, seed: int = 0
+) -> tuple[Indices, Indices, Indices]:
+    """Indices of the recordings for training, validation and test.
+
+    Args:
+        recordings: the recordings.
+        test: the subjects whose recordings are for test.
+        validation: the subjects whose recordings are for validation, or the fraction of those not for test to draw at
+            random.
+        seed: seed of the drawing.
+    """
+    known = np.unique(recordings.subject)
+    subjects = validation if isinstance(validation, tuple) else ()
+    for name, given in {"test_subjects": test, "validation_subjects": subjects}.items():
+        unknown = [each for each in given if each not in known]
+        if unknown:
+            raise ValueError(f"{name} must be of the subjects {', '.join(map(str, known))}, got {unknown[0]}")
+    rest = np.flatnonzero(~np.isin(recordings.subject, [*test, *subjects]))
+    kept = np.flatnonzero(np.isin(recordings.subject, subjects))
+    if not isinstance(validation, tuple):
+        order = torch.randperm(len(rest), generator=generator(seed, "split")).numpy()
+        count = max(1, round(validation * len(rest))) if validation else 0
+        if count and count >= len(rest) > 0:
+            raise ValueError(
+                f"validation must leave recordings to train on, and {validation} of {len(rest)} leaves none; 0 keeps "
+                "none back"
+            )
+        kept, rest = np.sort(rest[order[:count]]), np.sort(rest[order[count:]])
+    if not len(rest):
+        raise ValueError("test_subjects and validation_subjects must leave recordings to train on, and leave none")
+    return rest, kept, np.flatnonzero(np.isin(recordings.subject, test))

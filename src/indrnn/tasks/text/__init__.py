@@ -1,0 +1,1 @@
+"""Language modelling: the Penn Treebank and any text."""

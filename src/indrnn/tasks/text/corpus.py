@@ -1,0 +1,174 @@
+"""Corpora: text files or the Penn Treebank, as token ids for training, validation and test, with their tokeniser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...files import VARIABLE, data_folder
+from ...networks.tokeniser import NAMES, UNKNOWN, Ids, Tokeniser, Unit
+from ...training.options import check_count
+from .encoding import checksum_of, encode_file, say
+
+
+@dataclass(frozen=True)
+class Split:
+    """One of the three parts of a corpus."""
+
+    ids: Ids
+    """(tokens,), of the smallest type that holds the vocabulary; may be a view of a file, read when it is used."""
+    checksum: str
+    """Of the ids."""
+
+    @classmethod
+    def of(cls, ids: Ids) -> Split:
+        """Make a part from ids."""
+        return cls(ids, checksum_of(ids))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Token ids for training, validation and test, and their tokeniser."""
+
+    train: Split
+    validation: Split
+    test: Split
+    tokeniser: Tokeniser
+
+
+# ---- one's own text
+
+
+def read_text(
+    text: str | Path,
+    valid: str | Path | None = None,
+    test: str | Path | None = None,
+    *,
+    unit: Unit = "char",
+    words: int | None = None,
+) -> Corpus:
+    """Read a corpus from files of UTF-8 text, or of any bytes for unit byte.
+
+    A part without a file of its own is held out from the end of `text`: a tenth for each. The vocabulary is that of
+    `text`, including held-out parts. Tokens of other files not in it are an error, or read as `<unk>` if it has that.
+
+    Args:
+        text: training file.
+        valid: validation file.
+        test: test file.
+        unit: char, word or byte.
+        words: for unit word: vocabulary size, with `<unk>` for all but the most frequent words; None for all words.
+    """
+    if words is not None:
+        check_count("words", words, 3)
+    paths = {"text": text, "valid": valid, "test": test}
+    given = {name: None if path is None else Path(path) for name, path in paths.items()}
+    for name, path in given.items():
+        if path is not None:
+            _check_file(name, path)
+    main = encode_file("text", Path(text), unit=unit, words=words)
+    tokeniser = main.tokeniser
+    kept = [name for name in ("valid", "test") if given[name] is None]
+    tenth = len(main.ids) // 10
+    if kept and tenth < 2:
+        raise ValueError(
+            f"text: {text} is too short to keep tenths of it back: it has {len(main.ids)} {NAMES[unit]}s, and 20 are "
+            "the least"
+        )
+    rest = len(main.ids) - tenth * len(kept)
+    parts = {"text": Split.of(main.ids[:rest])}
+    for number, name in enumerate(kept):
+        parts[name] = Split.of(main.ids[rest + number * tenth :][:tenth])
+    for name in ("valid", "test"):
+        path = given[name]
+        if path is not None:
+            other = encode_file(name, path, unit=unit, tokeniser=tokeniser)
+            parts[name] = Split.of(other.ids)
+            if other.unknown:
+                say(f"{path} {other.unknown}; they are read as {UNKNOWN}")
+    return Corpus(parts["text"], parts["valid"], parts["test"], tokeniser)
+
+
+def _check_file(name: str, path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise ValueError(f"{name} must be a file, and {path} is a folder")
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{name} must be a file that can be read again, and {path} is a pipe or a device")
+        if not path.is_file():
+            raise FileNotFoundError(f"{name} must be a file, and there is none at {path}")
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise ValueError(f"{name} must be a text, and {path} is empty")
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{name}: {path} cannot be read: {error.strerror or error}") from None
+
+
+# ---- Penn Treebank
+
+PENN_FILES = {"train": "ptb.train.txt", "validation": "ptb.valid.txt", "test": "ptb.test.txt"}
+PENN_COUNTS = {"char": (5_017_482, 393_042, 442_423), "word": (929_589, 73_760, 82_430)}
+"""Tokens of the three parts, with newlines or `<eos>`."""
+PENN_CLASSES = {"char": 50, "word": 10_000}
+"""The size of the vocabulary."""
+
+
+def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) -> Corpus:
+    """Read the Penn Treebank with Mikolov's preprocessing, by word or by character, and check its known counts.
+
+    It is licensed by the Linguistic Data Consortium and never downloaded: users provide their copy. Words have `<eos>`
+    at line ends. Characters are as in the published character files: lines are stripped, spaces are `_`, and newlines
+    are characters.
+
+    Args:
+        unit: char or word.
+        data_dir: the folder that holds the three files, directly or in a subfolder `ptb`; None for INDRNN_DATA or,
+            without that, the user's cache.
+    """
+    if unit not in PENN_COUNTS:
+        raise ValueError(f"unit must be char or word for the Penn Treebank, got {unit!r}")
+    folder = data_folder(None if data_dir is None else Path(data_dir))
+    paths = {part: _find_penn(folder, name) for part, name in PENN_FILES.items()}
+    rules: dict[str, Any] = {"space": "_", "strip_lines": True} if unit == "char" else {}
+    train = encode_file("data_dir", paths["train"], unit=unit, rules=rules)
+    if train.tokeniser.classes != PENN_CLASSES[unit]:
+        raise ValueError(
+            f"{_not_penn(paths['train'])}: it must have {PENN_CLASSES[unit]:,} different {NAMES[unit]}s, got "
+            f"{train.tokeniser.classes:,}"
+        )
+    parts = {}
+    for (part, path), expected in zip(paths.items(), PENN_COUNTS[unit], strict=True):
+        found = train if part == "train" else encode_file("data_dir", path, unit=unit, tokeniser=train.tokeniser)
+        if found.unknown:
+            raise ValueError(f"{_not_penn(path)}: it {found.unknown}")
+        if len(found.ids) != expected:
+            raise ValueError(f"{_not_penn(path)}: it must have {expected:,} {NAMES[unit]}s, got {len(found.ids):,}")
+        parts[part] = Split.of(found.ids)
+    return Corpus(**parts, tokeniser=train.tokeniser)
+
+
+def _not_penn(path: Path) -> str:
+    return f"{path} is not the Penn Treebank as published (Mikolov's preprocessing)"
+
+
+def _find_penn(folder: Path, name: str) -> Path:
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"data_dir must be a folder, and {folder} is a file")
+        for place in (folder / "ptb", folder):
+            if (place / name).is_file():
+                return place / name
+    except OSError as error:
+        raise ValueError(f"data_dir: cannot look into {folder} ({error.strerror or error})") from None
+    names = ", ".join(PENN_FILES.values())
+    raise FileNotFoundError(
+        f"Penn Treebank: {name} is neither in {folder / 'ptb'} nor in {folder}. It is licensed (LDC) and never "
+        f"downloaded: put your copy of {names} (Mikolov's preprocessing) there, or point --data-dir or {VARIABLE} at "
+        "a folder that holds them"
+    )

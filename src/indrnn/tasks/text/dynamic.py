@@ -1,0 +1,255 @@
+"""Dynamic evaluation: a language model that continues to learn from the text it has just predicted.
+
+Krause, Kahembwe, Murray, Renals: Dynamic evaluation of neural sequence models (2018); the RMS rule with decay.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from ...checks import check_size
+from ...layers.bound import constrain_
+from ...networks import LanguageModel
+
+SEGMENT = 20
+"""Tokens between two updates, as in the paper."""
+EPSILON = 2e-5
+
+
+@dataclass(frozen=True)
+class DynamicResult:
+    """Result of `dynamic_evaluation`."""
+
+    loss: float
+    """Mean cross-entropy of a token, in nats."""
+    tokens: int
+    """How many were predicted: all but the first."""
+    lr: float
+    decay: float
+    segments: tuple[float, ...]
+    """The loss of each segment, summed over its tokens."""
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss); infinite if that overflows."""
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+    @property
+    def bits(self) -> float:
+        """Bits per token."""
+        return self.loss / math.log(2)
+
+
+def segments(tokens: Tensor, batch_size: int = 1, segment: int = SEGMENT) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut a text (N,) into `batch_size` parallel streams, and those into windows of inputs and next tokens.
+
+    Yields pairs of (segment, batch_size); the last may be shorter. Tokens at the end that fill no stream are left out.
+    """
+    _check_text(tokens)
+    check_size("batch_size", batch_size)
+    check_size("segment", segment)
+    each = (len(tokens) - 1) // batch_size
+    if each == 0:
+        raise ValueError(f"tokens must be more than batch_size = {batch_size}, got {len(tokens)}")
+    inputs, targets = (tokens[at : at + each * batch_size].view(batch_size, each).t() for at in (0, 1))
+    for pair in zip(inputs.split(segment), targets.split(segment), strict=True):
+        yield pair[0].long(), pair[1].long()  # a corpus keeps them in the smallest type that holds them
+
+
+def gradient_statistics(model: LanguageModel, windows: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """The mean squared gradient of each trained weight, by which `dynamic_evaluation` scales its steps.
+
+    The gradient is that of a window's mean loss, in evaluation mode; the state is carried from window to window. The
+    model is not changed.
+
+    Args:
+        model: a trained language model.
+        windows: pairs of inputs and next tokens, both (T, B), of the training set, as `segments` yields them. Larger
+            batches are faster and give smaller gradients, and so need a smaller `lr`.
+
+    Returns:
+        A tensor for each parameter, of its shape, by name.
+    """
+    learner = _Learner(model)
+    squares = [torch.zeros_like(parameter) for parameter in learner.parameters]
+    count = 0
+    for inputs, targets in windows:
+        _, gradients = learner.learn(inputs, targets)
+        torch._foreach_addcmul_(squares, gradients, gradients)
+        count += 1
+    if count == 0:
+        raise ValueError("windows must hold at least one window, got none")
+    return {name: square / count for name, square in zip(learner.names, squares, strict=True)}
+
+
+def dynamic_evaluation(
+    model: LanguageModel,
+    tokens: Tensor,
+    statistics: Mapping[str, Tensor],
+    *,
+    lr: float,
+    decay: float,
+    segment: int = SEGMENT,
+    epsilon: float = EPSILON,
+    progress: Callable[[int], None] | None = None,
+) -> DynamicResult:
+    """Predict a text segment by segment, with a copy of the model that learns from each segment once predicted.
+
+    After each segment with gradient g, every trained weight θ, which was θ₀ after training, becomes
+
+        θ − lr · g / (√MS + ε) + min(decay · √MS / mean(√MS), 1) · (θ₀ − θ)
+
+    where MS is its mean squared gradient on the training set and mean(√MS) the mean over all trained weights. Weights
+    with large gradients take smaller steps along the gradient, and return faster to θ₀. Recurrent weights are then
+    constrained to their bound. The text is one stream, in evaluation mode throughout: no dropout, and running
+    statistics in batch norms. Each token is predicted by weights that were updated on earlier tokens only.
+
+    Args:
+        model: a trained language model; not changed.
+        tokens: (N,), the text; N − 1 of them are predicted.
+        statistics: from `gradient_statistics`.
+        lr: learning rate; 0 for no updates.
+        decay: rate at which weights return to their trained values, λ in the paper.
+        segment: tokens between updates.
+        epsilon: added to the root of the mean squared gradient.
+        progress: called after each segment with the number of tokens predicted so far.
+
+    Example:
+        statistics = gradient_statistics(model, segments(train, batch_size=100))
+        result = dynamic_evaluation(model, test, statistics, lr=2e-4, decay=0.01)
+    """
+    _check_text(tokens)
+    check_size("segment", segment)
+    for name, value, least in (("lr", lr, 0.0), ("decay", decay, 0.0), ("epsilon", epsilon, None)):
+        known = isinstance(value, (int, float)) and math.isfinite(value)
+        if not known or (value < 0 if least is not None else value <= 0):
+            what = "a positive number" if least is None else "a number of at least 0"
+            raise ValueError(f"{name} must be {what}, got {value!r}")
+    learner = _Learner(model)
+    rule = None if lr == 0 else _Rule(learner, statistics, lr, decay, epsilon)
+    losses, predicted = [], 0
+    for inputs, targets in segments(tokens, 1, segment):
+        loss, gradients = learner.learn(inputs, targets, differentiated=rule is not None)
+        losses.append(loss * len(inputs))
+        if rule is not None:
+            rule.apply(gradients)
+        predicted += len(inputs)
+        if progress is not None:
+            progress(predicted)
+    return DynamicResult(sum(losses) / predicted, predicted, lr, decay, tuple(losses))
+
+
+def grid(
+    model: LanguageModel,
+    tokens: Tensor,
+    statistics: Mapping[str, Tensor],
+    *,
+    lrs: Sequence[float],
+    decays: Sequence[float],
+    segment: int = SEGMENT,
+    epsilon: float = EPSILON,
+    progress: Callable[[int], None] | None = None,
+) -> list[DynamicResult]:
+    """Grid search: `dynamic_evaluation` for every pair of `lrs` and `decays`, best first; for use on validation text.
+
+    A pair that diverges comes last. `progress` is called after each segment with the number of tokens predicted so far,
+    over all pairs.
+    """
+    if not lrs or not decays:
+        raise ValueError("lrs and decays must hold at least one number each")
+    rule: dict[str, Any] = {"segment": segment, "epsilon": epsilon}
+    results: list[DynamicResult] = []
+
+    def told(predicted: int) -> None:
+        if progress is not None:
+            progress(sum(result.tokens for result in results) + predicted)
+
+    for lr, decay in itertools.product(lrs, decays):
+        results.append(dynamic_evaluation(model, tokens, statistics, lr=lr, decay=decay, progress=told, **rule))
+    return sorted(results, key=lambda result: result.loss if math.isfinite(result.loss) else math.inf)
+
+
+class _Learner:
+    """A copy of a model in evaluation mode, with the state of its stream."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        if not (hasattr(model, "loss") and hasattr(model, "network")):  # wrappers have them too
+            raise TypeError(f"model must be a LanguageModel, got {type(model).__name__}")
+        self.model = copy.deepcopy(model).eval()
+        trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+        if not trained:
+            raise ValueError("model must have parameters that require a gradient, got none")
+        self.names = [name for name, _ in trained]
+        self.parameters: list[Tensor] = [parameter for _, parameter in trained]
+        self.batch_first = bool(getattr(self.model.network, "batch_first", False))
+        self.state: Any = None
+
+    def learn(self, inputs: Tensor, targets: Tensor, differentiated: bool = True) -> tuple[float, list[Tensor]]:
+        """The mean loss of a window, (T, B), and its gradient for each parameter."""
+        if self.batch_first:
+            inputs, targets = inputs.t(), targets.t()
+        device = self.parameters[0].device
+        # cuDNN differentiates its recurrent layers in training mode alone, where dropout would act
+        with torch.set_grad_enabled(differentiated), torch.backends.cudnn.flags(enabled=False):
+            loss, state = self.model.loss(inputs.to(device), targets.to(device), self.state)
+            self.state = tree_map(lambda each: each.detach() if isinstance(each, Tensor) else each, state)
+            if not differentiated:
+                return float(loss), []
+            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        return float(loss.detach()), list(gradients)
+
+
+class _Rule:
+    """The update of a learner's parameters after each segment."""
+
+    def __init__(
+        self, learner: _Learner, statistics: Mapping[str, Tensor], lr: float, decay: float, epsilon: float
+    ) -> None:
+        _check_statistics(learner, statistics)
+        self.learner = learner
+        roots = [
+            statistics[name].to(parameter).sqrt()
+            for name, parameter in zip(learner.names, learner.parameters, strict=True)
+        ]
+        mean = sum(float(root.sum(dtype=torch.float64)) for root in roots) / sum(root.numel() for root in roots)
+        if not mean > 0:
+            raise ValueError("statistics must hold a gradient that is not 0")
+        self.trained = [parameter.detach().clone() for parameter in learner.parameters]
+        self.steps = [-lr / (root + epsilon) for root in roots]
+        self.rates = [(decay / mean * root).clamp_max_(1) for root in roots]
+
+    @torch.no_grad()
+    def apply(self, gradients: list[Tensor]) -> None:
+        parameters = self.learner.parameters
+        away = torch._foreach_sub(self.trained, parameters)
+        torch._foreach_addcmul_(parameters, gradients, self.steps)
+        torch._foreach_addcmul_(parameters, away, self.rates)
+        constrain_(self.learner.model)
+
+
+def _check_text(tokens: Tensor) -> None:
+    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dim() != 1:
+        what = f"the shape {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise TypeError(f"tokens must be a tensor (N,) of class indices, got {what}")
+    if len(tokens) < 2:
+        raise ValueError(f"tokens must be at least 2, of which the second is predicted, got {len(tokens)}")
+
+
+def _check_statistics(learner: _Learner, statistics: Mapping[str, Tensor]) -> None:
+    shapes = {name: tuple(p.shape) for name, p in zip(learner.names, learner.parameters, strict=True)}
+    given = {name: tuple(square.shape) for name, square in statistics.items()}
+    if shapes != given:
+        wrong = min(name for name in shapes.keys() | given.keys() if shapes.get(name) != given.get(name))
+        raise ValueError(
+            f"statistics must be of this model, by `gradient_statistics`, got {given.get(wrong)} for {wrong} of the "
+            f"shape {shapes.get(wrong)}"
+        )

@@ -1,0 +1,257 @@
+"""Language modelling: prediction of the next character, word or byte of a text, read in parallel streams."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from ...networks.tokeniser import NAMES, Ids
+from ...training.options import check_count, check_fraction, check_seed
+from ...training.task import Batch, Measured, Shard, generator, rows_of
+from .corpus import Corpus, Split
+
+SHORTEST = 5
+"""Tokens of a window that jitter made too short."""
+_NONE = -100  # a target that does not count
+
+
+@dataclass
+class Window(Batch):
+    """A window of the streams: tokens (T, B), and as targets the token after each."""
+
+    piece: int = 0
+    """Which piece of the batch: each carries a state of its own."""
+    fresh: bool = False
+    """Whether the streams begin anew, with no state."""
+
+
+class LanguageTask:
+    """Predict each token of a text from all before it.
+
+    In training the text is cut into `batch_size` parallel streams, read in windows of `length` tokens. The final state
+    of a window is passed to the next, detached. Each epoch starts at a different token, drawn below `length`, and
+    without a state; tokens after its last full window are not read in that epoch.
+
+    An evaluation predicts every token of its part once, except the very first. The part is cut into streams whose
+    targets follow each other without a gap: the first input of a stream is the last token of the stream before. The
+    state is carried through the whole of each stream.
+
+    All randomness derives from (seed, epoch) and (seed, step). A model is called as `indrnn.LanguageModel`:
+    `model(tokens, state, targets=targets)` returns the mean cross-entropy in nats, and the state.
+
+    Args:
+        corpus: the text.
+        batch_size: number of streams in training.
+        length: tokens per window, in training and evaluation.
+        valid_batch: number of streams in validation; `batch_size` if None. Fewer if the part is shorter than that.
+        test_batch: number of streams in test, likewise.
+        jitter: standard deviation of a window's length in training; 0 for no jitter.
+        halved: probability that the mean length of a window is half of `length`, before the jitter.
+        reset: probability, at each window, that all streams continue without their state.
+        seed: seed of all randomness.
+    """
+
+    higher_is_better = False
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        batch_size: int = 128,
+        length: int = 50,
+        valid_batch: int | None = None,
+        test_batch: int | None = None,
+        jitter: float = 0.0,
+        halved: float = 0.0,
+        reset: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        check_language(batch_size, length, valid_batch, test_batch, jitter, halved, reset, seed)
+        self.corpus, self.tokeniser = corpus, corpus.tokeniser
+        self.batch_size, self.length, self.seed = batch_size, length, seed
+        self.valid_batch, self.test_batch = valid_batch or batch_size, test_batch or batch_size
+        self.jitter, self.halved, self.reset = jitter, halved, reset
+        self.metric = "perplexity" if self.tokeniser.unit == "word" else "bpc"
+        name = NAMES[self.tokeniser.unit]
+        self._stream = (len(corpus.train) - length) // batch_size  # whatever an epoch's first token
+        if self._stream < length:
+            raise ValueError(
+                f"the text to train on must have at least batch_size · length = {batch_size} · {length} {name}s and "
+                f"one window more, {(batch_size + 1) * length}, got {len(corpus.train)}; make batch_size or length "
+                "smaller"
+            )
+        for part, split in (("validation", corpus.validation), ("test", corpus.test)):
+            if len(split) < 2:
+                raise ValueError(f"the text for {part} must have at least 2 {name}s, got {len(split)}")
+        self._states: dict[int, Any] = {}
+        self._bounds: tuple[int, Ids] = (-1, np.zeros(1))  # of an epoch's windows
+        self._first_steps = [0]  # of the epochs so far asked for
+
+    def describe(self) -> dict[str, Any]:
+        """Description of the task: checksums of the text, streams and windows."""
+        parts = {"train": self.corpus.train, "validation": self.corpus.validation, "test": self.corpus.test}
+        names = ("batch_size", "length", "valid_batch", "test_batch", "jitter", "halved", "reset", "seed")
+        return {
+            "type": type(self).__name__,
+            "unit": self.tokeniser.unit,
+            **{name: getattr(self, name) for name in names},
+            "classes": self.tokeniser.classes,
+            "tokeniser": self.tokeniser.checksum,
+            **{name: {"tokens": len(split), "checksum": split.checksum} for name, split in parts.items()},
+        }
+
+    # ---- training
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that each piece of the batch carries to the next step."""
+        return {"states": dict(self._states)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the states."""
+        self._states = dict(state["states"])
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Windows in an epoch; in the first one, if window lengths are random."""
+        return len(self._windows(0)) - 1
+
+    def _windows(self, epoch: int) -> Ids:
+        """Start positions of an epoch's windows within each stream, and the end of the last."""
+        if self._bounds[0] != epoch:
+            self._bounds = epoch, np.concatenate([[0], np.cumsum(self._lengths(epoch))])
+        return self._bounds[1]
+
+    def _lengths(self, epoch: int) -> Ids:
+        """The lengths of an epoch's windows."""
+        if not self._drawn:
+            return np.full(self._stream // self.length, self.length)
+        random = generator(self.seed, "lengths", epoch)
+        least = min(SHORTEST, self.length)
+        most = self._stream // least
+        middle = torch.full((most,), float(self.length), dtype=torch.float64)
+        middle[torch.rand(most, generator=random) < self.halved] /= 2
+        drawn = middle + self.jitter * torch.randn(most, generator=random, dtype=torch.float64)
+        lengths = drawn.round().long().clamp(least, self._stream)
+        return lengths[lengths.cumsum(0) <= self._stream].numpy()
+
+    @property
+    def _drawn(self) -> bool:
+        return self.jitter > 0 or self.halved > 0
+
+    def _place(self, step: int) -> tuple[int, int]:
+        """The epoch of a step, and its number in it."""
+        if not self._drawn:
+            return divmod(step, self.steps_per_epoch)
+        firsts = self._first_steps
+        while firsts[-1] <= step:
+            firsts.append(firsts[-1] + len(self._lengths(len(firsts) - 1)))
+        epoch = bisect.bisect_right(firsts, step) - 1
+        return epoch, step - firsts[epoch]
+
+    def batch(self, step: int, shard: Shard) -> Window:
+        """See `Task.batch`."""
+        epoch, number = self._place(step)
+        first, end = self._windows(epoch)[number : number + 2].tolist()
+        first_token = int(torch.randint(self.length, (), generator=generator(self.seed, "offset", epoch)))
+        fresh = number == 0 or bool(torch.rand((), generator=generator(self.seed, "reset", step)) < self.reset)
+        rows, count = rows_of(shard, self.batch_size)
+        starts = first_token + first + self._stream * rows.numpy()
+        inputs, target = _cut(self.corpus.train.ids, starts, end - first)
+        return Window(inputs, target, count, self.batch_size, piece=shard.index, fresh=fresh)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy in nats; the final state of the window is kept for the next."""
+        assert isinstance(batch, Window)
+        state = None if batch.fresh else self._states.get(batch.piece)
+        loss, state = model(batch.inputs, state, targets=batch.target)
+        self._states = {**self._states, batch.piece: detached(state)}
+        return loss  # type: ignore[no-any-return]
+
+    # ---- evaluation
+
+    def derive(self, means: dict[str, float]) -> dict[str, float]:
+        """Perplexity, or bits per character or byte, of the mean loss over all tokens."""
+        counts: dict[str, float] = {name: round(means[name]) for name in means if name in ("batch", "tokens")}
+        if self.metric == "bpc":
+            return {**means, "bpc": means["loss"] / math.log(2), **counts}
+        perplexity = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
+        return {**means, "perplexity": perplexity, **counts}
+
+    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
+        """See `Task.evaluate`."""
+        return self.measure(model, self.corpus.validation, self.valid_batch, shard)
+
+    def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
+        """See `Task.test`; the metrics include the batch and the number of predicted tokens."""
+        split = self.corpus.test
+        about = {"batch": min(self.test_batch, len(split) - 1), "tokens": len(split) - 1}
+        for means, count in self.measure(model, split, self.test_batch, shard):
+            yield {**means, **about}, count
+
+    def measure(self, model: nn.Module, split: Split, batch: int, shard: Shard) -> Iterator[Measured]:
+        """The loss over all tokens of a part but the first; the streams are divided among the processes."""
+        predicted = len(split) - 1
+        batch = min(batch, predicted)
+        # Stream i predicts the tokens from first[i] to first[i + 1], not included.
+        first = [1 + i * predicted // batch for i in range(batch + 1)]
+        mine = list(shard.of(batch))
+        if not mine:
+            return
+        device = next(model.parameters()).device
+        starts = np.array([first[i] - 1 for i in mine])
+        sizes = np.array([first[i + 1] - first[i] for i in mine])
+        shortest = int(sizes.min())
+        state: Any = None
+        for at in range(0, shortest, self.length):
+            steps = min(self.length, shortest - at)
+            inputs, target = _cut(split.ids, starts + at, steps)
+            loss, state = model(inputs.to(device), state, targets=target.to(device))
+            yield {"loss": loss.double()}, target.numel()
+        longer = torch.from_numpy(sizes > shortest)  # by one token
+        if longer.any():
+            inputs, target = _cut(split.ids, np.where(sizes > shortest, starts + shortest, 0), 1)
+            target[:, ~longer] = _NONE
+            loss, _ = model(inputs.to(device), state, targets=target.to(device))
+            yield {"loss": loss.double()}, int(longer.sum())
+
+
+def _cut(ids: Ids, starts: Any, length: int) -> tuple[Tensor, Tensor]:
+    """Windows that start at these tokens, (length, streams), and the token after each."""
+    tokens = torch.from_numpy(ids[starts + np.arange(length + 1)[:, None]].astype(np.int64))
+    return tokens[:-1], tokens[1:]
+
+
+def detached(state: Any) -> Any:
+    """Detach a state from its graph: the gradient ends at a window's first token."""
+    return tree_map_only(Tensor, lambda tensor: tensor.detach(), state)
+
+
+def check_language(
+    batch_size: int,
+    length: int,
+    valid_batch: int | None,
+    test_batch: int | None,
+    jitter: float,
+    halved: float,
+    reset: float,
+    seed: int,
+) -> None:
+    """Raise for invalid options."""
+    check_count("batch_size", batch_size)
+    check_count("length", length)
+    for name, value in (("valid_batch", valid_batch), ("test_batch", test_batch)):
+        if value is not None:
+            check_count(name, value)
+    if not (isinstance(jitter, (int, float)) and 0 <= jitter < math.inf):
+        raise ValueError(f"jitter must be a number of at least 0, got {jitter!r}")
+    check_fraction("halved", halved)
+    check_fraction("reset", reset)
+    check_seed(seed)
