@@ -16,13 +16,12 @@ from torch.nn.utils import prune
 from torch.testing import assert_close
 
 import indrnn
-from indrnn.baselines import KINDS, SRU, BaselineRNN, TransformerBaseline
-from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN, WordEmbedding
+from indrnn.baselines import KINDS, SRU, Baseline, BaselineRNN, Transformer, TransformerBaseline
+from indrnn.networks import Dense, DenseIndRNN, Head, Plain, PlainIndRNN, Residual, ResidualIndRNN, WordEmbedding
 from indrnn.networks.tokeniser import Tokeniser
 from indrnn.saving import CONFIGS as TYPES
-from indrnn.saving import Baseline, Dense, Head, Plain, Residual, Transformer, from_plain
+from indrnn.saving import from_json, to_json
 from indrnn.tasks.rows import find
-from indrnn.training.folder import plain
 
 ROOT = Path(__file__).parent.parent
 T, B, M = 9, 4, 3
@@ -80,7 +79,7 @@ def write(folder: Path, config: Any, model: nn.Module) -> Path:
 @pytest.mark.parametrize("kind", [str, Path])
 def test_what_a_run_left_is_loaded(kind: type, config: Head, tmp_path: Path) -> None:
     model = in_use(config)
-    write(tmp_path, plain(config), model)
+    write(tmp_path, to_json(config), model)
     loaded = indrnn.load(kind(tmp_path))
     assert not any(module.training for module in loaded.modules())
     assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
@@ -91,7 +90,7 @@ def test_what_a_run_left_is_loaded(kind: type, config: Head, tmp_path: Path) -> 
 
 
 def test_it_is_loaded_from_two_files_alone_and_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
-    write(tmp_path, JSON, from_plain(JSON).build())
+    write(tmp_path, JSON, from_json(JSON).build())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     indrnn.load(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -101,7 +100,7 @@ def test_it_is_loaded_from_two_files_alone_and_leaves_the_folder_as_it_is(tmp_pa
 def test_loading_asks_nothing_of_torchs_own_generator_but_what_the_weights_need(tmp_path: Path) -> None:
     """The weights are the file's, whatever the seed was."""
     model = in_use(CONFIGS["indrnn"])
-    write(tmp_path, plain(CONFIGS["indrnn"]), model)
+    write(tmp_path, to_json(CONFIGS["indrnn"]), model)
     x, answers = torch.randn(T, B, M), []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -130,7 +129,7 @@ def test_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.json", "weights.safetensors"])
 def test_a_missing_file(name: str, tmp_path: Path) -> None:
-    write(tmp_path, JSON, from_plain(JSON).build())
+    write(tmp_path, JSON, from_json(JSON).build())
     (tmp_path / name).unlink()
     with pytest.raises(FileNotFoundError, match=f"holds no {name}: the run is not finished"):
         indrnn.load(tmp_path)
@@ -158,7 +157,7 @@ def test_weights_of_another_size(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_torn(tmp_path: Path) -> None:
-    write(tmp_path, JSON, from_plain(JSON).build())
+    write(tmp_path, JSON, from_json(JSON).build())
     weights = tmp_path / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"weights\.safetensors") as error:
@@ -176,7 +175,7 @@ def test_weights_that_are_torn(tmp_path: Path) -> None:
     ids=["of the model", "of the network", "of other options"],
 )
 def test_an_unknown_type(config: Any, part: str, tmp_path: Path) -> None:
-    write(tmp_path, config, from_plain(JSON).build())
+    write(tmp_path, config, from_json(JSON).build())
     with pytest.raises(ValueError, match=NO_SUCH_TYPE) as error:
         indrnn.load(tmp_path)
     assert_one_line(error, part)
@@ -188,7 +187,7 @@ def test_an_unknown_type(config: Any, part: str, tmp_path: Path) -> None:
     ids=["torn", "empty", "a list", "a number", "an option of a later version", "options missing"],
 )
 def test_a_model_json_that_is_none_is_named(text: str, tmp_path: Path) -> None:
-    write(tmp_path, JSON, from_plain(JSON).build())
+    write(tmp_path, JSON, from_json(JSON).build())
     (tmp_path / "model.json").write_text(text)
     with pytest.raises(ValueError, match=r"model\.json") as error:
         indrnn.load(tmp_path)
@@ -200,26 +199,26 @@ def test_a_model_json_that_is_none_is_named(text: str, tmp_path: Path) -> None:
 
 @configs
 def test_options_are_read_back(config: Head) -> None:
-    assert from_plain(json.loads(json.dumps(plain(config)))) == config
+    assert from_json(json.loads(json.dumps(to_json(config)))) == config
 
 
 def test_what_is_left_out_has_its_default() -> None:
-    assert from_plain(JSON) == Head(Baseline("gru", hidden_size=7, input_size=M), 5)
+    assert from_json(JSON) == Head(Baseline("gru", hidden_size=7, input_size=M), 5)
 
 
 @pytest.mark.parametrize("value", [None, 3, 0.5, "lstm", True, {"a": 1}, [1, 2]], ids=repr)
 def test_what_is_no_options_stays_as_it_is(value: Any) -> None:
-    assert from_plain(value) == value
+    assert from_json(value) == value
 
 
 @pytest.mark.parametrize("name", ["os.system", "eval", "object", "Training", "BaselineRNN", "", "__import__"])
 def test_only_types_of_options_are_made(name: str) -> None:
     """What is in a file runs nothing."""
     with pytest.raises(ValueError, match=NO_SUCH_TYPE) as error:
-        from_plain({"type": name})
+        from_json({"type": name})
     assert repr(name) in str(error.value)
     with pytest.raises(ValueError, match="type must be one of"):
-        from_plain({**JSON, "network": {"type": name}})
+        from_json({**JSON, "network": {"type": name}})
 
 
 @pytest.mark.parametrize(
@@ -244,7 +243,7 @@ def test_only_types_of_options_are_made(name: str) -> None:
 )
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        from_plain(options)
+        from_json(options)
 
 
 def test_the_input_weights_start_with_the_deviation_asked_for() -> None:
@@ -412,10 +411,10 @@ def test_kept_runs_are_loaded_and_are_of_their_recipes(name: str) -> None:
     recorded = json.loads((folder / "config.json").read_text())
     recipe: Any = find(recorded["recipe"]).recipe
     # Options that did not exist then are at their defaults; dropout was an option of some runs
-    network = from_plain(recorded["options"]["model"])
+    network = from_json(recorded["options"]["model"])
     assert network == recipe.model or replace(network, dropout=recipe.model.dropout) == recipe.model
     config = replace(recipe, model=network).model_config()
-    assert from_plain(json.loads((folder / "model.json").read_text())) == config
+    assert from_json(json.loads((folder / "model.json").read_text())) == config
 
 
 # ---- a tokeniser

@@ -4,6 +4,7 @@ What is in here is imported when it is first used: `indrnn --help` does not wait
 """
 
 from importlib import import_module as _import_module
+from pathlib import Path as _Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
         TiedEmbedding,
     )
     from .ops import Backend, backends, recurrence
-    from .saving import load, save
+    from .saving import save
     from .tasks.series.estimators import IndRNNClassifier, IndRNNRegressor
     from .tasks.series.forecaster import IndRNNForecaster
 
@@ -53,7 +54,7 @@ _HOMES = {
         *("ConvIndRNN1d", "ConvIndRNN2d", "IndRNN", "IndRNNCell", "RecurrentBound", "SequenceBatchNorm"),
         *("SharedDropout", "StepBatchNorm", "attach_constraint", "constrain_", "gather_statistics", "parameter_groups"),
     ),
-    "saving": ("load", "save"),
+    "saving": ("save",),
     "networks": (
         *("Dense", "DenseIndRNN", "Language", "LanguageModel", "Plain", "PlainIndRNN", "Residual", "ResidualIndRNN"),
         *("SequenceClassifier", "SequenceRegressor", "State", "StepClassifier", "StepRegressor", "TiedEmbedding"),
@@ -113,6 +114,30 @@ __all__ = [
     "recurrence",
     "save",
 ]
+
+
+def load(folder: "str | _Path", *, device: Any = "cpu") -> Any:
+    """Load what `save`, an estimator's `save` or a finished run has written, in evaluation mode, with its own dtype.
+
+    Args:
+        folder: the folder of a run, or any that holds a weights.safetensors and a model.json.
+        device: device of the parameters.
+
+    Returns:
+        The model. A language model of a run, or saved with its tokeniser, has it as `model.tokeniser`. If an estimator
+        was saved in the folder, the estimator: `IndRNNClassifier`, `IndRNNRegressor` or `IndRNNForecaster`.
+
+    Example:
+        model = indrnn.load("runs/adding-100")
+    """
+    from .saving import load as load_folder
+
+    def estimator(folder: "_Path", device: Any) -> Any:
+        from .tasks.series.files import load_estimator
+
+        return load_estimator(folder, device)
+
+    return load_folder(folder, device=device, loaders={"estimator.json": estimator})
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,19 @@
-"""`save` and `load` of models: weights in safetensors, configuration in JSON; loading executes no code."""
+"""Saving and loading of models: weights in safetensors, configuration in JSON; loading executes no code.
+
+`to_json` and `from_json` are the only way from a configuration to JSON and back.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,28 +24,10 @@ from .layers.config import ModuleConfig, config_of
 from .networks import Dense, Front, Head, Language, LanguageModel, Plain, Residual, TiedEmbedding, WordEmbedding
 from .networks.tokeniser import Tokeniser
 
-__all__ = [
-    "CONFIGS",
-    "QRNN",
-    "AnyNetwork",
-    "Baseline",
-    "Dense",
-    "Front",
-    "Head",
-    "Language",
-    "Plain",
-    "Residual",
-    "Transformer",
-    "load",
-    "save",
-]
-
-AnyNetwork = Plain | Residual | Dense | Baseline | QRNN | Transformer
-
 CONFIGS: dict[str, type] = {
     kind.__name__: kind for kind in (Plain, Residual, Dense, Front, Baseline, QRNN, Transformer, Head, Language)
 }
-"""The types of options, by the name that stands in a file."""
+"""Configurations of models, by the name that stands in a file."""
 
 _MODULES: dict[str, type[nn.Module]] = {
     kind.__name__: kind
@@ -49,35 +36,82 @@ _MODULES: dict[str, type[nn.Module]] = {
         *(TiedEmbedding, WordEmbedding, nn.RNN, nn.LSTM, nn.GRU),
     )
 }
-"""The modules that are built from their constructor's arguments, by the name that stands in a file."""
+"""Modules that are built from their constructor's arguments, by the name that stands in a file."""
 
 _MODEL, _WEIGHTS, _TOKENISER = "model.json", "weights.safetensors", "tokeniser.json"
-_ESTIMATOR = "estimator.json"
 
 
-def to_plain(config: Any) -> Any:
-    """Convert a configuration to JSON-serialisable values, with the name of its type."""
-    if isinstance(config, ModuleConfig):
-        return {"type": config.kind.__name__, **{name: to_plain(value) for name, value in config.arguments.items()}}
-    if type(config) in CONFIGS.values():
-        return {"type": type(config).__name__, **{f.name: to_plain(getattr(config, f.name)) for f in fields(config)}}
-    return [to_plain(item) for item in config] if isinstance(config, (tuple, list)) else config
+# ---- configurations
 
 
-def from_plain(value: Any, types: dict[str, type] = CONFIGS) -> Any:
-    """Restore a configuration, or other options whose types are given, from the result of `to_plain`."""
+def to_json(value: Any, name: str = "config") -> Any:
+    """Convert options to JSON types; a dataclass becomes a dictionary with its class's name as "type".
+
+    Args:
+        value: dataclasses, configurations of modules, dictionaries, lists, paths, text and numbers, NumPy's too.
+        name: name of the value, for the error about a part that has no JSON form.
+    """
+    if isinstance(value, ModuleConfig):
+        return {"type": value.kind.__name__, **to_json(value.arguments, name)}
+    if is_dataclass(value) and not isinstance(value, type):
+        options = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+        return {"type": type(value).__name__, **to_json(options, name)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item, f"{name}.{key}") for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_json(item, f"{name}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{name} must be of JSON's types, a path or a dataclass to be recorded, got {type(value).__name__}")
+
+
+def from_json(value: Any, types: Mapping[str, type] = CONFIGS) -> Any:
+    """Restore a configuration, or other options whose types are given, from the result of `to_json`."""
+    if isinstance(value, list):
+        return [from_json(item, types) for item in value]
     if not (isinstance(value, dict) and "type" in value):
         return value
-    name = value["type"]
-    options = {key: from_plain(item, types) for key, item in value.items() if key != "type"}
-    if name in _MODULES:
-        return ModuleConfig(_MODULES[name], options)
-    if name not in types:
-        raise ValueError(f"type must be one of {', '.join([*types, *_MODULES])}, got {name!r}")
+    kind = value["type"]
+    options = {key: from_json(item, types) for key, item in value.items() if key != "type"}
+    if kind in _MODULES:
+        return ModuleConfig(_MODULES[kind], options)
+    if kind not in types:
+        raise ValueError(f"type must be one of {', '.join([*types, *_MODULES])}, got {kind!r}")
     try:
-        return types[name](**options)
-    except TypeError as error:  # of a later version, or not ours
-        raise ValueError(f"{name} cannot be made of these options: {error}") from None
+        return types[kind](**options)
+    except TypeError as error:  # of another version, or not ours
+        raise ValueError(f"{kind} cannot be made of these options: {error}") from None
+
+
+def defaults(value: Any) -> Any:
+    """The result of `to_json` if every field of a dataclass had its default; fields without one are left out."""
+    result: dict[str, Any] = {}
+    for field in fields(value):
+        current = getattr(value, field.name)
+        if is_dataclass(current) and not isinstance(current, type):
+            result[field.name] = defaults(current)
+        elif field.default is not MISSING:
+            result[field.name] = to_json(field.default)
+        elif field.default_factory is not MISSING:
+            result[field.name] = to_json(field.default_factory())
+    return result
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten a nested dictionary, with dotted names."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    result: dict[str, Any] = {}
+    for name, item in value.items():
+        result |= flat(item, f"{prefix}.{name}" if prefix else name)
+    return result
+
+
+# ---- models
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
@@ -97,7 +131,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder must be a folder or a new name, and {folder} is a file")
     folder.mkdir(parents=True, exist_ok=True)
-    content = {_WEIGHTS: weights_as_bytes(model), _MODEL: (json.dumps(to_plain(config), indent=2) + "\n").encode()}
+    content = {_WEIGHTS: weights_as_bytes(model.state_dict()), _MODEL: as_bytes(to_json(config))}
     tokeniser = getattr(model, "tokeniser", None)
     if isinstance(tokeniser, Tokeniser):
         content[_TOKENISER] = tokeniser.to_json().encode()
@@ -118,15 +152,28 @@ def save(model: nn.Module, folder: str | Path) -> None:
                 path.unlink(missing_ok=True)
 
 
+def as_bytes(content: Any) -> bytes:
+    """JSON text of a file."""
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def recorded_config(model: nn.Module) -> dict[str, Any] | None:
+    """What `load` builds a trained model from: the JSON form of its configuration; None if it has none."""
+    try:
+        return dict(to_json(_checked_config(model)))
+    except TypeError:
+        return None
+
+
 def _checked_config(model: nn.Module) -> Any:
     """Return the configuration from which a model with the same weights is built; raise if there is none."""
     name = type(model).__name__
     problem = f"model must be a layer, network, head or baseline of indrnn to be saved, got {name}"
     try:
         config = config_of(model)
-        plain = from_plain(json.loads(json.dumps(to_plain(config))))
+        restored = from_json(json.loads(json.dumps(to_json(config))))
         with torch.device("meta"):
-            twin = plain.build()
+            twin = restored.build()
     except (AttributeError, TypeError, ValueError) as error:
         raise TypeError(f"{problem} ({error})") from None
     if type(twin) is not type(model):
@@ -141,25 +188,23 @@ def _checked_config(model: nn.Module) -> Any:
     return config
 
 
-def load(folder: str | Path, *, device: torch.device | str = "cpu") -> Any:
+def load(
+    folder: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    loaders: Mapping[str, Callable[[Path, torch.device | str], Any]] | None = None,
+) -> Any:
     """Load what `save` or a finished run has written, in evaluation mode and with the dtype it was saved in.
 
     Args:
         folder: the folder of a run, or any that holds a weights.safetensors and a model.json.
         device: device of the parameters.
-
-    Returns:
-        The model. A language model of a run, or saved with its tokeniser, has it as `model.tokeniser`. If an estimator
-        was saved in the folder, the estimator: `IndRNNClassifier`, `IndRNNRegressor` or `IndRNNForecaster`.
-
-    Example:
-        model = indrnn.load("runs/adding-100")
+        loaders: by the name of a file, what loads a folder that holds it, in place of the model alone.
     """
     folder = Path(folder)
-    if (folder / _ESTIMATOR).exists():
-        from .tasks.series.files import load_estimator
-
-        return load_estimator(folder, device)
+    for name, loader in (loaders or {}).items():
+        if (folder / name).exists():
+            return loader(folder, device)
     return load_module(folder, device=device)
 
 
@@ -179,7 +224,7 @@ def load_module(folder: str | Path, *, device: torch.device | str = "cpu") -> nn
                 "can build"
             )
     try:
-        config = from_plain(json.loads(options.read_text()))
+        config = from_json(json.loads(options.read_text()))
         if not hasattr(config, "build"):
             raise ValueError(f"it must describe a model of this package, got {type(config).__name__}")
         with torch.device("meta"):  # nothing is drawn at random, and the file's tensors are taken as they are
@@ -213,20 +258,18 @@ def _tokeniser(path: Path) -> Tokeniser | None:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
 
-def weights_as_bytes(model: nn.Module) -> bytes:
-    """Serialise a model's weights in safetensors format."""
-    from safetensors.torch import save as as_bytes
+def weights_as_bytes(state: Mapping[str, Any]) -> bytes:
+    """Serialise the state of a model in safetensors format."""
+    from safetensors.torch import save as serialise
 
-    return as_bytes({name: value.detach().cpu().contiguous() for name, value in _unshared(model.state_dict()).items()})
+    return serialise({name: value.detach().cpu().contiguous() for name, value in _unshared(state.items())})
 
 
-def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Remove the tensors of a state that repeat another under a second name, as in a user's own tied model."""
+def _unshared(state: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
+    """The tensors of a state without those that repeat another under a second name, as in a user's own tied model."""
     seen: set[tuple[int, torch.Size]] = set()
-    result = {}
-    for name, value in state.items():
+    for name, value in state:
         key = (value.data_ptr(), value.shape)
         if value.numel() == 0 or key not in seen:
-            result[name] = value
+            yield name, value
         seen.add(key)
-    return result

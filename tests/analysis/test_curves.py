@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from indrnn.analysis import gradients
 from indrnn.analysis.curves import draw_adding, draw_panels, draw_run, smooth
-from indrnn.saving import Baseline, Head, Plain
+from indrnn.baselines import Baseline
+from indrnn.networks import Head, Plain
 from indrnn.tasks.series.scores import ClassScores
 from indrnn.training.folder import RunFolder
 

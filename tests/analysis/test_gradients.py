@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from indrnn import IndRNN
 from indrnn.analysis import gradients
-from indrnn.baselines import BaselineRNN, QRNNBaseline
-from indrnn.networks import PlainIndRNN, SequenceClassifier
-from indrnn.saving import AnyNetwork, Baseline, Dense, Head, Plain, Residual
+from indrnn.baselines import Baseline, BaselineRNN, QRNNBaseline
+from indrnn.networks import Dense, Head, Plain, PlainIndRNN, Residual, SequenceClassifier
 from indrnn.tasks.adding import Adding
 from indrnn.tasks.pixels import Pixels
+from indrnn.tasks.recipe import AnyNetwork
 from indrnn.training import Batch, Shard, TensorTask
 
 pytest.importorskip("matplotlib")

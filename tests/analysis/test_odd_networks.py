@@ -18,8 +18,8 @@ from indrnn.analysis.gradients import gradient_flow
 from indrnn.analysis.memory import memory
 from indrnn.analysis.neurons import layers_of
 from indrnn.analysis.weights import weights
+from indrnn.networks import Dense, Head, Plain, Residual
 from indrnn.networks.front import Front
-from indrnn.saving import Dense, Head, Plain, Residual
 from indrnn.training import Batch, Shard, TensorTask
 
 NETWORKS: dict[str, Any] = {

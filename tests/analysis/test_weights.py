@@ -11,7 +11,7 @@ import torch
 import indrnn
 from indrnn.analysis import weights as analysis
 from indrnn.analysis.weights import untrained, weights
-from indrnn.saving import Head, Plain
+from indrnn.networks import Head, Plain
 
 
 def model(*values: list[float]) -> indrnn.PlainIndRNN:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import indrnn
-from indrnn.saving import Head, Plain
+from indrnn.networks import Head, Plain
 
 from ..analysis.pages import assert_one_file
 from .calls import DIGITS, Call, assert_done, assert_refused, read

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from indrnn.files import DataFile, DataSet
-from indrnn.networks import PlainIndRNN
-from indrnn.saving import Head, Plain
+from indrnn.networks import Head, Plain, PlainIndRNN
 from indrnn.tasks import pixels as module
 from indrnn.tasks.pixels import MNIST, Pixels, read_idx, read_mnist
 from indrnn.training import Measured, OneCycle, Shard, Training, generator, train

@@ -11,8 +11,19 @@ import pytest
 import torch
 from torch import nn
 
-from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN, SequenceClassifier, SequenceRegressor
-from indrnn.saving import Baseline, Dense, Head, Plain, Residual, from_plain
+from indrnn.baselines import Baseline
+from indrnn.networks import (
+    Dense,
+    DenseIndRNN,
+    Head,
+    Plain,
+    PlainIndRNN,
+    Residual,
+    ResidualIndRNN,
+    SequenceClassifier,
+    SequenceRegressor,
+)
+from indrnn.saving import from_json, to_json
 from indrnn.tasks.adding import Adding
 from indrnn.tasks.adding_recipe import AddingRecipe
 from indrnn.tasks.pixels import Pixels
@@ -22,7 +33,6 @@ from indrnn.tasks.skeleton.recipe import SkeletonRecipe
 from indrnn.tasks.text import recipe as language
 from indrnn.tasks.types import TYPES
 from indrnn.training import Constant, Cosine, OneCycle, Plateau, Shard, Steps, Training
-from indrnn.training.folder import plain
 
 LENGTHS = [100, 500, 1000, 5000]
 MODELS = ["", "-rnn", "-lstm", "-irnn"]
@@ -244,8 +254,8 @@ def test_it_builds_and_runs(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_written_of_it_is_read_back(row: Row) -> None:
     own = row.name.startswith("skeleton-")  # whose model is known with the data
     for options in (row.recipe, row.recipe.training, *(() if own else (row.recipe.model_config(),))):
-        written = json.dumps(plain(options), allow_nan=False)
-        again = from_plain(json.loads(written), TYPES)
+        written = json.dumps(to_json(options), allow_nan=False)
+        again = from_json(json.loads(written), TYPES)
         assert again == options
         assert type(again) is type(options)
 
@@ -259,9 +269,9 @@ def test_other_options_are_read_back_too(schedule: Any) -> None:
     training = Training(steps=77, lr=0.25, schedule=schedule, clip=None, threads=3, precision="bf16", compile=True)
     network = Plain(None, 11, 3, nonlinearity="tanh", norm=None, dropout=(0.125, 0, 0.5), gamma=None, epsilon=0.75)
     recipe = AddingRecipe(13, 7, 11, network, training, seed=-5)
-    assert from_plain(json.loads(json.dumps(plain(recipe))), TYPES) == recipe
+    assert from_json(json.loads(json.dumps(to_json(recipe))), TYPES) == recipe
     baseline = replace(recipe, model=Baseline("gru", 9, 2, 0.5))
-    assert from_plain(json.loads(json.dumps(plain(baseline))), TYPES) == baseline
+    assert from_json(json.loads(json.dumps(to_json(baseline))), TYPES) == baseline
     assert baseline != recipe
     for other in (
         Residual(None, 9, 2, norm_place="before", dropout=0.5, gamma=None, epsilon=0.75, last_transition=3),
@@ -278,7 +288,7 @@ def test_other_options_are_read_back_too(schedule: Any) -> None:
             split_seed=3,
             permutation_seed=4,
         )
-        assert from_plain(json.loads(json.dumps(plain(digits))), TYPES) == digits
+        assert from_json(json.loads(json.dumps(to_json(digits))), TYPES) == digits
 
 
 @rows

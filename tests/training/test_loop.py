@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import indrnn
-from indrnn.saving import Head, Plain
+from indrnn.networks import Head, Plain
+from indrnn.saving import to_json
 from indrnn.tasks.adding import Adding
 from indrnn.training import (
     Batch,
@@ -42,7 +43,6 @@ from indrnn.training import (
 )
 from indrnn.training.checkpoint import Checkpoints
 from indrnn.training.evaluation import measure
-from indrnn.training.folder import plain
 from indrnn.training.listeners import Listener, Step
 from indrnn.training.processes import Processes
 
@@ -285,7 +285,7 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     torch.testing.assert_close(indrnn.load(out).state_dict(), model.state_dict())
     config = json.loads((out / "config.json").read_text())
     assert config["training"]["schedule"] == {"type": "Cosine", "warm_up": 0.1}
-    assert config["training"] == json.loads(json.dumps(plain(options)))
+    assert config["training"] == json.loads(json.dumps(to_json(options)))
     assert (config["seed"], config["note"], config["threads"]) == (11, {"of": ["mine", 3]}, 1)
     assert config["machine"]["torch"] == torch.__version__
     assert config["command"]
@@ -326,7 +326,7 @@ def test_a_finished_run_is_loaded(tmp_path: Path) -> None:
     length = 12
     options = Head(Plain(2, 9, 2, dropout=0.3, sequence_length=length, long_memory=True), 1, "SequenceRegressor")
     model = options.build()
-    go(model, Adding(length, 13, 20), tmp_path / "run", model_config=plain(options))
+    go(model, Adding(length, 13, 20), tmp_path / "run")
     loaded = indrnn.load(tmp_path / "run")
     x = torch.randn(length, 5, 2)
     assert not loaded.training
@@ -417,7 +417,7 @@ def test_overwriting_leaves_other_files_alone(tmp_path: Path) -> None:
     out = tmp_path / "run"
     options = Head(Plain(2, 5, 1, sequence_length=T, long_memory=True), 1, "SequenceRegressor")
     earlier = replace(QUICK, steps=9, checkpoint_every=0)
-    go(options.build(), Adding(T, 7, 7), out, earlier, model_config=plain(options))
+    go(options.build(), Adding(T, 7, 7), out, earlier)
     for name, content in FOREIGN.items():
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).write_bytes(content)

@@ -53,8 +53,8 @@ def completion(arguments: list[str]) -> int:
 
 def _offers() -> list[tuple[list[str], list[str]]]:
     """The completions after given words: ["train adding-100", ...]: --steps, --lr, ..."""
+    from ..saving import flat, to_json
     from ..tasks.rows import ROWS, Row
-    from ..training.folder import flat, plain
     from .analyse import DEPTH, GRADIENTS, SKELETONS
     from .explore import EXPLORE
     from .fit import FIT
@@ -67,7 +67,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
 
     alike: dict[str, list[Row]] = {}  # recipes that have the same options; what is on is turned off by another word
     for row in ROWS.values():
-        fields = flat(plain(row.recipe))
+        fields = flat(to_json(row.recipe))
         same = (
             [name for name in fields if not name.endswith(".type")],
             [v for v in fields.values() if v in (True, False)],

@@ -18,9 +18,9 @@ import torch
 import tyro
 from torch import Tensor
 
+from .. import load
 from ..networks import LanguageModel
 from ..networks.tokeniser import UNKNOWN, Tokeniser, Unknown
-from ..saving import load
 from ..tasks.rows import Recipe
 from ..tasks.text.corpus import Split
 from ..tasks.text.dynamic import SEGMENT, DynamicResult, dynamic_evaluation, gradient_statistics, grid

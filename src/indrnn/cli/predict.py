@@ -67,7 +67,7 @@ def predict(arguments: list[str]) -> int:
 
 def estimator_of(run: Path, device: str = "auto") -> Any:
     """The estimator of a finished run."""
-    from ..saving import load
+    from .. import load
     from ..training.processes import Processes, choose_device
 
     fit_of(run)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..networks.tokeniser import NAMES
+from ..saving import defaults, flat, to_json
 from ..tasks.adding import BASELINE
 from ..tasks.adding_recipe import AddingRecipe
 from ..tasks.pixels import SIDE, TRAINING_IMAGES
@@ -17,7 +18,6 @@ from ..tasks.pixels_recipe import PixelsRecipe
 from ..tasks.rows import ROWS, Recipe
 from ..tasks.skeleton.recipe import SkeletonRecipe
 from ..tasks.text.recipe import PennRecipe, TextRecipe
-from ..training.folder import defaults, flat, plain
 from .main import UsageError, say
 from .opened import Fitted, Opened, distinct, open_run
 
@@ -137,8 +137,8 @@ def _scores(run: Path) -> tuple[dict[str, Any], str]:
 
 def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]:
     """Options that differ from the recipe of the run's name, or from the defaults if there is none."""
-    here = flat(plain(recipe))
-    there = flat(plain(usual) if usual is not None else defaults(recipe))
+    here = flat(to_json(recipe))
+    there = flat(to_json(usual) if usual is not None else defaults(recipe))
     names = [name for name in here if name.split(".")[-1] not in _QUIET]
     return [
         (name.removeprefix("training."), _shown(here[name]), _shown(there.get(name, "")))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import tyro
 
-from ..saving import from_plain, load_module
+from ..saving import from_json, load_module
 from ..tasks.rows import Recipe
 from ..tasks.series.fitting import members_of
 from ..tasks.types import TYPES
@@ -183,7 +183,7 @@ def recipe_of(run: Path) -> tuple[dict[str, Any], Recipe]:
             f"{run} is not the run of a recipe: indrnn.training.evaluate(model, task, {str(run)!r}) measures it"
         )
     options = recorded["options"] | {"training": recorded["training"], "seed": recorded["seed"]}
-    return recorded, from_plain(options, TYPES)
+    return recorded, from_json(options, TYPES)
 
 
 def check_data(recorded: dict[str, Any], task: Any, run: Path, parts: Sequence[str] = ()) -> None:

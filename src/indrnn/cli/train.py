@@ -15,14 +15,13 @@ import tyro
 
 from .. import onednn
 from ..memory import keep_memory
-from ..saving import from_plain
+from ..saving import from_json, to_json
 from ..tasks.parameters import PARAMETERS
 from ..tasks.rows import ROWS, Recipe, Row, find
 from ..tasks.types import TYPES
 from ..training import Result, RunFolder, Training
 from ..training import train as train_model
 from ..training.evaluation import load_best
-from ..training.folder import Asked, plain
 from ..training.options import SCHEDULES, check_seed
 from ..training.resume import check_folder
 from .main import UsageError, say
@@ -188,9 +187,9 @@ def _row(recorded: dict[str, Any]) -> Row:
     if known is not None:
         base = {each.name: getattr(known.recipe, each.name) for each in fields(known.recipe)}  # type: ignore[arg-type]
     kind = TYPES[recorded["options"]["type"]] if "options" in recorded else type(known.recipe)  # type: ignore[union-attr]
-    given = {key: from_plain(value, TYPES) for key, value in recorded.get("options", {}).items() if key != "type"}
+    given = {key: from_json(value, TYPES) for key, value in recorded.get("options", {}).items() if key != "type"}
     if "training" in recorded:
-        given["training"] = from_plain({"type": "Training", **recorded["training"]}, TYPES)
+        given["training"] = from_json({"type": "Training", **recorded["training"]}, TYPES)
     if "seed" in recorded:
         given["seed"] = recorded["seed"]
     try:
@@ -257,11 +256,14 @@ def train_recipe(
         seed=recipe.seed,
         resume=resume,
         overwrite=overwrite,
-        config={"recipe": name, "options": Asked(recipe, APART), **more},
-        model_config=plain(config),
+        config={"recipe": name, "options": _asked(recipe), **more},
         resume_command=_again(again),
         draw=recipe.draw,
     )
+
+
+def _asked(recipe: Recipe) -> dict[str, Any]:
+    return {name: value for name, value in to_json(recipe).items() if name not in APART}
 
 
 def _initialise(model: torch.nn.Module, task: Any, run: Path) -> None:

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 from torch import nn
 
 from ..analysis.runs import Page, command_of, mean, steps_of, time_of
-from ..saving import AnyNetwork, Baseline, Head, Plain
+from ..baselines import Baseline
+from ..networks import Head, Plain
 from ..training import Cosine, RunFolder, Steps, Training
 from ..training.options import check_seed
 from .adding import BASELINE, Adding
-from .recipe import Loop, Row
+from .recipe import AnyNetwork, Loop, Row
 
 # The paper gives the bound |u| <= 2^(1/T). That the last layer starts above 2^(-1/T) and that input weights start in
 # N(0, 0.001) are the authors' published settings.

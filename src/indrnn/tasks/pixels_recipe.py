@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from ..analysis.runs import Page, command_of, mean, time_of
+from ..baselines import Baseline, Transformer
 from ..figures import draw_run
-from ..saving import AnyNetwork, Baseline, Dense, Head, Plain, Residual, Transformer
+from ..networks import Dense, Head, Plain, Residual
 from ..training import OneCycle, Plateau, RunFolder, Training
 from .pixels import CLASSES, SIDE, TRAINING_IMAGES, Pixels, check_pixels, read_mnist
-from .recipe import Loop, Row
+from .recipe import AnyNetwork, Loop, Row
 
 
 def _summary(run: dict[str, Any]) -> dict[str, Any]:

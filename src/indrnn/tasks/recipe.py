@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Protocol
 from torch import nn
 
 from ..analysis.runs import Page
-from ..saving import AnyNetwork, Head, Language
+from ..baselines import QRNN, Baseline, Transformer
+from ..networks import Dense, Head, Language, Plain, Residual
 from ..training import RunFolder, Task, Training
 
 try:
@@ -17,6 +18,10 @@ try:
     Loop = Annotated[Training, arg(name="")]  # --lr and not --training.lr
 except ImportError:  # without a command line
     Loop = Training  # type: ignore[misc]
+
+
+AnyNetwork = Plain | Residual | Dense | Baseline | QRNN | Transformer
+"""The networks that a recipe's `model` may be."""
 
 
 class Recipe(Protocol):

@@ -11,7 +11,6 @@ import platform
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -192,59 +191,6 @@ def command() -> list[str]:
     """How this program was called."""
     name = Path(sys.argv[0]).name
     return [*(["python", "-m", "indrnn"] if name == "__main__.py" else [name]), *sys.argv[1:]]
-
-
-def plain(value: Any) -> Any:
-    """Convert options to JSON types; a dataclass becomes a dictionary with its class's name as "type"."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"type": type(value).__name__, **{each.name: plain(getattr(value, each.name)) for each in fields(value)}}
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-class Asked(dict[str, Any]):
-    """Some options of a dataclass, as a dictionary that knows the defaults of its fields.
-
-    Args:
-        options: the dataclass.
-        without: fields to leave out.
-    """
-
-    def __init__(self, options: Any, without: tuple[str, ...] = ()) -> None:
-        names = [each.name for each in fields(options) if each.name not in without]
-        super().__init__({"type": type(options).__name__} | {name: getattr(options, name) for name in names})
-        self.usual = {name: value for name, value in defaults(options).items() if name in names}
-
-
-def defaults(value: Any) -> Any:
-    """The result of `plain` if every dataclass field had its default; fields without a default are omitted."""
-    if is_dataclass(value) and not isinstance(value, type):
-        result: dict[str, Any] = {}
-        for each in fields(value):
-            item = getattr(value, each.name)
-            if is_dataclass(item):
-                result[each.name] = defaults(item)
-            elif each.default is not MISSING:
-                result[each.name] = plain(each.default)
-            elif each.default_factory is not MISSING:
-                result[each.name] = plain(each.default_factory())
-        return result
-    if isinstance(value, Asked):
-        return value.usual
-    return {name: defaults(item) for name, item in value.items()} if isinstance(value, dict) else None
-
-
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten a nested dictionary, with dotted names."""
-    if not isinstance(value, dict):
-        return {prefix: value}
-    result: dict[str, Any] = {}
-    for name, item in value.items():
-        result |= flat(item, f"{prefix}.{name}" if prefix else name)
-    return result
 
 
 def finite(value: Any) -> Any:

@@ -6,9 +6,10 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from ..saving import flat, to_json
 from .checkpoint import FORMAT, BrokenCheckpointError, verify
 from .errors import RunError
-from .folder import RunFolder, defaults, flat, plain
+from .folder import RunFolder
 from .listeners import Listeners
 from .options import FREE_ON_RESUME
 
@@ -113,19 +114,13 @@ class Opening:
 
     def _compare(self, earlier: dict[str, Any]) -> None:
         """Raise if this run differs from the earlier one in more than the options `FREE_ON_RESUME`."""
-        new = flat(plain(self.asked))
-        usual = flat(defaults(self.asked))
+        new = flat(to_json(self.asked))
         old = flat({name: value for name, value in earlier.items() if name not in _OF_THIS_TIME})
-        for part in ("task", "model"):  # earlier versions did not record these
-            if part not in earlier:
-                new = {name: value for name, value in new.items() if name.partition(".")[0] != part}
         differences = []
         for name in sorted({*new, *old}):
             if name.startswith("training.") and name.removeprefix("training.") in FREE_ON_RESUME:
                 continue
-            kind = name.rpartition(".")[0] + ".type"  # a field that an earlier version did not have was at its default
-            before = old[name] if name in old else usual.get(name) if old.get(kind) == new.get(kind) else None
-            if before != new.get(name):
-                differences.append(f"{name} was {before!r} and is now {new.get(name)!r}")
+            if old.get(name) != new.get(name):
+                differences.append(f"{name} was {old.get(name)!r} and is now {new.get(name)!r}")
         if differences:
             raise ValueError(f"cannot resume {self.folder.path} with other options: {'; '.join(differences)}")

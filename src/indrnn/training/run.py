@@ -13,19 +13,19 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..saving import weights_as_bytes
+from ..saving import recorded_config, to_json, weights_as_bytes
 from .checkpoint import FORMAT, write_atomically
 from .diagnose import first_not_finite
 from .errors import RunError, lost, out_of_memory, signals
 from .evaluation import Evaluator
-from .folder import RunFolder, command, finite, machine, now, plain
+from .folder import RunFolder, command, finite, machine, now
 from .listeners import Curve, Evaluation, Listener, Listeners, MetricsFile, Start, Step, TensorBoard, WandB, progress
 from .options import Training
 from .processes import Processes, choose_device, processes
@@ -64,7 +64,6 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     config: dict[str, Any] | None = None,
-    model_config: dict[str, Any] | None = None,
     resume_command: str | None = None,
     listeners: Iterable[Listener] = (),
     draw: Callable[[RunFolder, nn.Module], Any] | None = None,
@@ -80,9 +79,7 @@ def train(
         seed: seed of dropout and all other randomness in the model.
         resume: resume from the last checkpoint in `out`; start anew if the folder is empty or missing.
         overwrite: delete an earlier run in `out`.
-        config: further entries of config.json, compared on `resume`; dataclass fields that an earlier version did not
-            have count as recorded with their defaults.
-        model_config: what `indrnn.load` builds the model from; by default `model.config`, if that is a dataclass.
+        config: further entries of config.json, compared on `resume`.
         resume_command: command shown to the user for resuming the run.
         listeners: listeners, in the main process, in addition to those that `options` name.
         draw: function that draws curve.png; None for the metric over the steps.
@@ -102,7 +99,7 @@ def train(
     with lost(), processes(options.device) as group, torch.random.fork_rng(devices=_gpus()):
         run = _Run(model, task, options, RunFolder(Path(out)), seed, group)
         run.asked |= config or {}
-        run.model_config = model_config or _config_of(model)
+        run.model_config = recorded_config(model)
         run.resume_command = resume_command or "the same call with resume=True"
         told: list[Listener] = [] if quiet else [progress()]
         run.tell = Listeners([*told, *listeners] if group.main else [])
@@ -115,11 +112,6 @@ def train(
                     return run.live(draw)
         finally:
             torch.set_num_threads(threads)
-
-
-def _config_of(model: nn.Module) -> dict[str, Any] | None:
-    config = getattr(model, "config", None)
-    return plain(config) if is_dataclass(config) and not isinstance(config, type) else None
 
 
 def _gpus() -> list[int]:
@@ -159,7 +151,7 @@ class _Run:
     @property
     def config(self) -> dict[str, Any]:
         """The configuration of the run, as JSON types."""
-        return {**plain(self.asked), "processes": self.group.count}
+        return {**to_json(self.asked), "processes": self.group.count}
 
     # ---- begin
 
@@ -402,7 +394,7 @@ class _Run:
             folder = self.folder
 
             def write() -> None:
-                write_atomically(folder.weights, weights_as_bytes(_Weights(weights)))
+                write_atomically(folder.weights, weights_as_bytes(weights))
                 if self.model_config is not None:
                     folder.write_json(folder.model, self.model_config)
                 record = {name: getattr(result, name) for name in ("steps", "seconds", "best_step", "best", "test")}
@@ -423,17 +415,6 @@ class _Run:
             main=self.group.main,
             **others,
         )
-
-
-class _Weights(nn.Module):
-    """Stands in for a model, with a given state."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        super().__init__()
-        self._state = state
-
-    def state_dict(self, *_: Any, **__: Any) -> Any:
-        return self._state
 
 
 def _about(model: nn.Module) -> dict[str, Any]:

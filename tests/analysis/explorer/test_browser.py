@@ -12,10 +12,9 @@ import torch
 import indrnn
 from indrnn.analysis.explorer import Body, adding, explore, recorded, text
 from indrnn.cli import main
-from indrnn.networks import LanguageModel, PlainIndRNN
+from indrnn.networks import Head, LanguageModel, Plain, PlainIndRNN
 from indrnn.networks.front import Front
 from indrnn.networks.tokeniser import Tokeniser
-from indrnn.saving import Head, Plain
 
 from ...browser import NEEDED, PHONE, assert_fits, browser, opened, until
 

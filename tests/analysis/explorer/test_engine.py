@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import indrnn
 from indrnn.analysis.explorer.program import program_of, recurrent_states
-from indrnn.networks import LanguageModel
+from indrnn.networks import Dense, Head, LanguageModel, Plain, Residual
 from indrnn.networks.front import Front
 from indrnn.networks.heads import Kind, Pool
-from indrnn.saving import AnyNetwork, Dense, Head, Plain, Residual
+from indrnn.tasks.recipe import AnyNetwork
 
 from ...conftest import ACTIVATIONS
 from .programs import needs_node, run, settled

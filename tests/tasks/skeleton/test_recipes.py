@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN
-from indrnn.saving import Baseline, Dense, Head, Plain, Residual
+from indrnn.baselines import Baseline
+from indrnn.networks import Dense, DenseIndRNN, Head, Plain, PlainIndRNN, Residual, ResidualIndRNN
 from indrnn.tasks.rows import ROWS, Row, find
 from indrnn.tasks.skeleton.joints import KINECT, NTU
 from indrnn.tasks.skeleton.recipe import SkeletonRecipe

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from indrnn.saving import Head, Plain
+from indrnn.networks import Head, Plain
 from indrnn.tasks.skeleton.features import names_of, width
 from indrnn.tasks.skeleton.joints import KINECT, Joints
 from indrnn.tasks.skeleton.recordings import Recordings, read_npz

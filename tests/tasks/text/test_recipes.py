@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from indrnn.networks import DenseIndRNN, LanguageModel, PlainIndRNN, ResidualIndRNN
-from indrnn.saving import Baseline, Dense, Language, Plain, Residual, Transformer, from_plain
+from indrnn.baselines import Baseline, Transformer
+from indrnn.networks import Dense, DenseIndRNN, Language, LanguageModel, Plain, PlainIndRNN, Residual, ResidualIndRNN
+from indrnn.saving import from_json, to_json
 from indrnn.tasks.parameters import PARAMETERS
 from indrnn.tasks.rows import ROWS, Row, find
 from indrnn.tasks.text import corpus
@@ -20,7 +21,6 @@ from indrnn.tasks.text.recipe import PennRecipe, TextRecipe
 from indrnn.tasks.text.task import LanguageTask
 from indrnn.tasks.types import TYPES
 from indrnn.training import Plateau, Shard
-from indrnn.training.folder import plain
 
 CHARS = {"6": ("1.26", "1.21"), "res21": ("1.21", "1.17"), "dense": ("1.19", "1.16")}
 rows = pytest.mark.parametrize("row", module.ROWS, ids=[row.name for row in module.ROWS])
@@ -136,7 +136,7 @@ def test_what_is_written_of_it_is_read_back(row: Row, tmp_path: Path) -> None:
         text.write_text("to be or not to be\n" * 9)
         options = replace(options, text=text)
     for each in (options, options.model_config(), options.training):
-        again = from_plain(json.loads(json.dumps(plain(each), allow_nan=False)), TYPES)
+        again = from_json(json.loads(json.dumps(to_json(each), allow_nan=False)), TYPES)
         assert again == each
         assert type(again) is type(each)
 

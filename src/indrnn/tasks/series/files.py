@@ -12,7 +12,7 @@ from torch import nn
 
 from ...layers.bound import RecurrentBound
 from ...layers.config import config_of
-from ...saving import from_plain, load_module, save, to_plain, weights_as_bytes
+from ...saving import from_json, load_module, save, to_json, weights_as_bytes
 from ...training.checkpoint import write_atomically
 from .defaults import Augmentation, Plan
 from .preparation import Preparation
@@ -89,7 +89,7 @@ def load_estimator(folder: Path, device: Any = "cpu") -> Any:
 
 def models_as_plain(models: list[nn.Module]) -> list[tuple[Any, bytes]]:
     """Return networks in picklable form: configuration and weights."""
-    return [(to_plain(config_of(model)), weights_as_bytes(model)) for model in models]
+    return [(to_json(config_of(model)), weights_as_bytes(model.state_dict())) for model in models]
 
 
 def models_from_plain(plain: list[tuple[Any, bytes]]) -> list[nn.Module]:
@@ -98,7 +98,7 @@ def models_from_plain(plain: list[tuple[Any, bytes]]) -> list[nn.Module]:
 
     models = []
     for config, weights in plain:
-        model: nn.Module = from_plain(config).build()
+        model: nn.Module = from_json(config).build()
         state = load(weights)
         for name, module in model.named_modules():
             if isinstance(module, RecurrentBound):

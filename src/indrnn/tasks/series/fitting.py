@@ -189,7 +189,6 @@ class Fitting:
                     resume=resume,
                     overwrite=overwrite,
                     config=config,
-                    model_config=None,
                     resume_command=resume_command,
                     listeners=listeners,
                     quiet=quiet,

@@ -14,13 +14,14 @@ import numpy as np
 from torch import nn
 
 from ...analysis.runs import Page, command_of, mean, time_of
+from ...baselines import Baseline
 from ...figures import draw_run
 from ...files import data_folder
+from ...networks import Dense, Head, Plain, Residual
 from ...networks.heads import Pool
-from ...saving import AnyNetwork, Baseline, Dense, Head, Plain, Residual
 from ...training import OneCycle, Plateau, RunFolder, Training
 from ...training.options import check_count, check_fraction, check_seed
-from ..recipe import Loop, Row
+from ..recipe import AnyNetwork, Loop, Row
 from .joints import Joints, joints_of
 from .task import Samples, SkeletonTask, split_by_subject
 
