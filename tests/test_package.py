@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.resources
 import os
@@ -66,9 +67,47 @@ def test_importing_waits_for_nothing(tmp_path: Path) -> None:
     assert run(sys.executable, "-c", code, cwd=tmp_path).stdout.split()[-1] == "False"
 
 
+OPTIONS = (
+    "indrnn.ops.names",
+    "indrnn.checks",
+    "indrnn.layers.options",
+    "indrnn.networks.config",
+    "indrnn.baselines.config",
+)
+
+
+@pytest.mark.parametrize("module", OPTIONS)
+def test_options_need_no_torch(module: str, tmp_path: Path) -> None:
+    """So that the help of a command with all its options is there at once."""
+    code = f"import sys, {module}; print(*{{'torch', 'numpy'}} & set(sys.modules))"
+    assert run(sys.executable, "-c", code, cwd=tmp_path).stdout.split() == []
+
+
+@pytest.mark.parametrize("room", ["ops", "layers", "networks", "baselines"])
+def test_rooms_are_lazy_and_know_their_names(room: str, tmp_path: Path) -> None:
+    code = f"import sys, indrnn.{room}; print('torch' in sys.modules)"
+    assert run(sys.executable, "-c", code, cwd=tmp_path).stdout.split() == ["False"]
+    package = importlib.import_module(f"indrnn.{room}")
+    modules = {path.stem for path in Path(str(package.__file__)).parent.iterdir()}
+    assert {name for names in package._HOMES.values() for name in names} == set(package.__all__)
+    assert not modules & set(package.__all__), "an imported module would take the place of the name"
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+
+
+def test_a_lazy_module_is_imported_at_its_first_attribute() -> None:
+    code = """
+import sys
+from indrnn._lazy import Lazy
+torch = Lazy("torch")
+print(repr(torch), "torch" in sys.modules, torch.Tensor.__name__, "torch" in sys.modules)
+"""
+    assert run(sys.executable, "-c", code, cwd=ROOT).stdout.split() == ["Lazy('torch')", "False", "Tensor", "True"]
+
+
 def test_public_names_have_a_home() -> None:
     homes = {name for names in indrnn._HOMES.values() for name in names}
-    assert homes == set(indrnn.__all__)
+    assert homes | {"load"} == set(indrnn.__all__)
     assert set(indrnn.__all__) <= set(dir(indrnn))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         indrnn.nothing  # noqa: B018
@@ -131,7 +170,7 @@ def assert_serves_without_kernel(python: str | Path, cwd: Path, first: str = "")
 
 def test_without_the_kernel_a_process_is_told_once_and_served(tmp_path: Path) -> None:
     assert_serves_without_kernel(
-        sys.executable, tmp_path, first="indrnn.ops.cpu.__path__ = []"
+        sys.executable, tmp_path, first="import indrnn.ops.cpu; indrnn.ops.cpu.__path__ = []"
     )  # where it is looked for
 
 

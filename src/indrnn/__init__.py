@@ -3,9 +3,10 @@
 What is in here is imported when it is first used: `indrnn --help` does not wait for torch.
 """
 
-from importlib import import_module as _import_module
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING, Any
+
+from ._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .analysis.conversion import from_rnn
@@ -140,22 +141,13 @@ def load(folder: "str | _Path", *, device: Any = "cpu") -> Any:
     return load_folder(folder, device=device, loaders={"estimator.json": estimator})
 
 
+_names, __dir__ = lazy_names(__name__, _HOMES, (*_MODULES, "__version__"))
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name, or a room of the package, when it is first asked for."""
-    if name == "__version__":
-        from importlib.metadata import version
+    if name != "__version__":
+        return _names(name)
+    from importlib.metadata import version
 
-        value: Any = version("indrnn")
-    elif name in _MODULES:
-        value = _import_module(f".{name}", __name__)
-    else:
-        home = next((home for home, names in _HOMES.items() if name in names), None)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(_import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES, "__version__"})
+    return version("indrnn")

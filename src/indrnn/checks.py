@@ -1,21 +1,28 @@
-"""Checks of arguments that several layers share: each names the argument, what was given and what is expected."""
+"""Checks of arguments: each names the argument, what was given and what is expected.
+
+Options are checked without torch: it is imported where there is a tensor.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-from .ops import reference
-
-Lengths = Tensor | Sequence[int] | None
+Lengths: TypeAlias = "Tensor | Sequence[int] | None"
 """The steps of each sequence of a padded batch, as callers may give them."""
 
 
 def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
     """A list of lengths as a tensor; anything else as it is, for the checks that follow."""
-    return torch.tensor(lengths, device=device) if isinstance(lengths, (list, tuple)) else lengths  # type: ignore[return-value]
+    if not isinstance(lengths, (list, tuple)):
+        return lengths  # type: ignore[return-value]
+    import torch
+
+    return torch.tensor(lengths, device=device)
 
 
 def check_size(name: str, value: int, least: int = 1) -> None:
@@ -38,16 +45,12 @@ def check_probability(name: str, p: float) -> None:
         raise ValueError(f"{name} must be a number in [0, 1], got {p!r}")
 
 
-def check_nonlinearity(nonlinearity: str) -> None:
-    """Raise unless it is one of the op's activations."""
-    if not isinstance(nonlinearity, str) or nonlinearity not in reference.ACTIVATIONS:
-        raise ValueError(f"nonlinearity must be one of {', '.join(reference.ACTIVATIONS)}, got {nonlinearity!r}")
-
-
 def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> None:
     """Raise unless `value` is None or a tensor of this shape."""
     if value is None:
         return
+    from torch import Tensor
+
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}")
     if tuple(value.shape) != shape:
@@ -57,7 +60,11 @@ def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> Non
 def check_resets(resets: Tensor | None, shape: tuple[int, ...]) -> None:
     """Raise unless `resets` is None or a bool tensor of this shape."""
     check_tensor("resets", resets, shape)
-    if resets is not None and resets.dtype != torch.bool:
+    if resets is None:
+        return
+    import torch
+
+    if resets.dtype != torch.bool:
         raise TypeError(f"resets must be bool, got {resets.dtype}")
 
 
@@ -67,5 +74,9 @@ def check_like_weight(name: str, value: Tensor | None, weight: Tensor) -> None:
         return
     if value.device != weight.device:
         raise ValueError(f"{name} must be on the layer's device, {weight.device}, got one on {value.device}")
-    if value.dtype != weight.dtype and not torch.is_autocast_enabled(value.device.type):
+    if value.dtype == weight.dtype:
+        return
+    import torch
+
+    if not torch.is_autocast_enabled(value.device.type):
         raise TypeError(f"{name} must be of the layer's type, {weight.dtype}, got {value.dtype}")

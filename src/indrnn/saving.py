@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .baselines import QRNN, SRU, Baseline, Transformer
+from .baselines import SRU
+from .baselines.config import QRNN, Baseline, Transformer
 from .layers import ConvIndRNN1d, ConvIndRNN2d, IndRNN, IndRNNCell, SequenceBatchNorm, SharedDropout, StepBatchNorm
 from .layers.bound import RecurrentBound
 from .layers.config import ModuleConfig, config_of

@@ -19,7 +19,7 @@ from indrnn.analysis.memory import memory
 from indrnn.analysis.neurons import layers_of
 from indrnn.analysis.weights import weights
 from indrnn.networks import Dense, Head, Plain, Residual
-from indrnn.networks.front import Front
+from indrnn.networks.config import Front
 from indrnn.training import Batch, Shard, TensorTask
 
 NETWORKS: dict[str, Any] = {

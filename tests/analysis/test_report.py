@@ -10,7 +10,7 @@ import torch
 
 import indrnn
 from indrnn.analysis.report import Reported, confusion, headline, memory_counts, page_of
-from indrnn.layers.bound import EPSILON
+from indrnn.layers.options import EPSILON
 from indrnn.networks import Head, Plain
 
 from .pages import Page, assert_one_file

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from indrnn.layers.norm import Rows, SequenceBatchNorm, StepBatchNorm, next_position
+from indrnn.layers.norm import SequenceBatchNorm, StepBatchNorm, next_position
+from indrnn.layers.options import Rows
 from indrnn.layers.padding import valid_steps
 from tests.processes import Results, assert_one_batch, divided, work, work_in_processes
 

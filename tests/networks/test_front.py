@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from indrnn.baselines import Baseline
-from indrnn.networks.config import Plain
-from indrnn.networks.front import Front, FrontNetwork
-from indrnn.networks.heads import Pool, SequenceClassifier
+from indrnn.networks import Front, FrontNetwork
+from indrnn.networks.config import Plain, Pool
+from indrnn.networks.heads import SequenceClassifier
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 

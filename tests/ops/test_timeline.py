@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from indrnn import IndRNN, PlainIndRNN, recurrence
-from indrnn.ops import timeline
-from indrnn.ops.timeline import WHOLE, Timeline, on
+from indrnn.ops.timeline import WHOLE, Timeline, on, timeline
 
 
 class Elsewhere(Timeline):

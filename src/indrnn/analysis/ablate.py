@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers.bound import EPSILON
+from ..layers.options import EPSILON
 from ..networks.unit import RecurrentUnit
 from ..ops.calls import Forward
 from ..training.checkpoint import write_atomically

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers.bound import EPSILON
+from ..layers.options import EPSILON
 from ..networks.front import FrontNetwork
 from ..training.folder import RunFolder
 from . import neurons, svg

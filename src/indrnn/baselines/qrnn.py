@@ -2,48 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from ..checks import Lengths, check_probability, check_size, check_tensor
 from ..layers.dropout import shared_dropout
+from .config import QRNN
 from .sru import sru
-
-
-@dataclass(frozen=True)
-class QRNN:
-    """The quasi-recurrent network."""
-
-    hidden_size: int = 128
-    """Neurons per layer."""
-    layers: int = 1
-    """Number of layers."""
-    window: int = 2
-    """Convolution width in steps: the step itself and those before it."""
-    dropout: float = 0.0
-    """Dropout probability between layers, with one mask for all time steps."""
-    input_size: int | None = None
-    """Input features per step; set by a recipe's task."""
-    batch_first: bool = False
-    """Batch dimension before time in input and output."""
-
-    def __post_init__(self) -> None:
-        for name in ("hidden_size", "layers", "window"):
-            check_size(name, getattr(self, name))
-        check_probability("dropout", self.dropout)
-
-    def sized(self, input_size: int, steps: int) -> QRNN:
-        """The configuration for a task; `steps` is not used."""
-        return replace(self, input_size=input_size)
-
-    def build(self, **factory: Any) -> QRNNBaseline:
-        """The network, with new weights."""
-        sizes: Any = (self.input_size, self.hidden_size, self.layers)
-        return QRNNBaseline(*sizes, window=self.window, dropout=self.dropout, batch_first=self.batch_first, **factory)
-
 
 State = tuple[tuple[Tensor, Tensor], ...]
 """Of each layer c, (B, hidden_size), and the last window − 1 steps of its input, (window − 1, B, inputs)."""

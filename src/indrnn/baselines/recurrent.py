@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,52 +13,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..checks import Lengths, as_lengths, check_choice, check_probability, check_size, check_tensor
 from ..networks.network import last_step
+from .config import KINDS, Baseline, Kind
 
 Run = Callable[[Any, Any], tuple[Any, Any]]
-Kind = Literal["rnn", "irnn", "lstm", "gru"]
-KINDS: tuple[str, ...] = get_args(Kind)
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """A recurrent network of PyTorch."""
-
-    kind: Kind = "lstm"
-    """Type: rnn (tanh), irnn (ReLU, identity recurrent matrix), lstm or gru."""
-    hidden_size: int = 128
-    """Neurons per layer."""
-    layers: int = 1
-    """Number of layers."""
-    dropout: float = 0.0
-    """Dropout probability between layers."""
-    input_size: int | None = None
-    """Input features per step; set by a recipe's task."""
-    batch_first: bool = False
-    """Batch dimension before time in input and output."""
-    weight_dropout: float = 0.0
-    """Dropout probability of recurrent weights (AWD-LSTM's weight drop), with one mask for all steps of a call."""
-
-    def __post_init__(self) -> None:
-        check_choice("kind", self.kind, KINDS)
-        check_size("hidden_size", self.hidden_size)
-        check_size("layers", self.layers)
-        check_probability("dropout", self.dropout)
-        check_probability("weight_dropout", self.weight_dropout)
-
-    def sized(self, input_size: int, steps: int) -> Baseline:
-        """The configuration for a task; `steps` is not used."""
-        return replace(self, input_size=input_size)
-
-    def build(self, **factory: Any) -> BaselineRNN:
-        """The network, with new weights."""
-        sizes: Any = (self.kind, self.input_size, self.hidden_size, self.layers)
-        return BaselineRNN(
-            *sizes,
-            dropout=self.dropout,
-            batch_first=self.batch_first,
-            weight_dropout=self.weight_dropout,
-            **factory,
-        )
 
 
 class BaselineRNN(nn.Module):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,54 +10,7 @@ from torch import Tensor, nn
 
 from ..checks import Lengths, as_lengths, check_probability, check_size, check_tensor
 from ..networks.network import last_step
-
-
-@dataclass(frozen=True)
-class Transformer:
-    """The Transformer; with a window, the R-Transformer."""
-
-    hidden_size: int = 128
-    """Features per layer."""
-    layers: int = 4
-    """Number of layers."""
-    heads: int = 4
-    """Number of attention heads."""
-    window: int | None = None
-    """Window of the R-Transformer's GRUs, in steps; None for the Transformer."""
-    dropout: float = 0.1
-    """Dropout probability in each layer."""
-    input_size: int | None = None
-    """Input features per step; set by a recipe's task."""
-    batch_first: bool = False
-    """Batch dimension before time in input and output."""
-    context: int = 0
-    """Number of steps before a call's own that it attends to, carried as its state; 0 for none."""
-
-    def __post_init__(self) -> None:
-        for name in ("hidden_size", "layers", "heads"):
-            check_size(name, getattr(self, name))
-        if self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size must be a multiple of heads = {self.heads}, got {self.hidden_size}")
-        if self.window is not None:
-            check_size("window", self.window)
-        check_probability("dropout", self.dropout)
-        check_size("context", self.context, 0)
-
-    def sized(self, input_size: int, steps: int) -> Transformer:
-        """The configuration for a task; `steps` is not used."""
-        return replace(self, input_size=input_size)
-
-    def build(self, **factory: Any) -> TransformerBaseline:
-        """The network, with new weights."""
-        sizes: Any = (self.input_size, self.hidden_size, self.layers, self.heads)
-        return TransformerBaseline(
-            *sizes,
-            window=self.window,
-            dropout=self.dropout,
-            batch_first=self.batch_first,
-            context=self.context,
-            **factory,
-        )
+from .config import Transformer
 
 
 class TransformerBaseline(nn.Module):

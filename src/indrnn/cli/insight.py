@@ -13,7 +13,7 @@ import tyro
 from torch import Tensor
 
 from ..baselines import BaselineRNN
-from ..layers.bound import EPSILON
+from ..layers.options import EPSILON
 from ..networks import Plain
 from ..tasks.adding import adding_batch
 from ..tasks.adding_recipe import AddingRecipe

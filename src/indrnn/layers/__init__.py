@@ -1,12 +1,46 @@
 """The layers: IndRNN, its cell and convolutions; norms, dropout, initialisation, constraint, parameter groups."""
 
-from .bound import EPSILON, RecurrentBound, attach_constraint, constrain_
-from .conv import ConvIndRNN1d, ConvIndRNN2d
-from .dropout import SharedDropout, embedding_dropout, shared_dropout
-from .indrnn import IndRNN, IndRNNCell
-from .norm import SequenceBatchNorm, StepBatchNorm
-from .parameters import parameter_groups
-from .statistics import gather_statistics
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .bound import RecurrentBound, attach_constraint, constrain_
+    from .conv import ConvIndRNN1d, ConvIndRNN2d
+    from .dropout import SharedDropout, embedding_dropout, shared_dropout
+    from .indrnn import IndRNN, IndRNNCell
+    from .norm import SequenceBatchNorm, StepBatchNorm
+    from .options import EPSILON
+    from .parameters import parameter_groups
+    from .statistics import gather_statistics
+
+_HOMES = {
+    "bound": (
+        "RecurrentBound",
+        "attach_constraint",
+        "constrain_",
+    ),
+    "conv": (
+        "ConvIndRNN1d",
+        "ConvIndRNN2d",
+    ),
+    "dropout": (
+        "SharedDropout",
+        "embedding_dropout",
+        "shared_dropout",
+    ),
+    "indrnn": (
+        "IndRNN",
+        "IndRNNCell",
+    ),
+    "norm": (
+        "SequenceBatchNorm",
+        "StepBatchNorm",
+    ),
+    "options": ("EPSILON",),
+    "parameters": ("parameter_groups",),
+    "statistics": ("gather_statistics",),
+}
 
 __all__ = [
     "EPSILON",
@@ -25,3 +59,5 @@ __all__ = [
     "parameter_groups",
     "shared_dropout",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -6,33 +6,18 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ..checks import check_size
-
-EPSILON = 0.2
-"""Default of `epsilon`: a long-memory neuron passes at least a fifth of a gradient over T steps (the value that the
-paper's authors used for pixel-by-pixel MNIST)."""
+from .options import EPSILON, BoundOptions
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _RECURRENT_WEIGHT = re.compile(r"weight_hh(_l\d+)?(_reverse)?")
 _PATIENCE = 32  # training passes since the last constraint: more than an optimiser makes within one step
-
-
-class BoundOptions(TypedDict, total=False):
-    """Options of a layer for its recurrent weights; see `RecurrentBound`."""
-
-    gamma: float | None
-    sequence_length: int | None
-    epsilon: float
-    lower_bound: bool
-    bound: float | None
-    long_memory: bool
-    highest_start: float | None
 
 
 class RecurrentBound(nn.Module):

@@ -9,10 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, as_lengths, check_like_weight, check_nonlinearity, check_resets, check_size, check_tensor
-from ..ops import choice, recurrence, reference, timeline
-from .bound import BoundOptions, RecurrentBound
+from ..checks import Lengths, as_lengths, check_like_weight, check_resets, check_size, check_tensor
+from ..ops import check_name, recurrence, reference
+from ..ops.names import check_nonlinearity
+from ..ops.timeline import timeline
+from .bound import RecurrentBound
 from .indrnn import _describe, _last_steps
+from .options import BoundOptions
 from .padding import without_padding
 
 # C is channels; S stands for the sizes of the positions: L, or H, W.
@@ -54,7 +57,7 @@ class _ConvIndRNN(nn.Module):
             channels = f"in_channels = {in_channels} and out_channels = {out_channels}"
             raise ValueError(f"groups must divide {channels}, got {groups}")
         check_nonlinearity(nonlinearity)
-        choice.check_name(backend)
+        check_name(backend)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = self._sizes("kernel_size", kernel_size)

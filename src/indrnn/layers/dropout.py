@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checks import check_probability
-from ..ops import timeline
+from ..ops.timeline import timeline
 
 
 def shared_dropout(x: Tensor, p: float, training: bool) -> Tensor:

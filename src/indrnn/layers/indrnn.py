@@ -15,15 +15,17 @@ from ..checks import (
     Lengths,
     as_lengths,
     check_like_weight,
-    check_nonlinearity,
     check_probability,
     check_resets,
     check_size,
     check_tensor,
 )
-from ..ops import choice, recurrence_, reference, timeline
-from .bound import BoundOptions, RecurrentBound
+from ..ops import check_name, recurrence_, reference
+from ..ops.names import check_nonlinearity
+from ..ops.timeline import timeline
+from .bound import RecurrentBound
 from .dropout import dropout_mask
+from .options import BoundOptions
 from .padding import unpack, without_padding
 from .projection import project
 from .recompute import in_pieces
@@ -106,7 +108,7 @@ class IndRNN(nn.Module):
         self.bidirectional = bidirectional
         self.backend = backend
         self.recompute = recompute
-        choice.check_name(backend)
+        check_name(backend)
         self.bound = RecurrentBound(**recurrent)
         self._suffixes = [_suffix(layer, way) for layer in range(num_layers) for way in range(self._directions)]
         for i, suffix in enumerate(self._suffixes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
 from ..checks import check_choice, check_size
-from ..ops import timeline
 from ..ops.reference import accumulation_dtype
+from ..ops.timeline import timeline
 from ..ops.watched import is_watched
+from .options import Rows
 from .padding import per_step, valid_steps, without_padding
-
-Rows = Literal["window", "document"]
 
 
 class _SumOverProcesses(torch.autograd.Function):

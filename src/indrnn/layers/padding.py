@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ..ops import timeline
+from ..ops.timeline import timeline
 
 
 def valid_steps(x: Tensor, lengths: Tensor | None) -> Tensor | None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops import timeline
+from ..ops.timeline import timeline
 
 Run = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Sequence[Tensor]], tuple[Tensor, Tensor]]
 """From a piece of x, the state before it, its lengths and resets and the parameters to its output and state."""

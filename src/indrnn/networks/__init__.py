@@ -1,15 +1,63 @@
-"""The paper's deep networks with one interface: plain, residual, dense; heads; a language model."""
+"""The paper"s deep networks with one interface: plain, residual, dense; heads; a language model."""
 
-from .config import Dense, NetworkConfig, Plain, Residual
-from .dense import DenseBlock, DenseIndRNN, DenseLayer
-from .front import Front, FrontNetwork
-from .heads import Head, SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
-from .language import Language, LanguageModel, TiedEmbedding, WordEmbedding
-from .network import Network
-from .plain import PlainBlock, PlainIndRNN
-from .residual import ResidualBlock, ResidualIndRNN
-from .state import State
-from .unit import RecurrentUnit, Weight
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .config import Dense, Front, Head, Language, NetworkConfig, Plain, Residual
+    from .dense import DenseBlock, DenseIndRNN, DenseLayer
+    from .front import FrontNetwork
+    from .heads import SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
+    from .language import LanguageModel, TiedEmbedding, WordEmbedding
+    from .network import Network
+    from .plain import PlainBlock, PlainIndRNN
+    from .residual import ResidualBlock, ResidualIndRNN
+    from .state import State
+    from .unit import RecurrentUnit, Weight
+
+_HOMES = {
+    "config": (
+        "Dense",
+        "Front",
+        "Head",
+        "Language",
+        "NetworkConfig",
+        "Plain",
+        "Residual",
+    ),
+    "dense": (
+        "DenseBlock",
+        "DenseIndRNN",
+        "DenseLayer",
+    ),
+    "front": ("FrontNetwork",),
+    "heads": (
+        "SequenceClassifier",
+        "SequenceRegressor",
+        "StepClassifier",
+        "StepRegressor",
+    ),
+    "language": (
+        "LanguageModel",
+        "TiedEmbedding",
+        "WordEmbedding",
+    ),
+    "network": ("Network",),
+    "plain": (
+        "PlainBlock",
+        "PlainIndRNN",
+    ),
+    "residual": (
+        "ResidualBlock",
+        "ResidualIndRNN",
+    ),
+    "state": ("State",),
+    "unit": (
+        "RecurrentUnit",
+        "Weight",
+    ),
+}
 
 __all__ = [
     "Dense",
@@ -39,3 +87,5 @@ __all__ = [
     "Weight",
     "WordEmbedding",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,23 +1,32 @@
-"""The options of the deep networks, defined once for Python, the command line and saved files."""
+"""Options of the deep networks and of models made of them, defined once for Python, the command line and saved files.
+
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
-import torch
-
-from ..checks import check_choice, check_nonlinearity, check_probability, check_size
-from ..layers.bound import EPSILON, BoundOptions
-from ..layers.norm import Rows
-from ..ops import choice
+from ..checks import check_choice, check_probability, check_size
+from ..layers.options import EPSILON, BoundOptions, Rows
+from ..ops.names import check_name, check_nonlinearity
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from .front import FrontNetwork
+    from .heads import AnyHead
+    from .language import LanguageModel
     from .network import Network
 
 Activation = Literal["relu", "tanh", "sigmoid", "identity"]
 Norm = Literal["batch", "step", "layer", "rms"]
 Place = Literal["before", "after"]
+Pool = Literal["last", "mean"]
+Kind = Literal["SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"]
+Steps = TypeVar("Steps", int, "Tensor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +95,7 @@ class NetworkConfig:
                     f"recompute runs over a piece of time by itself, so that norm must be 'layer', 'rms' or None, got "
                     f"{self.norm!r}; with batch norm, wrap blocks in torch.utils.checkpoint instead"
                 )
-        choice.check_name(self.backend)
+        check_name(self.backend)
 
     def bound_of(self, last: bool) -> BoundOptions:
         """The options of a layer's bound; `long_memory` applies only to the last layer."""
@@ -245,3 +254,129 @@ class Dense(NetworkConfig):
         from .dense import DenseIndRNN
 
         return DenseIndRNN
+
+
+@dataclass(frozen=True)
+class Head:
+    """The configuration of a head: `head.config`."""
+
+    network: Any
+    """The network's configuration."""
+    outputs: int
+    """Classes, or numbers."""
+    kind: Kind = "SequenceClassifier"
+    """Which head."""
+    pool: Pool = "last"
+    """What stands for a sequence: the features of its last step, or their mean over time."""
+
+    def __post_init__(self) -> None:
+        check_size("outputs", self.outputs)
+        check_choice("kind", self.kind, get_args(Kind))
+        check_choice("pool", self.pool, get_args(Pool))
+
+    def build(self, **factory: Any) -> AnyHead:
+        """The model, with new weights."""
+        from . import heads
+
+        options = {"pool": self.pool} if self.kind.startswith("Sequence") else {}
+        model: AnyHead = getattr(heads, self.kind)(self.network.build(**factory), self.outputs, **options)
+        return model
+
+
+@dataclass(frozen=True)
+class Front:
+    """Convolutions over time, each with batch norm and ReLU, in front of a network."""
+
+    network: Any
+    """The configuration of the network behind them; its `input_size` is set."""
+    input_size: int | None = None
+    """Features of the input at each step."""
+    features: tuple[int, ...] = (64,)
+    """Output features of each convolution."""
+    kernels: tuple[int, ...] = (9,)
+    """Steps that each reads: its own and those before it."""
+    strides: tuple[int, ...] = (1,)
+    """Every so many steps there is an output."""
+    dropout: float = 0.0
+    """Probability after each convolution, with one mask for all time steps."""
+
+    def __post_init__(self) -> None:
+        for name in ("features", "kernels", "strides"):
+            values = tuple(getattr(self, name))
+            object.__setattr__(self, name, values)
+            for value in values:
+                check_size(name, value)
+            if not values or len(values) != len(self.features):
+                raise ValueError(
+                    f"{name} must have one number for each convolution, {len(self.features)}, got {values!r}"
+                )
+        check_probability("dropout", self.dropout)
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the network behind the convolutions is bidirectional."""
+        return bool(getattr(self.network, "bidirectional", False))
+
+    def steps(self, length: Steps) -> Steps:
+        """Steps that the network behind them reads, of `length` steps."""
+        for stride in self.strides:
+            length = -(-length // stride)
+        return length
+
+    def sized(self, input_size: int, steps: int) -> Front:
+        """The configuration for a task's input size and sequence length."""
+        return replace(self, input_size=input_size, network=self.network.sized(self.features[-1], self.steps(steps)))
+
+    def build(self, **factory: Any) -> FrontNetwork:
+        """The network, with new weights."""
+        from .front import FrontNetwork
+
+        return FrontNetwork(self, **factory)
+
+
+@dataclass(frozen=True)
+class Language:
+    """The configuration of a language model: `model.config`."""
+
+    network: Any
+    """The network's configuration; its input's features are those of a word's vector."""
+    classes: int
+    """Words, or characters."""
+    tied: bool = True
+    """The embedding's weight is the output's too: the network then has as many features in its output as in its input.
+    """
+    start: float = 0.04
+    """The embedding starts from U(-start, start)."""
+    dropout: float = 0.0
+    """Probability that a word's whole vector is dropped, wherever the word occurs in a batch."""
+    word_dropout: float = 0.0
+    """Probability that a feature of the vectors is dropped, with one mask for all time steps."""
+
+    def __post_init__(self) -> None:
+        check_size("classes", self.classes)
+        check_start(self.start)
+        check_probability("dropout", self.dropout)
+        check_probability("word_dropout", self.word_dropout)
+
+    def sized(self, input_size: int, steps: int) -> Language:
+        """The configuration with vectors of `input_size` features, for windows of `steps`."""
+        return replace(self, network=self.network.sized(input_size, steps))
+
+    def build(self, **factory: Any) -> LanguageModel:
+        """The model, with new weights."""
+        from .language import LanguageModel
+
+        return LanguageModel(
+            self.network.build(**factory),
+            self.classes,
+            tied=self.tied,
+            start=self.start,
+            dropout=self.dropout,
+            word_dropout=self.word_dropout,
+        )
+
+
+def check_start(start: float) -> None:
+    """Raise unless it is a positive, finite number."""
+    if not isinstance(start, (int, float)) or not 0 < start < float("inf"):
+        raise ValueError(f"start must be a positive, finite number, got {start!r}")

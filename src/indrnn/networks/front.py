@@ -5,23 +5,22 @@ Shapes: T, B steps and sequences, C features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, as_lengths, check_probability, check_size
+from ..checks import Lengths, as_lengths
 from ..layers.dropout import shared_dropout
 from ..layers.norm import SequenceBatchNorm
 from ..layers.padding import valid_steps, without_padding
-from ..ops import timeline
+from ..ops.timeline import timeline
 from ..ops.watched import is_watched
+from .config import Front
 from .network import last_step
 from .unit import is_unwatched
-
-Steps = TypeVar("Steps", int, Tensor)
 
 
 class FrontState(NamedTuple):
@@ -31,55 +30,6 @@ class FrontState(NamedTuple):
     """The last inputs of each convolution, (steps, B, features)."""
     network: Any
     """The state of the network behind it; None before its first step."""
-
-
-@dataclass(frozen=True)
-class Front:
-    """Convolutions over time, each with batch norm and ReLU, in front of a network."""
-
-    network: Any
-    """The configuration of the network behind them; its `input_size` is set."""
-    input_size: int | None = None
-    """Features of the input at each step."""
-    features: tuple[int, ...] = (64,)
-    """Output features of each convolution."""
-    kernels: tuple[int, ...] = (9,)
-    """Steps that each reads: its own and those before it."""
-    strides: tuple[int, ...] = (1,)
-    """Every so many steps there is an output."""
-    dropout: float = 0.0
-    """Probability after each convolution, with one mask for all time steps."""
-
-    def __post_init__(self) -> None:
-        for name in ("features", "kernels", "strides"):
-            values = tuple(getattr(self, name))
-            object.__setattr__(self, name, values)
-            for value in values:
-                check_size(name, value)
-            if not values or len(values) != len(self.features):
-                raise ValueError(
-                    f"{name} must have one number for each convolution, {len(self.features)}, got {values!r}"
-                )
-        check_probability("dropout", self.dropout)
-
-    @property
-    def bidirectional(self) -> bool:
-        """Whether the network behind the convolutions is bidirectional."""
-        return bool(getattr(self.network, "bidirectional", False))
-
-    def steps(self, length: Steps) -> Steps:
-        """Steps that the network behind them reads, of `length` steps."""
-        for stride in self.strides:
-            length = -(-length // stride)
-        return length
-
-    def sized(self, input_size: int, steps: int) -> Front:
-        """The configuration for a task's input size and sequence length."""
-        return replace(self, input_size=input_size, network=self.network.sized(self.features[-1], self.steps(steps)))
-
-    def build(self, **factory: Any) -> FrontNetwork:
-        """The network, with new weights."""
-        return FrontNetwork(self, **factory)
 
 
 class FrontNetwork(nn.Module):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,38 +12,9 @@ from ..checks import Lengths, as_lengths, check_choice, check_size, check_tensor
 from ..layers.config import config_of
 from ..layers.indrnn import IndRNN, IndRNNCell
 from ..layers.padding import per_step, valid_steps
-from ..ops import timeline
+from ..ops.timeline import timeline
+from .config import Head, Pool
 from .network import last_step
-
-Pool = Literal["last", "mean"]
-Kind = Literal["SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"]
-
-
-@dataclass(frozen=True)
-class Head:
-    """The configuration of a head: `head.config`."""
-
-    network: Any
-    """The network's configuration."""
-    outputs: int
-    """Classes, or numbers."""
-    kind: Kind = "SequenceClassifier"
-    """Which head."""
-    pool: Pool = "last"
-    """What stands for a sequence: the features of its last step, or their mean over time."""
-
-    def __post_init__(self) -> None:
-        check_size("outputs", self.outputs)
-        check_choice("kind", self.kind, get_args(Kind))
-        check_choice("pool", self.pool, get_args(Pool))
-
-    def build(self, **factory: Any) -> _Head:
-        """The model, with new weights."""
-        network = self.network.build(**factory)
-        kinds = (SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor)
-        make = next(each for each in kinds if each.__name__ == self.kind)
-        options = {"pool": self.pool} if issubclass(make, _SequenceHead) else {}
-        return make(network, self.outputs, **options)
 
 
 class Output(nn.Linear):
@@ -203,6 +173,9 @@ class StepRegressor(_StepHead):
 
     def __init__(self, network: nn.Module, outputs: int = 1) -> None:
         super().__init__(network, outputs)
+
+
+AnyHead = SequenceClassifier | SequenceRegressor | StepClassifier | StepRegressor
 
 
 def check_network(network: Any) -> int:

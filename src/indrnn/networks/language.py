@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
@@ -16,57 +15,13 @@ from ..layers.dropout import embedding_dropout, shared_dropout
 from ..layers.padding import valid_steps
 from ..ops.watched import are_plain
 from . import cross_entropy, generation
+from .config import Language, check_start
 from .cross_entropy import Reduction, linear_cross_entropy
 from .heads import Output, check_network, run_network
 from .tokeniser import Tokeniser
 from .unit import is_unwatched
 
 _PROMPT = 1024  # steps of a prompt that are read at once: what a network keeps of all its layers is as long
-
-
-@dataclass(frozen=True)
-class Language:
-    """The configuration of a language model: `model.config`."""
-
-    network: Any
-    """The network's configuration; its input's features are those of a word's vector."""
-    classes: int
-    """Words, or characters."""
-    tied: bool = True
-    """The embedding's weight is the output's too: the network then has as many features in its output as in its input.
-    """
-    start: float = 0.04
-    """The embedding starts from U(-start, start)."""
-    dropout: float = 0.0
-    """Probability that a word's whole vector is dropped, wherever the word occurs in a batch."""
-    word_dropout: float = 0.0
-    """Probability that a feature of the vectors is dropped, with one mask for all time steps."""
-
-    def __post_init__(self) -> None:
-        check_size("classes", self.classes)
-        _check_start(self.start)
-        check_probability("dropout", self.dropout)
-        check_probability("word_dropout", self.word_dropout)
-
-    def sized(self, input_size: int, steps: int) -> Language:
-        """The configuration with vectors of `input_size` features, for windows of `steps`."""
-        return replace(self, network=self.network.sized(input_size, steps))
-
-    def build(self, **factory: Any) -> LanguageModel:
-        """The model, with new weights."""
-        return LanguageModel(
-            self.network.build(**factory),
-            self.classes,
-            tied=self.tied,
-            start=self.start,
-            dropout=self.dropout,
-            word_dropout=self.word_dropout,
-        )
-
-
-def _check_start(start: float) -> None:
-    if not isinstance(start, (int, float)) or not 0 < start < float("inf"):
-        raise ValueError(f"start must be a positive, finite number, got {start!r}")
 
 
 class WordEmbedding(nn.Embedding):
@@ -93,7 +48,7 @@ class WordEmbedding(nn.Embedding):
     ) -> None:
         check_size("num_embeddings", num_embeddings)
         check_size("embedding_dim", embedding_dim)
-        _check_start(start)
+        check_start(start)
         check_probability("dropout", dropout)
         self.start, self.dropout = start, float(dropout)
         super().__init__(num_embeddings, embedding_dim, device=device, dtype=dtype)
@@ -140,7 +95,7 @@ class TiedEmbedding(nn.Module):
         check_size("classes", classes)
         check_size("size", size)
         check_probability("dropout", dropout)
-        _check_start(start)
+        check_start(start)
         self.classes, self.size, self.start, self.dropout = classes, size, start, float(dropout)
         self.weight = nn.Parameter(torch.empty(classes, size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(classes, device=device, dtype=dtype))

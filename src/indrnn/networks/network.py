@@ -15,7 +15,7 @@ from ..checks import Lengths, as_lengths, check_like_weight, check_resets, check
 from ..layers.norm import next_position
 from ..layers.padding import unpack, without_padding
 from ..layers.recompute import in_pieces
-from ..ops import timeline
+from ..ops.timeline import timeline
 from .config import NetworkConfig
 from .state import State
 from .unit import RecurrentUnit

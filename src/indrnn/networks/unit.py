@@ -19,7 +19,8 @@ from ..layers.indrnn import _last_steps
 from ..layers.norm import SequenceBatchNorm, StepBatchNorm
 from ..layers.padding import without_padding
 from ..layers.projection import project
-from ..ops import recurrence, recurrence_, recurrence_norm, timeline
+from ..ops import recurrence, recurrence_, recurrence_norm
+from ..ops.timeline import timeline
 from .config import NetworkConfig
 
 

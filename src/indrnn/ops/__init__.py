@@ -1,11 +1,33 @@
 """h_t = σ(x_t + u ⊙ h_{t−1}): one op, several ways to compute it."""
 
-from .api import recurrence, recurrence_
-from .choice import Backend, backends, check_name
-from .distributed.recurrence import split_recurrence
-from .distributed.time import split_time, sum_gradients
-from .recurrence_norm import recurrence_norm
-from .timeline import timeline
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .api import recurrence, recurrence_, recurrence_norm
+    from .choice import Backend, backends
+    from .distributed.recurrence import split_recurrence
+    from .distributed.time import split_time, sum_gradients
+    from .names import check_name
+
+_HOMES = {
+    "api": (
+        "recurrence",
+        "recurrence_",
+        "recurrence_norm",
+    ),
+    "choice": (
+        "Backend",
+        "backends",
+    ),
+    "distributed.recurrence": ("split_recurrence",),
+    "distributed.time": (
+        "split_time",
+        "sum_gradients",
+    ),
+    "names": ("check_name",),
+}
 
 __all__ = [
     "Backend",
@@ -17,5 +39,6 @@ __all__ = [
     "split_recurrence",
     "split_time",
     "sum_gradients",
-    "timeline",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""`recurrence`: h_t = σ(x_t + b + u ⊙ h_{t−1}) over all time steps, and its form that may overwrite x."""
+"""`recurrence`: h_t = σ(x_t + b + u ⊙ h_{t−1}) over all time steps, with and without a norm."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from torch import Tensor
 
 from . import choice
 from .autograd import OPS, Direct, Recurrence
-from .calls import Forward
-from .checks import check_forward
+from .autograd_norm import DirectNorm, RecurrenceNorm
+from .calls import Forward, NormForward
+from .checks import check_forward, check_norm_forward
 from .cpu import kernel
+from .names import check_name
 from .timeline import timeline
 from .watched import are_plain, is_watched, keeps_results
 
@@ -60,7 +62,7 @@ def recurrence(
             resets=resets,
             backend=backend,
         )
-    choice.check_name(backend)
+    check_name(backend)
     call = Forward(x, u, bias, h_0, lengths, resets, activation, reverse)
     if is_watched() or not are_plain(*call[:6]):
         check_forward(call)
@@ -101,6 +103,64 @@ def recurrence_(
         )
     h, h_last = Direct.apply(True, *call, backend)  # which checks
     return h, h_last
+
+
+def recurrence_norm(
+    x: Tensor,
+    u: Tensor,
+    weight: Tensor,
+    shift: Tensor,
+    h_0: Tensor | None = None,
+    *,
+    place: str,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    eps: float = 1e-5,
+    activation: str = "relu",
+    lengths: Tensor | None = None,
+    resets: Tensor | None = None,
+    backend: str | None = None,
+    overwrite: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute the recurrence, batch norm over batch and time before or after it, and dropout shared over time.
+
+        after:   y = mask ⊙ BN(h),  h_t = σ(x_t + b + u ⊙ h_{t−1})
+        before:  y = mask ⊙ h,      h_t = σ(BN(x_t + b) + u ⊙ h_{t−1})
+
+    With the batch's own statistics, so for training. reference_norm.py is the specification; the C++ kernel and Triton
+    do the same in fewer passes over memory.
+
+    Args:
+        x: (T, B, ..., N), as for `recurrence`.
+        u: (N,), the recurrent weight.
+        weight: (N,), the norm's scale.
+        shift: (N,), the norm's shift.
+        h_0: (B, ..., N), the state before the first step; zeros if None.
+        place: whether the norm is "before" or "after" the recurrence.
+        bias: (N,), added to each step of x; a norm before the recurrence removes it again.
+        mask: (1, B, ..., N), what the result is multiplied with at each step; None for nothing. It gets no gradient.
+        eps: added to the variance.
+        activation: as for `recurrence`.
+        lengths: as for `recurrence`; padding enters no statistic.
+        resets: as for `recurrence`.
+        backend: as for `recurrence`.
+        overwrite: x is the result of an operation and nothing else needs it, so that its memory may be used.
+
+    Returns:
+        y (T, B, ..., N), h_last (B, ..., N), and the mean and biased variance (N,) of h, or of x without the bias. The
+        statistics carry no gradient.
+    """
+    timeline().refuse("recurrence_norm")
+    check_name(backend)
+    call = NormForward(x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place)
+    if is_watched() or not are_plain(*call[:9]):
+        check_norm_forward(call)
+        run = OPS.recurrence_norm if torch.compiler.is_exporting() else RecurrenceNorm.apply
+        y, h_last, _, mean, var = run(*call, backend)
+    else:
+        overwrite = overwrite and place == "after" and can_overwrite(call.recurrence, backend, weight, shift, mask)
+        y, h_last, _, mean, var = DirectNorm.apply(overwrite, *call, backend)  # which checks
+    return y, h_last, mean, var
 
 
 def _by_op(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from . import reference, scan
+from . import names, reference, scan
 from .cpu import kernel
 from .triton import backend as triton_backend
 
@@ -24,7 +24,6 @@ _BACKENDS: dict[str, ModuleType] = {
 # In its interpreter Triton serves CPU tensors as well, for tests: there it is never taken unless asked for.
 _FAST = {"cpu": "native", "cuda": "triton"}
 _AUTO_SCAN = "auto-scan"  # the automatic choice, or the scan where that is estimated to be faster
-_NAMES = (*_BACKENDS, _AUTO_SCAN)
 _VARIABLE = "INDRNN_BACKEND"
 
 
@@ -77,21 +76,15 @@ def choose(x: Tensor, activation: str, backend: str | None) -> ModuleType:
     return reference
 
 
-def check_name(backend: str | None) -> None:
-    """Raise if there is no backend of this name."""
-    if backend is not None and backend not in _NAMES:
-        raise ValueError(f"backend must be None or one of {', '.join(_NAMES)}, got {backend!r}")
-
-
 def _asked(backend: str | None, x: Tensor, activation: str) -> str | None:
     """The requested backend; None for the automatic choice."""
     if backend is None:
         backend = os.environ.get(_VARIABLE)
         if not backend:
             return None
-        if backend not in _NAMES:
-            raise ValueError(f"{_VARIABLE} must be unset or one of {', '.join(_NAMES)}, got {backend!r}")
-    check_name(backend)
+        if backend not in names.BACKENDS:
+            raise ValueError(f"{_VARIABLE} must be unset or one of {', '.join(names.BACKENDS)}, got {backend!r}")
+    names.check_name(backend)
     if backend == _AUTO_SCAN:
         return "scan" if scan.pays(x, activation) else None
     return backend

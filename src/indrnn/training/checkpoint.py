@@ -17,6 +17,8 @@ from typing import IO, Any
 
 import torch
 
+from ..networks import state as _state  # noqa: F401 - which lets torch load a network's state
+
 _MAGIC = b"indrnn checkpoint 1\n"
 _HEADER = len(_MAGIC) + 65  # the checksum's digits and a line's end
 _PIECE = 1 << 20

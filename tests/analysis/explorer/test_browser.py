@@ -13,7 +13,7 @@ import indrnn
 from indrnn.analysis.explorer import Body, adding, explore, recorded, text
 from indrnn.cli import main
 from indrnn.networks import Head, LanguageModel, Plain, PlainIndRNN
-from indrnn.networks.front import Front
+from indrnn.networks.config import Front
 from indrnn.networks.tokeniser import Tokeniser
 
 from ...browser import NEEDED, PHONE, assert_fits, browser, opened, until

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import indrnn
 from indrnn.analysis.explorer.program import program_of, recurrent_states
 from indrnn.networks import Dense, Head, LanguageModel, Plain, Residual
-from indrnn.networks.front import Front
-from indrnn.networks.heads import Kind, Pool
+from indrnn.networks.config import Front, Kind, Pool
 from indrnn.tasks.recipe import AnyNetwork
 
 from ...conftest import ACTIVATIONS

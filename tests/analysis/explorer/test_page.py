@@ -15,9 +15,9 @@ from torch import nn
 
 from indrnn.analysis.explorer import Body, Samples, adding, explore, page_of, pixels, recorded, text
 from indrnn.analysis.explorer.page import LARGEST
-from indrnn.layers.bound import EPSILON
+from indrnn.layers.options import EPSILON
 from indrnn.networks import Head, Language, Plain, Residual
-from indrnn.networks.front import Front
+from indrnn.networks.config import Front
 from indrnn.networks.tokeniser import Tokeniser
 
 from ..pages import assert_one_file

@@ -30,8 +30,9 @@ from indrnn import (
     recurrence,
 )
 from indrnn.networks.config import Place
-from indrnn.ops import split_recurrence, split_time, sum_gradients, timeline
+from indrnn.ops import split_recurrence, split_time, sum_gradients
 from indrnn.ops.distributed.exchange import add_up
+from indrnn.ops.timeline import timeline
 from tests.ops.problems import NAMES, Problem, problem
 from tests.processes import forked
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indrnn.networks.front import Front
+from indrnn.networks.config import Front
 from indrnn.tasks.series.defaults import Augmentation, Plan, Shape, plan
 
 

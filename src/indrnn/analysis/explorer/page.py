@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...layers.bound import EPSILON
+from ...layers.options import EPSILON
 from ...networks.front import FrontNetwork
 from ..html import embedded_json, escape, fill, source, write_page
 from ..memory import BOUNDS, steps_of

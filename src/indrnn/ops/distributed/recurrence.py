@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import choice, reference
+from .. import reference
 from ..autograd import OPS
 from ..calls import Forward
 from ..checks import check_forward, check_lengths
+from ..names import check_name
 from ..scan.maps import Map
 from .exchange import Group, add_up, finite, from_rank, gather, gather_objects, ranks_in_order
 
@@ -63,7 +64,7 @@ def split_recurrence(
     check_forward(Forward(x, u, bias, h_0, lengths, None, activation, reverse))
     if activation not in ("relu", "identity"):
         raise ValueError(f"activation must be relu or identity where time is split over processes, got {activation!r}")
-    choice.check_name(backend)
+    check_name(backend)
     given = (h_0 is not None, bias is not None, lengths is not None, resets is not None)
     alike = (tuple(x.shape[1:]), x.dtype, activation, reverse, given, torch.is_grad_enabled(), summed)
     needs = any(tensor is not None and tensor.requires_grad for tensor in (x, u, bias, h_0))

@@ -9,9 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ...baselines import Baseline
-from ...networks.config import Plain
-from ...networks.front import Front
-from ...networks.heads import Pool
+from ...networks.config import Front, Plain, Pool
 from ...training.options import check_count, check_fraction
 
 Effort = Literal["quick", "default", "best"]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...networks.heads import Head
+from ...networks.config import Head
 from ...training import Cosine, Listener, Result, RunFolder, Training, derive_seed, train
 from ...training.in_memory import train_in_memory
 from .collection import Array, Collection

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...networks.front import Front
+from ...networks.config import Front
 from .collection import Array, Collection, as_array
 from .preparation import from_first_time
 

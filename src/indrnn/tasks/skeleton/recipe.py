@@ -18,7 +18,7 @@ from ...baselines import Baseline
 from ...figures import draw_run
 from ...files import data_folder
 from ...networks import Dense, Head, Plain, Residual
-from ...networks.heads import Pool
+from ...networks.config import Pool
 from ...training import OneCycle, Plateau, RunFolder, Training
 from ...training.options import check_count, check_fraction, check_seed
 from ..recipe import AnyNetwork, Loop, Row

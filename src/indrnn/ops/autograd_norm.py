@@ -1,11 +1,4 @@
-"""`recurrence_norm`: the recurrence with batch norm over the sequence and dropout shared over time, as one op.
-
-    after:   y = mask ⊙ BN(h),  h_t = σ(x_t + b + u ⊙ h_{t−1})
-    before:  y = mask ⊙ h,      h_t = σ(BN(x_t + b) + u ⊙ h_{t−1})
-
-With the batch's own statistics, so for training. reference_norm.py is the specification; the C++ kernel and Triton do
-the same in fewer passes over memory. Ways to it and derivatives are as in autograd.py.
-"""
+"""First and second derivatives of the recurrence with batch norm, and its vmap rules, as in autograd.py."""
 
 from __future__ import annotations
 
@@ -15,68 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import choice, library, reference_norm
-from .api import can_overwrite
+from . import library, reference_norm
 from .autograd import OPS, RecurrenceBackward, one_by_one
 from .calls import NormBackward, NormForward, NormResult
-from .checks import check_norm_forward
 from .layout import dense
-from .timeline import timeline
 from .watched import are_batched, are_plain, is_watched
 
 NormGradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-
-
-def recurrence_norm(
-    x: Tensor,
-    u: Tensor,
-    weight: Tensor,
-    shift: Tensor,
-    h_0: Tensor | None = None,
-    *,
-    place: str,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    eps: float = 1e-5,
-    activation: str = "relu",
-    lengths: Tensor | None = None,
-    resets: Tensor | None = None,
-    backend: str | None = None,
-    overwrite: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the recurrence, batch norm over batch and time before or after it, and dropout.
-
-    Args:
-        x: (T, B, ..., N), as for `recurrence`.
-        u: (N,), the recurrent weight.
-        weight: (N,), the norm's scale.
-        shift: (N,), the norm's shift.
-        h_0: (B, ..., N), the state before the first step; zeros if None.
-        place: whether the norm is "before" or "after" the recurrence.
-        bias: (N,), added to each step of x; a norm before the recurrence removes it again.
-        mask: (1, B, ..., N), what the result is multiplied with at each step; None for nothing. It gets no gradient.
-        eps: added to the variance.
-        activation: as for `recurrence`.
-        lengths: as for `recurrence`; padding enters no statistic.
-        resets: as for `recurrence`.
-        backend: as for `recurrence`.
-        overwrite: x is the result of an operation and nothing else needs it, so that its memory may be used.
-
-    Returns:
-        y (T, B, ..., N), h_last (B, ..., N), and the mean and biased variance (N,) of h, or of x without the bias. The
-        statistics carry no gradient.
-    """
-    timeline().refuse("recurrence_norm")
-    choice.check_name(backend)
-    call = NormForward(x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place)
-    if is_watched() or not are_plain(*call[:9]):
-        check_norm_forward(call)
-        run = OPS.recurrence_norm if torch.compiler.is_exporting() else RecurrenceNorm.apply  # as in api.py
-        y, h_last, _, mean, var = run(*call, backend)
-    else:
-        overwrite = overwrite and place == "after" and can_overwrite(call.recurrence, backend, weight, shift, mask)
-        y, h_last, _, mean, var = _Direct.apply(overwrite, *call, backend)  # which checks
-    return y, h_last, mean, var
 
 
 class RecurrenceNorm(torch.autograd.Function):
@@ -137,11 +75,12 @@ class RecurrenceNorm(torch.autograd.Function):
         return one_by_one(RecurrenceNorm.apply, info.batch_size, in_dims, args)
 
 
-class _Direct(torch.autograd.Function):
+class DirectNorm(torch.autograd.Function):
     """The backend called without the dispatcher."""
 
     @staticmethod
     def forward(ctx: Any, overwrite: bool, *inputs: Any) -> tuple[Tensor, ...]:
+        """Run the pass."""
         output = tuple(library.norm_forward(NormForward(*inputs[:-1]), inputs[-1], overwrite=overwrite))
         if overwrite:
             ctx.mark_dirty(inputs[0])
@@ -150,6 +89,7 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """By the backend, if nothing watches now."""
         run = _by_op if is_watched() or are_batched(*gradients) else _by_backend
         return None, *_backward(ctx, run, RecurrenceBackward.apply, *gradients)
 

@@ -1,0 +1,24 @@
+"""Options of the layers, without torch."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+EPSILON = 0.2
+"""Default of `epsilon`: a long-memory neuron passes at least a fifth of a gradient over T steps (the value that the
+paper's authors used for pixel-by-pixel MNIST)."""
+
+Rows = Literal["window", "document"]
+"""What the rows of a step norm's statistics are counted from."""
+
+
+class BoundOptions(TypedDict, total=False):
+    """Options of a layer for its recurrent weights; see `RecurrentBound`."""
+
+    gamma: float | None
+    sequence_length: int | None
+    epsilon: float
+    lower_bound: bool
+    bound: float | None
+    long_memory: bool
+    highest_start: float | None
