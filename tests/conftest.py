@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import indrnn
-from indrnn import onednn
 from indrnn.ops.triton import launch
+from indrnn.system import limit_onednn
 
 if importlib.util.find_spec("triton") is not None:  # which looks at this as it is imported: by us, when first used
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if number is not None and signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
     if not hasattr(config, "workerinput"):  # xdist's workers inherit the environment of the process that starts them
-        _half_precision = onednn.limit_where_needed()
+        _half_precision = limit_onednn()
         workers = config.getoption("numprocesses", None)
         if workers:  # more threads than cores wait for each other, busily: a test may take ten times as long
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))

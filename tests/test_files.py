@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -32,15 +32,6 @@ OTHER = gzip.compress(b"something else" * 9)
 # ---- the server
 
 
-@dataclass
-class Request:
-    """What was asked for, and how many bytes came back."""
-
-    path: str
-    range: str | None
-    sent: int
-
-
 class Server(ThreadingHTTPServer):
     """Mirrors that differ in what they do, by the name of the folder."""
 
@@ -48,7 +39,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.requests: list[Request] = []
+        self.requests: list[str] = []
+        """Paths that were asked for."""
         self.midway: Callable[[int], None] = lambda _: None
         """Called with the number of the request when half of the answer is sent."""
 
@@ -56,44 +48,30 @@ class Server(ThreadingHTTPServer):
         """A data set that is to be had from these mirrors."""
         return replace(of, mirrors=tuple(f"http://127.0.0.1:{self.server_address[1]}/{name}" for name in mirrors))
 
-    def asked(self) -> list[str]:
-        return [request.path for request in self.requests]
-
 
 class Handler(BaseHTTPRequestHandler):
-    """honours: Range; ignores: Range; breaks: off in the middle; other: content; garbage; missing."""
+    """honours: the request; breaks: off in the middle; other: content; garbage; missing."""
 
     server: Server
 
     def do_GET(self) -> None:
         kind, name = self.path.strip("/").split("/")
-        asked = self.headers.get("Range")
-        request = Request(self.path.strip("/"), asked, 0)
         number = len(self.server.requests)
-        self.server.requests.append(request)
+        self.server.requests.append(self.path.strip("/"))
         if kind == "missing":
             self.send_error(404)
             return
         body = {"other": OTHER, "garbage": b"<html>log in first</html>" * 40}.get(kind, PACKED[name])
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and kind != "ignores" else 0
-        if start >= len(body):
-            self.send_error(416)
-            return
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-        body = body[start:]
+        self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         middle = len(body) // 2
         self.wfile.write(body[:middle])
         self.wfile.flush()
-        request.sent = middle
         self.server.midway(number)
         if kind == "breaks":
             self.close_connection = True
             return
-        request.sent = len(body)  # before the last of it goes: the test may look as soon as that has come
         self.wfile.write(body[middle:])
 
     def log_message(self, *_: object) -> None:
@@ -231,8 +209,7 @@ def test_a_download_goes_to_the_sets_subfolder_and_happens_once(
     assert [f"{data.mirrors[0]}/{name}" in line for name, line in zip(CONTENTS, said.err.splitlines(), strict=True)]
     assert names(folder) == {"things"}
     assert {path.name: path.read_bytes() for path in (folder / "things").iterdir()} == PACKED
-    assert server.asked() == ["honours/first.gz", "honours/second.gz"]
-    assert [request.range for request in server.requests] == [None, None]
+    assert server.requests == ["honours/first.gz", "honours/second.gz"]
     assert read(data, folder) == CONTENTS
     assert len(server.requests) == 2
     assert capsys.readouterr().err == ""
@@ -242,7 +219,7 @@ def test_only_what_is_missing_is_downloaded(server: Server, tmp_path: Path) -> N
     (tmp_path / "first").write_bytes(CONTENTS["first.gz"])
     said: list[str] = []
     assert read(server.set("honours"), tmp_path, said.append) == CONTENTS
-    assert server.asked() == ["honours/second.gz"]
+    assert server.requests == ["honours/second.gz"]
     assert len(said) == 1
 
 
@@ -262,7 +239,6 @@ def test_nothing_is_at_the_files_name_until_it_is_whole(server: Server, tmp_path
     thread, came = in_background(server.set("honours", of=ONE), tmp_path)
     assert here.wait(30)
     assert (tmp_path / "things").is_dir()
-    until(lambda: (tmp_path / "things" / "first.gz.part").exists())
     assert not (tmp_path / "things" / "first.gz").exists()
     go_on.set()
     thread.join(30)
@@ -270,81 +246,22 @@ def test_nothing_is_at_the_files_name_until_it_is_whole(server: Server, tmp_path
     assert names(tmp_path / "things") == {"first.gz"}
 
 
-# ---- going on with what is there
-
-
-def partial(folder: Path, content: bytes) -> Path:
-    (folder / "things").mkdir()
-    part = folder / "things" / "first.gz.part"
-    part.write_bytes(content)
-    return part
-
-
-def test_a_download_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -> None:
-    partial(tmp_path, PACKED["first.gz"][:HALF])
-    said: list[str] = []
-    assert read(server.set("honours", of=ONE), tmp_path, said.append) == {"first.gz": CONTENTS["first.gz"]}
-    assert server.requests == [Request("honours/first.gz", f"bytes={HALF}-", len(PACKED["first.gz"]) - HALF)]
-    assert said[0].startswith("going on with")
-    assert names(tmp_path / "things") == {"first.gz"}
-
-
-def test_a_server_that_sends_everything_again_is_understood(server: Server, tmp_path: Path) -> None:
-    partial(tmp_path, PACKED["first.gz"][:HALF])
-    said: list[str] = []
-    assert read(server.set("ignores", of=ONE), tmp_path, said.append) == {"first.gz": CONTENTS["first.gz"]}
-    assert server.requests == [Request("ignores/first.gz", f"bytes={HALF}-", len(PACKED["first.gz"]))]
-    assert said[0].startswith("downloading")
-    assert (tmp_path / "things" / "first.gz").read_bytes() == PACKED["first.gz"]
-
-
-def test_a_partial_file_that_is_whole_needs_no_more(server: Server, tmp_path: Path) -> None:
-    """It was not renamed yet: the server has nothing after it, status 416."""
-    partial(tmp_path, PACKED["first.gz"])
-    assert read(server.set("honours", of=ONE), tmp_path, quiet) == {"first.gz": CONTENTS["first.gz"]}
-    assert [request.sent for request in server.requests] == [0]
-    assert names(tmp_path / "things") == {"first.gz"}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"x" * HALF, b"x" * len(PACKED["first.gz"]), PACKED["first.gz"] + b"more", b""],
-    ids=["another beginning", "of the same size", "longer", "empty"],
-)
-def test_a_partial_file_of_something_else_is_downloaded_anew(content: bytes, server: Server, tmp_path: Path) -> None:
-    """From the same mirror: it is not the mirror's fault."""
-    partial(tmp_path, content)
-    assert read(server.set("honours", of=ONE), tmp_path, quiet) == {"first.gz": CONTENTS["first.gz"]}
-    assert server.requests[-1] == Request("honours/first.gz", None, len(PACKED["first.gz"]))
-    assert len(server.requests) == (2 if content else 1)
-    assert names(tmp_path / "things") == {"first.gz"}
-
-
 # ---- mirrors
 
 
-def test_the_next_mirror_goes_on_where_one_broke_off(server: Server, tmp_path: Path) -> None:
-    assert read(server.set("breaks", "honours", of=ONE), tmp_path, quiet) == {"first.gz": CONTENTS["first.gz"]}
-    assert server.requests == [
-        Request("breaks/first.gz", None, HALF),
-        Request("honours/first.gz", f"bytes={HALF}-", len(PACKED["first.gz"]) - HALF),
-    ]
-    assert names(tmp_path / "things") == {"first.gz"}
-
-
-def test_what_broke_off_is_kept_for_the_next_time(server: Server, tmp_path: Path) -> None:
+def test_what_broke_off_is_downloaded_anew(server: Server, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=f"broke off after {HALF} of {len(PACKED['first.gz'])} bytes"):
         read(server.set("breaks", of=ONE), tmp_path, quiet)
-    assert names(tmp_path / "things") == {"first.gz.part"}
-    assert read(server.set("honours", of=ONE), tmp_path, quiet) == {"first.gz": CONTENTS["first.gz"]}
-    assert server.requests[-1].range == f"bytes={HALF}-"
+    assert names(tmp_path / "things") == set()
+    assert read(server.set("breaks", "honours", of=ONE), tmp_path, quiet) == {"first.gz": CONTENTS["first.gz"]}
+    assert server.requests == ["breaks/first.gz", "breaks/first.gz", "honours/first.gz"]
+    assert names(tmp_path / "things") == {"first.gz"}
 
 
 @pytest.mark.parametrize("kind", ["other", "garbage", "missing"])
 def test_a_mirror_without_the_right_file_is_passed_over(kind: str, server: Server, tmp_path: Path) -> None:
     assert read(server.set(kind, "honours"), tmp_path, quiet) == CONTENTS
-    assert server.asked() == [f"{mirror}/{name}" for name in CONTENTS for mirror in (kind, "honours")]
-    assert [request.range for request in server.requests] == [None] * 4
+    assert server.requests == [f"{mirror}/{name}" for name in CONTENTS for mirror in (kind, "honours")]
     assert {path.name: path.read_bytes() for path in (tmp_path / "things").iterdir()} == PACKED
 
 
@@ -480,7 +397,7 @@ def test_threads_at_the_same_time_download_once(server: Server, tmp_path: Path) 
     for thread, came in readers:
         thread.join(30)
         assert came == [CONTENTS]
-    assert server.asked() == ["honours/first.gz", "honours/second.gz"]
+    assert server.requests == ["honours/first.gz", "honours/second.gz"]
     assert names(tmp_path / "things") == set(PACKED)
 
 
@@ -504,7 +421,7 @@ print(sorted(map(len, contents.values())))
     for process in started:
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out, err) == (0, f"{sorted(map(len, CONTENTS.values()))}\n", "")
-    assert server.asked() == ["honours/first.gz", "honours/second.gz"]
+    assert server.requests == ["honours/first.gz", "honours/second.gz"]
     assert names(tmp_path / "things") == set(PACKED)
 
 

@@ -71,8 +71,9 @@ _MODULES = (
     "baselines",
     "bench",
     "cli",
-    "memory",
-    "onednn",
+    "checks",
+    "files",
+    "system",
     "tasks",
     "training",
 )

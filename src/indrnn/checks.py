@@ -5,6 +5,7 @@ Options are checked without torch: it is imported where there is a tensor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Lengths: TypeAlias = "Tensor | Sequence[int] | None"
-"""The steps of each sequence of a padded batch, as callers may give them."""
+"""Steps of each sequence of a padded batch, as callers may give them."""
+
+MOST_THREADS = 1024
+"""Most threads of a process: OpenMP starts all at once, and the process dies where the system has no room for them."""
 
 
 def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
@@ -25,12 +29,37 @@ def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
     return torch.tensor(lengths, device=device)
 
 
-def check_size(name: str, value: int, least: int = 1) -> None:
+def check_count(name: str, value: int, least: int = 1) -> None:
     """Raise unless `value` is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_seed(value: int, name: str = "seed") -> None:
+    """Raise unless `value` is a seed that torch takes."""
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**64:
+        raise ValueError(f"{name} must be a whole number of 64 bits, got {value!r}")
+
+
+def check_threads(value: int) -> None:
+    """Raise unless `value` is a number of threads that a process can have."""
+    check_count("threads", value)
+    if value > MOST_THREADS:
+        raise ValueError(f"threads must be at most {MOST_THREADS}, got {value!r}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise unless `value` is a finite number above 0."""
+    if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raise unless `value` is a number in [0, 1)."""
+    if not (isinstance(value, (int, float)) and 0 <= value < 1):
+        raise ValueError(f"{name} must be a number in [0, 1), got {value!r}")
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

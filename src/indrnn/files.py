@@ -1,13 +1,15 @@
-"""Files of data sets: location, verification and download."""
+"""Files: written whole, locked, checksums, and data sets that are found on the disk or downloaded."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import gzip
 import hashlib
 import http.client
 import io
 import os
+import socket
 import ssl
 import sys
 import urllib.error
@@ -16,11 +18,108 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 VARIABLE = "INDRNN_DATA"
 _TIMEOUT = 30  # seconds without an answer, or between two pieces of one
-_PIECE = 1 << 18
-_MORE = 1 << 16  # bytes that compressing may add to a content that cannot be compressed
+_PACKING = 1 << 16  # bytes that compressing may add to a content that cannot be compressed
+
+
+def write_atomically(path: Path, write: bytes | Callable[[IO[bytes]], object]) -> None:
+    """Write a file atomically: at every moment it holds either the old or the new content in full.
+
+    Args:
+        path: the file; its folder exists.
+        write: the content, or a function that writes it to a file.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(write) if isinstance(write, bytes) else write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush a folder to disk, so that a rename survives a power cut; skipped on systems that cannot do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def now() -> str:
+    """The time, to the second, with its zone."""
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+# ---- locks
+
+
+class LockedError(Exception):
+    """Another process has the lock; the message says which."""
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Lock for one process at a time; a killed process releases its lock.
+
+    On systems without such locks (not Linux, not macOS), none is taken.
+
+    Args:
+        path: the lock's file, which says who holds it and is removed at the end.
+        wait: wait until the lock is free, rather than raise.
+
+    Raises:
+        LockedError: if it is not free, and `wait` is False.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    while True:
+        with path.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                file.seek(0)
+                raise LockedError(file.read().strip() or "another process") from None
+            if not _is_open(path, file):  # its last holder has removed it: who comes now locks another
+                continue
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}, started {now()}")
+            file.flush()
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_open(path: Path, file: IO[str]) -> bool:
+    """Whether an open file is the one at this path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+# ---- data sets
 
 
 @dataclass(frozen=True)
@@ -28,9 +127,9 @@ class DataFile:
     """A file of a data set, identified by its content, whether compressed by gzip or not."""
 
     name: str
-    """Its name as it is published, ending in .gz."""
+    """Name as it is published, ending in .gz."""
     sha256: str
-    """Of the content."""
+    """Checksum of the content."""
     size: int = 1 << 30
     """Bytes of the content, or the most that it may have: a download or an archive that is larger is broken off."""
 
@@ -40,7 +139,7 @@ class DataSet:
     """Files that belong together."""
 
     name: str
-    """Also the name of the folder they are in."""
+    """Name, also of the folder they are in."""
     files: tuple[DataFile, ...]
     mirrors: tuple[str, ...]
     """Addresses of folders that hold them, tried in turn."""
@@ -86,10 +185,9 @@ def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], None]
         except OSError as error:  # it is where we may not look
             raise ValueError(f"data_dir: cannot look into {folder} ({error.strerror or error})") from None
         if path is not None:
-            contents[file.name] = _checked(file, path)
+            contents[file.name] = _read(file, path)
         else:
-            target = folder / data.name / file.name
-            contents[file.name] = _download(file, data, target, say or _say)
+            contents[file.name] = _download(file, data, folder / data.name, say or _say)
     return contents
 
 
@@ -114,7 +212,7 @@ def _find(file: DataFile, folder: Path, subfolder: str) -> Path | None:
     return None
 
 
-def _checked(file: DataFile, path: Path) -> bytes:
+def _read(file: DataFile, path: Path) -> bytes:
     """The content of a file, or an error that names it."""
     try:
         return _content(file, path.read_bytes(), compressed=path.suffix == ".gz")
@@ -140,41 +238,8 @@ def _content(file: DataFile, raw: bytes, *, compressed: bool = True) -> bytes:
     return raw
 
 
-# ---- download
-
-
-def _download(file: DataFile, data: DataSet, target: Path, say: Callable[[str], None]) -> bytes:
-    """Download a file from the first mirror that has it, under a temporary name until it is verified."""
-    part = target.with_name(target.name + ".part")
-    troubles = []
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target.with_name(target.name + ".lock")):
-            if target.exists():  # another process was quicker
-                return _checked(file, target)
-            for mirror in data.mirrors:
-                address = mirror.rstrip("/") + "/" + file.name
-                try:
-                    content = _fetched(file, address, part, say)
-                except _TROUBLES as error:
-                    troubles.append(f"{address}: {getattr(error, 'reason', None) or error}")
-                    continue
-                part.replace(target)
-                return content
-    except OSError as error:
-        raise ValueError(
-            f"data_dir: cannot write to {target.parent} ({error.strerror or error}); name a folder that can be written "
-            f"to, or one that holds {target.name}, with --data-dir or {VARIABLE}"
-        ) from None
-    names = ", ".join(each.name for each in data.files)
-    raise FileNotFoundError(
-        f"{data.name}: {file.name} is not in {target.parent} and cannot be downloaded ({'; '.join(troubles)}). Put "
-        f"{names} into {target.parent}, or point --data-dir or {VARIABLE} at a folder that holds them"
-    )
-
-
-# Of a mirror, and not of the disk: most are OSErrors too
-_TROUBLES = (
+# What is wrong with a mirror, and not with the disk: most are OSErrors too
+_MIRROR_ERRORS = (
     urllib.error.URLError,
     http.client.HTTPException,
     TimeoutError,
@@ -184,81 +249,55 @@ _TROUBLES = (
 )
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock for one process at a time, if the system has locks; the others find the file when their turn comes."""
+def _download(file: DataFile, data: DataSet, folder: Path, say: Callable[[str], None]) -> bytes:
+    """Download a file from the first mirror that has it; it is written when it is verified."""
+    target = folder / file.name
+    problems = []
     try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    while True:
-        with path.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not _is_open(path, file.fileno()):  # removed while we waited: who comes now locks a new one
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / f"{file.name}.lock"):
+            if target.exists():  # another process was quicker
+                return _read(file, target)
+            for mirror in data.mirrors:
+                address = mirror.rstrip("/") + "/" + file.name
+                try:
+                    packed = _fetch(address, file.size + _PACKING, say)
+                    content = _content(file, packed)
+                except _MIRROR_ERRORS as error:
+                    problems.append(f"{address}: {getattr(error, 'reason', None) or error}")
+                    continue
+                write_atomically(target, packed)
+                return content
+    except OSError as error:
+        raise ValueError(
+            f"data_dir: cannot write to {folder} ({error.strerror or error}); name a folder that can be written to, or "
+            f"one that holds {file.name}, with --data-dir or {VARIABLE}"
+        ) from None
+    names = ", ".join(file.name for file in data.files)
+    raise FileNotFoundError(
+        f"{data.name}: {file.name} is not in {folder} and cannot be downloaded ({'; '.join(problems)}). Put {names} "
+        f"into {folder}, or point --data-dir or {VARIABLE} at a folder that holds them"
+    )
 
 
-def _is_open(path: Path, descriptor: int) -> bool:
-    """Whether an open file is the one at this path."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def _fetched(file: DataFile, address: str, part: Path, say: Callable[[str], None]) -> bytes:
-    """Download and verify; starts over if a resumed download turns out to be wrong."""
-    while True:
-        resumed = _fetch(address, part, file.size + _MORE, say)
-        try:
-            return _content(file, part.read_bytes())
-        except ValueError:
-            part.unlink()
-            if not resumed:
-                raise
-
-
-def _fetch(address: str, part: Path, most: int, say: Callable[[str], None]) -> bool:
-    """Download to a file, resuming an earlier attempt if possible; returns whether it was resumed."""
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
-    try:
-        answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code != 416 or not have:
-            raise
-        error.close()
-        return True  # there is nothing after what we have
-    with answer:
-        resumed = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-        have = have if resumed else 0
-        left = int(answer.headers.get("Content-Length") or 0)
-        if have + left > most:
-            raise http.client.HTTPException(f"it has {have + left} bytes, more than the {most} that it may have")
-        say(f"{'going on with' if resumed else 'downloading'} {address} ({(have + left) / 1e6:.1f} MB)")
-        with part.open("ab" if resumed else "wb") as file, progress(have, have + left) as advance:
-            received = 0
-            while piece := answer.read(_PIECE):
-                file.write(piece)
-                received += len(piece)
-                if have + received > most:
-                    file.truncate(0)
-                    raise http.client.HTTPException(f"it has more than the {most} bytes that it may have")
-                advance(len(piece))
-        if received < left:
-            raise http.client.HTTPException(f"it broke off after {have + received} of {have + left} bytes")
-    return bool(resumed)
+def _fetch(address: str, most: int, say: Callable[[str], None]) -> bytes:
+    """The answer of a mirror, of at most `most` bytes."""
+    with urllib.request.urlopen(address, timeout=_TIMEOUT) as answer:
+        size = int(answer.headers.get("Content-Length") or 0)
+        if size > most:
+            raise http.client.HTTPException(f"it has {size} bytes, more than the {most} that it may have")
+        say(f"downloading {address} ({size / 1e6:.1f} MB)")
+        content: bytes = answer.read(most + 1)
+    if len(content) > most:
+        raise http.client.HTTPException(f"it has more than the {most} bytes that it may have")
+    if len(content) < size:
+        raise http.client.HTTPException(f"it broke off after {len(content)} of {size} bytes")
+    return content
 
 
 @contextlib.contextmanager
-def progress(done: int, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar, in a terminal with rich installed."""
+def progress(size: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """A progress bar over so many bytes, of which some are done; in a terminal with rich installed."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
@@ -268,5 +307,5 @@ def progress(done: int, total: int) -> Iterator[Callable[[int], None]]:
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total or None, completed=done)
-        yield lambda size: bar.advance(task, size)
+        task = bar.add_task("", total=size, completed=done)
+        yield lambda count: bar.advance(task, count)

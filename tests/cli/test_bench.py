@@ -162,8 +162,8 @@ def test_a_loop_that_learns_something_else_is_not_compared(monkeypatch: pytest.M
     [
         ([], "bench needs one of layer, network, stream, scale, loop, skeleton, parse"),
         (["speed"], "bench needs one of layer, network, stream, scale, loop, skeleton, parse, got speed"),
-        (["layer", "--rounds", "1"], "rounds must be a whole number of at least 2, got 1"),
-        (["layer", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
+        (["layer", "--rounds", "1"], "rounds must be at least 2, got 1"),
+        (["layer", "--threads", "0"], "threads must be at least 1, got 0"),
         (["layer", "--device", "abacus"], "device: abacus cannot be used"),
         (["layer", "--out", "file"], "out: cannot write to the folder file"),
         (["layer", "--against", "nowhere"], "against: no such folder: nowhere"),

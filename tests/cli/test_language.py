@@ -248,12 +248,12 @@ def test_unknown_words_and_characters_of_validation(text: Path, call: Call, tmp_
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["--batch-size", "0"], ["batch_size must be a whole number of at least 1, got 0"]),
+        (["--batch-size", "0"], ["batch_size must be at least 1, got 0"]),
         (["--reset", "1"], ["reset must be a number in [0, 1), got 1"]),
-        (["--words", "2"], ["words must be a whole number of at least 3, got 2"]),
-        (["--embedding", "0"], ["embedding must be a whole number of at least 1, got 0"]),
+        (["--words", "2"], ["words must be at least 3, got 2"]),
+        (["--embedding", "0"], ["embedding must be at least 1, got 0"]),
         (["--model.batch-first"], ["model.batch_first must be False"]),
-        (["--test-batch", "0"], ["test_batch must be a whole number of at least 1, got 0"]),
+        (["--test-batch", "0"], ["test_batch must be at least 1, got 0"]),
     ],
     ids=lambda value: value[0] if value[0].startswith("--") else "",
 )

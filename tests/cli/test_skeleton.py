@@ -202,7 +202,7 @@ def without(name: str) -> dict[str, Any]:
         (arrays(), ["--features", "distances"], "distances need the lines of the joints"),
         (arrays(), ["--align"], "align needs up and across"),
         (arrays(), ["--features", "speed"], "speed"),
-        (arrays(), ["--frames", "0"], "frames must be a whole number of at least 1, got 0"),
+        (arrays(), ["--frames", "0"], "frames must be at least 1, got 0"),
         (arrays(), ["--protocol", "ntu60-cs"], "test_subjects and validation_subjects are not for ntu60-cs"),
         (arrays(), ["--protocol", "utd"], "UTD-MHAD has 20 joints, 1 bodies and 27 classes, got 6, 1 and 3"),
     ],

@@ -245,17 +245,17 @@ def test_training_evaluations_and_test_share_no_sequence() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 1}, "length must be a whole number of at least 2, got 1"),
-        ({"length": -5}, "length must be a whole number of at least 2, got -5"),
-        ({"length": 7.0}, "length must be a whole number of at least 2, got 7.0"),
-        ({"length": 7, "batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"length": 7, "batch_size": True}, "batch_size must be a whole number of at least 1, got True"),
-        ({"length": 7, "test_sequences": 0}, "test_sequences must be a whole number of at least 1, got 0"),
+        ({"length": 1}, "length must be at least 2, got 1"),
+        ({"length": -5}, "length must be at least 2, got -5"),
+        ({"length": 7.0}, "length must be an integer, got float"),
+        ({"length": 7, "batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"length": 7, "batch_size": True}, "batch_size must be an integer, got bool"),
+        ({"length": 7, "test_sequences": 0}, "test_sequences must be at least 1, got 0"),
     ],
     ids=["length 1", "negative length", "float length", "batch size", "bool", "test sequences"],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         Adding(**options)
 
 

@@ -370,9 +370,9 @@ def test_bad_options_are_named_when_they_are_made(options: dict[str, Any], messa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"validation": 0}, "validation must be a whole number of at least 1, got 0"),
-        ({"shrink": 0}, "shrink must be a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"validation": 0}, "validation must be at least 1, got 0"),
+        ({"shrink": 0}, "shrink must be at least 1, got 0"),
         ({"shrink": 3}, "shrink must divide the 28 pixels of an image's side, got 3"),
         ({"seed": 0.5}, "seed must be a whole number of 64 bits, got 0.5"),
         ({"split_seed": 2**64}, "seed must be a whole number of 64 bits"),

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from indrnn.training.checkpoint import BrokenCheckpointError, Checkpoints, load, save, verify, write_atomically
+from indrnn.files import write_atomically
+from indrnn.training.checkpoint import BrokenCheckpointError, Checkpoints, load, save, verify
 
 HEADER = len(b"indrnn checkpoint 1\n") + 65
 

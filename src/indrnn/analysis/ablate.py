@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_count
+from ..files import write_atomically
 from ..layers.options import EPSILON
 from ..networks.unit import RecurrentUnit
 from ..ops.calls import Forward
-from ..training.checkpoint import write_atomically
 from ..training.evaluation import measure
-from ..training.options import check_count
 from ..training.processes import Processes
 from ..training.task import Task, generator
 from .memory import BOUNDS, COLOURS, GROUPS, Memory, memory

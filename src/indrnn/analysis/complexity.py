@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..training.checkpoint import write_atomically
+from ..files import write_atomically
 
 LSTM = "torch.nn.LSTM"
 _STEP = re.compile(r"T = (\d+): training step, .*")

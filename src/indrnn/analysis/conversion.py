@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checks import check_count
 from ..layers import IndRNN
-from ..training.options import check_count
 
 MAX_CONDITION = 1e8
 """The condition number of eigenvectors beyond which a matrix counts as not diagonalisable: half of float64's digits."""

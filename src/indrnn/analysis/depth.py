@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..files import write_atomically
 from ..networks import DenseIndRNN, Network, PlainIndRNN, ResidualIndRNN, SequenceClassifier
 from ..training import Task
-from ..training.checkpoint import write_atomically
 from .curves import new_figure, save_figure
 from .gradients import gradient_flow
 from .runs import table

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checks import check_count, check_seed
+from ..files import write_atomically
 from ..layers import attach_constraint
 from ..networks import Dense, Plain, Residual, StepRegressor
-from ..training.checkpoint import write_atomically
-from ..training.options import check_count, check_seed
 from ..training.task import generator
 from .neurons import modes_kept
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..baselines import BaselineRNN, QRNNBaseline, TransformerBaseline
+from ..files import write_atomically
 from ..layers import IndRNN
 from ..networks import Network
 from ..training import Shard, Task, derive_seed
-from ..training.checkpoint import write_atomically
 from .neurons import modes_kept
 
 

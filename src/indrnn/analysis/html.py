@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..training.checkpoint import write_atomically
+from ..files import write_atomically
 
 
 def source(package: str, name: str) -> str:

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..files import write_atomically
 from ..layers.bound import RecurrentBound
 from ..layers.options import EPSILON
 from ..ops.autograd import OPS
 from ..ops.calls import Forward
 from ..ops.reference import THROUGH_ACTIVATION
-from ..training.checkpoint import write_atomically
 from .neurons import Layer, layers_of, per_weight, watched
 
 GROUPS = ("short", "middle", "long")

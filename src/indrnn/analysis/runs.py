@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..training.checkpoint import write_atomically
+from ..files import write_atomically
 from ..training.folder import RunFolder
 
 _POINTS = 200  # of a curve: as many as a picture shows

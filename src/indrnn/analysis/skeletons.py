@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from ..figures import new_figure, save_figure
+from ..files import write_atomically
 from ..tasks.skeleton.task import SkeletonTask
 from ..training import generator
-from ..training.checkpoint import write_atomically
 
 
 def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int = 4, frames: int = 10) -> None:

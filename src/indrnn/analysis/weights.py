@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..training.checkpoint import write_atomically
-from ..training.options import check_count
+from ..checks import check_count
+from ..files import write_atomically
 from .neurons import layers_of
 
 NEAR = 0.1

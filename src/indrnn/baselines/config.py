@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..checks import check_choice, check_probability, check_size
+from ..checks import check_choice, check_count, check_probability
 from ..networks.config import Dense, Plain, Residual
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Baseline:
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
-        check_size("hidden_size", self.hidden_size)
-        check_size("layers", self.layers)
+        check_count("hidden_size", self.hidden_size)
+        check_count("layers", self.layers)
         check_probability("dropout", self.dropout)
         check_probability("weight_dropout", self.weight_dropout)
 
@@ -80,7 +80,7 @@ class QRNN:
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "layers", "window"):
-            check_size(name, getattr(self, name))
+            check_count(name, getattr(self, name))
         check_probability("dropout", self.dropout)
 
     def sized(self, input_size: int, steps: int) -> QRNN:
@@ -118,13 +118,13 @@ class Transformer:
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "layers", "heads"):
-            check_size(name, getattr(self, name))
+            check_count(name, getattr(self, name))
         if self.hidden_size % self.heads:
             raise ValueError(f"hidden_size must be a multiple of heads = {self.heads}, got {self.hidden_size}")
         if self.window is not None:
-            check_size("window", self.window)
+            check_count("window", self.window)
         check_probability("dropout", self.dropout)
-        check_size("context", self.context, 0)
+        check_count("context", self.context, 0)
 
     def sized(self, input_size: int, steps: int) -> Transformer:
         """The configuration for a task; `steps` is not used."""

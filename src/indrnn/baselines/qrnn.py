@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..checks import Lengths, check_probability, check_size, check_tensor
+from ..checks import Lengths, check_count, check_probability, check_tensor
 from ..layers.dropout import shared_dropout
 from .config import QRNN
 from .sru import sru
@@ -47,7 +47,7 @@ class QRNNBaseline(nn.Module):
         super().__init__()
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers, "window": window}
         for name, value in sizes.items():
-            check_size(name, value)
+            check_count(name, value)
         check_probability("dropout", dropout)
         self.config = QRNN(hidden_size, num_layers, window, dropout, input_size, batch_first)
         self.input_size, self.output_size, self.batch_first = input_size, hidden_size, batch_first

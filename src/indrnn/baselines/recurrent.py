@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..checks import Lengths, as_lengths, check_choice, check_probability, check_size, check_tensor
+from ..checks import Lengths, as_lengths, check_choice, check_count, check_probability, check_tensor
 from ..networks.network import last_step
 from .config import KINDS, Baseline, Kind
 
@@ -54,7 +54,7 @@ class BaselineRNN(nn.Module):
         super().__init__()
         check_choice("kind", kind, KINDS)
         for name, value in {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}.items():
-            check_size(name, value)
+            check_count(name, value)
         check_probability("dropout", dropout)
         check_probability("weight_dropout", weight_dropout)
         self.config = Baseline(kind, hidden_size, num_layers, dropout, input_size, batch_first, weight_dropout)

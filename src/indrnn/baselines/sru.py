@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_size, check_tensor
+from ..checks import check_count, check_tensor
 from ..layers.projection import project
 from ..ops.cpu import kernel
 from ..ops.layout import written_out
@@ -41,7 +41,7 @@ class SRU(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}.items():
-            check_size(name, value)
+            check_count(name, value)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         for layer in range(num_layers):
             inputs = input_size if layer == 0 else hidden_size

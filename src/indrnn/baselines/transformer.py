@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, as_lengths, check_probability, check_size, check_tensor
+from ..checks import Lengths, as_lengths, check_count, check_probability, check_tensor
 from ..networks.network import last_step
 from .config import Transformer
 
@@ -49,13 +49,13 @@ class TransformerBaseline(nn.Module):
         super().__init__()
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers, "heads": heads}
         for name, value in sizes.items():
-            check_size(name, value)
+            check_count(name, value)
         if hidden_size % heads:
             raise ValueError(f"hidden_size must be a multiple of heads = {heads}, got {hidden_size}")
         if window is not None:
-            check_size("window", window)
+            check_count("window", window)
         check_probability("dropout", dropout)
-        check_size("context", context, 0)
+        check_count("context", context, 0)
         self.config = Transformer(hidden_size, num_layers, heads, window, dropout, input_size, batch_first, context)
         self.context = context
         self.input_size, self.output_size, self.batch_first, self.window = input_size, hidden_size, batch_first, window

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ..training.checkpoint import write_atomically
+from ..files import write_atomically
 from ..training.folder import machine
 from .worker import peak_bytes
 

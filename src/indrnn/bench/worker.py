@@ -124,7 +124,7 @@ def main(device: str, threads: str, keep_memory: str) -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     torch.set_num_threads(int(threads))
     if keep_memory == "keep":
-        from indrnn.memory import keep_memory as keep
+        from indrnn.system import keep_memory as keep
 
         keep()
     worker = Worker(device, runpy.run_path(str(Path(__file__).with_name("cases.py"))))

@@ -10,10 +10,10 @@ from typing import Any
 import tyro
 
 from ..analysis.gradients import input_weights
+from ..checks import check_count
 from ..layers.bound import recurrent_weights
 from ..tasks.skeleton.recipe import SkeletonRecipe
 from ..training import RunFolder, Shard
-from ..training.options import check_count
 from ..training.processes import Processes, choose_device
 from .insight import KINDS
 from .main import UsageError, say

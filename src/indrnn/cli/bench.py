@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 import tyro
 
-from ..memory import keep_memory
+from ..checks import check_count
+from ..system import keep_memory
 from ..training.folder import RunFolder
-from ..training.options import check_count
 from .main import UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def bench(arguments: list[str]) -> int:
         threads: int | None = None
         """Number of CPU threads; None for PyTorch's default."""
         keep_memory: bool = False
-        """Call indrnn.memory.keep_memory() first, as `indrnn train` does, for everything measured."""
+        """Call indrnn.system.keep_memory() first, as `indrnn train` does, for everything measured."""
         against: Path | None = None
         """For layer and network: compare this version with the one installed in the .venv of this checkout only;
         files are named KIND-against."""

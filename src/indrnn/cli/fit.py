@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import tyro
 
+from ..checks import check_count, check_fraction, check_positive, check_seed
+from ..files import write_atomically
 from ..tasks.series.collection import Array, Collection
 from ..tasks.series.fitting import members_of
 from ..tasks.series.reading import Reading
-from ..training.checkpoint import write_atomically
 from ..training.folder import RunFolder, finite
-from ..training.options import check_count, check_fraction, check_positive, check_seed
 from ..training.processes import Processes, choose_device
 from .main import UsageError, say
 from .parse import Parser

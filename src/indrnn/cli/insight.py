@@ -13,6 +13,7 @@ import tyro
 from torch import Tensor
 
 from ..baselines import BaselineRNN
+from ..checks import check_count, check_positive, check_seed
 from ..layers.options import EPSILON
 from ..networks import Plain
 from ..tasks.adding import adding_batch
@@ -20,7 +21,6 @@ from ..tasks.adding_recipe import AddingRecipe
 from ..training import RunFolder, Shard, generator
 from ..training.evaluation import measure
 from ..training.folder import machine
-from ..training.options import check_count, check_positive, check_seed
 from ..training.processes import Processes, choose_device
 from .main import UsageError, say
 from .opened import check_free, open_run

@@ -7,7 +7,8 @@ import difflib
 import importlib
 import os
 import sys
-import warnings
+
+from ..system import flush_denormals
 
 USAGE = """\
 usage: indrnn COMMAND [OPTIONS]
@@ -136,19 +137,6 @@ def _dispatch(arguments: list[str], program: bool) -> int:
         raise UsageError(f"no such command: {arguments[0]}{hint}")
     module = importlib.import_module(f".{COMMANDS[arguments[0]]}", __package__)
     if program and "torch" in sys.modules:
-        _take_denormals_as_zero()
+        flush_denormals()
     code: int = getattr(module, arguments[0])(arguments[1:])
     return code
-
-
-def _take_denormals_as_zero() -> None:
-    """Flush numbers below 1.2e-38 to 0: vanishing gradients pass through them, many times more slowly.
-
-    Call it before other threads exist: torch sets it for the calling thread, and threads started from there inherit it
-    permanently. In a process that continues afterwards threads would differ, so only the program itself does this.
-    """
-    import torch
-
-    torch.set_flush_denormal(True)
-    # NumPy finds it odd when something asks it for the limits of a type
-    warnings.filterwarnings("ignore", message="The value of the smallest subnormal")

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import tyro
 
+from ..files import write_atomically
 from ..tasks.series.collection import Collection
 from ..tasks.series.reading import USED, Reading, tested_column
-from ..training.checkpoint import write_atomically
 from ..training.folder import RunFolder
 from . import forecast
 from .fit import fit_of, homes, targeted, without_column

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 import tyro
 
+from ..checks import check_count
+from ..files import write_atomically
 from ..saving import from_json, load_module
 from ..tasks.rows import Recipe
 from ..tasks.series.fitting import members_of
 from ..tasks.types import TYPES
 from ..training import RunFolder, Shard
-from ..training.checkpoint import write_atomically
 from ..training.evaluation import is_finished, load_best, measure
 from ..training.folder import finite
-from ..training.options import check_count
 from ..training.processes import Processes, choose_device
 from ..training.update import autocast
 from .main import UsageError, say

@@ -13,16 +13,16 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
-from .. import onednn
-from ..memory import keep_memory
+from ..checks import check_seed
 from ..saving import from_json, to_json
+from ..system import keep_memory, limit_onednn
 from ..tasks.parameters import PARAMETERS
 from ..tasks.rows import ROWS, Recipe, Row, find
 from ..tasks.types import TYPES
 from ..training import Result, RunFolder, Training
 from ..training import train as train_model
 from ..training.evaluation import load_best
-from ..training.options import SCHEDULES, check_seed
+from ..training.options import SCHEDULES
 from ..training.resume import check_folder
 from .main import UsageError, say
 from .parse import Parser
@@ -283,7 +283,7 @@ def prepare_half_precision(training: Training) -> None:
     on_cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
     if training.precision == "float32" or not on_cpu:
         return
-    done = onednn.limit_where_needed()
+    done = limit_onednn()
     if done is not None and os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"indrnn: {done}", file=sys.stderr)
 

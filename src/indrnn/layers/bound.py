@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ..checks import check_size
+from ..checks import check_count
 from .options import EPSILON, BoundOptions
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -57,7 +57,7 @@ class RecurrentBound(nn.Module):
         if bound is not None and gamma not in (None, 1):
             raise ValueError(f"bound and gamma cannot both be given, got bound = {bound} and gamma = {gamma}")
         if sequence_length is not None:
-            check_size("sequence_length", sequence_length)
+            check_count("sequence_length", sequence_length)
         if not (_is_number(epsilon) and 0 < epsilon <= 1):
             raise ValueError(f"epsilon must be a number in (0, 1], got {epsilon!r}")
         if sequence_length is None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, as_lengths, check_like_weight, check_resets, check_size, check_tensor
+from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_tensor
 from ..ops import check_name, recurrence, reference
 from ..ops.names import check_nonlinearity
 from ..ops.timeline import timeline
@@ -52,7 +52,7 @@ class _ConvIndRNN(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
-            check_size(name, value)
+            check_count(name, value)
         if in_channels % groups or out_channels % groups:
             channels = f"in_channels = {in_channels} and out_channels = {out_channels}"
             raise ValueError(f"groups must divide {channels}, got {groups}")
@@ -182,7 +182,7 @@ class _ConvIndRNN(nn.Module):
             expected = "one integer" if self._dims == 1 else f"one integer or {self._dims}"
             raise ValueError(f"{name} must be {expected}, got {value!r}")
         for size in sizes:
-            check_size(name, size, least)
+            check_count(name, size, least)
         return sizes
 
     def extra_repr(self) -> str:

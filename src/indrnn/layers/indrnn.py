@@ -14,10 +14,10 @@ from torch.nn.utils.rnn import PackedSequence
 from ..checks import (
     Lengths,
     as_lengths,
+    check_count,
     check_like_weight,
     check_probability,
     check_resets,
-    check_size,
     check_tensor,
 )
 from ..ops import check_name, recurrence_, reference
@@ -86,7 +86,7 @@ class IndRNN(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
-            check_size(name, value)
+            check_count(name, value)
         check_nonlinearity(nonlinearity)
         check_probability("dropout", dropout)
         if dropout > 0 and num_layers == 1:
@@ -95,7 +95,7 @@ class IndRNN(nn.Module):
                 stacklevel=2,
             )
         if recompute is not None:
-            check_size("recompute", recompute)
+            check_count("recompute", recompute)
             if bidirectional:
                 raise ValueError("recompute cannot be combined with bidirectional: the reverse direction starts last")
         self.input_size = input_size
@@ -362,8 +362,8 @@ class IndRNNCell(nn.Module):
         **recurrent: Unpack[BoundOptions],
     ) -> None:
         super().__init__()
-        check_size("input_size", input_size)
-        check_size("hidden_size", hidden_size)
+        check_count("input_size", input_size)
+        check_count("hidden_size", hidden_size)
         check_nonlinearity(nonlinearity)
         self.input_size = input_size
         self.hidden_size = hidden_size

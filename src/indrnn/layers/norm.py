@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
-from ..checks import check_choice, check_size
+from ..checks import check_choice, check_count
 from ..ops.reference import accumulation_dtype
 from ..ops.timeline import timeline
 from ..ops.watched import is_watched
@@ -58,7 +58,7 @@ class _BatchNorm(TorchBatchNorm):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        check_size("num_features", num_features)
+        check_count("num_features", num_features)
         if not eps > 0:
             raise ValueError(f"eps must be positive, got {eps!r}")
         if momentum is not None and not 0 <= momentum <= 1:
@@ -238,7 +238,7 @@ class StepBatchNorm(_BatchNorm):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_size("steps", steps)
+        check_count("steps", steps)
         check_choice("rows", rows, ("window", "document"))
         super().__init__(num_features, eps, momentum, affine, synchronised, device, dtype)
         self.steps, self.rows = steps, rows

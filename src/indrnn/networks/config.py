@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
-from ..checks import check_choice, check_probability, check_size
+from ..checks import check_choice, check_count, check_probability
 from ..layers.options import EPSILON, BoundOptions, Rows
 from ..ops.names import check_name, check_nonlinearity
 
@@ -78,7 +78,7 @@ class NetworkConfig:
         check_choice("norm_place", self.norm_place, get_args(Place))
         check_choice("norm_rows", self.norm_rows, get_args(Rows))
         if self.norm_steps is not None:
-            check_size("norm_steps", self.norm_steps)
+            check_count("norm_steps", self.norm_steps)
         if (self.norm == "step") != (self.norm_steps is not None):
             raise ValueError(
                 f"norm_steps must be given for norm = 'step' and for no other, got {self.norm_steps!r} for norm = "
@@ -87,7 +87,7 @@ class NetworkConfig:
         if self.weight_std is not None and not self.weight_std > 0:
             raise ValueError(f"weight_std must be a positive number or None, got {self.weight_std!r}")
         if self.recompute is not None:
-            check_size("recompute", self.recompute)
+            check_count("recompute", self.recompute)
             if self.bidirectional:
                 raise ValueError("recompute cannot be combined with bidirectional: the reverse direction starts last")
             if self.norm in ("batch", "step"):
@@ -124,7 +124,7 @@ class NetworkConfig:
 
 def _checked_input_size(input_size: int | None) -> None:
     if input_size is not None:
-        check_size("input_size", input_size)
+        check_count("input_size", input_size)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Plain(NetworkConfig):
         super().__post_init__()
         _checked_input_size(self.input_size)
         for name in ("hidden_size", "layers", "weights_per_block"):
-            check_size(name, getattr(self, name))
+            check_count(name, getattr(self, name))
         if isinstance(self.dropout, (list, tuple)):
             object.__setattr__(self, "dropout", tuple(self.dropout))
             if len(self.dropout) != self.layers:
@@ -192,9 +192,9 @@ class Residual(NetworkConfig):
         super().__post_init__()
         _checked_input_size(self.input_size)
         for name in ("hidden_size", "blocks", "operations"):
-            check_size(name, getattr(self, name))
+            check_count(name, getattr(self, name))
         if self.last_transition is not None:
-            check_size("last_transition", self.last_transition)
+            check_count("last_transition", self.last_transition)
         check_probability("dropout", self.dropout)
         if self.last_dropout is not None:
             check_probability("last_dropout", self.last_dropout)
@@ -234,7 +234,7 @@ class Dense(NetworkConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _checked_input_size(self.input_size)
-        check_size("growth_rate", self.growth_rate)
+        check_count("growth_rate", self.growth_rate)
         if not isinstance(self.blocks, (list, tuple)) or not self.blocks:
             raise TypeError(
                 f"blocks must be the numbers of dense layers in each block, at least one, such as (8, 6, 4), got "
@@ -242,9 +242,9 @@ class Dense(NetworkConfig):
             )
         object.__setattr__(self, "blocks", tuple(self.blocks))
         for layers in self.blocks:
-            check_size("blocks", layers)
+            check_count("blocks", layers)
         if self.last_transition is not None:
-            check_size("last_transition", self.last_transition)
+            check_count("last_transition", self.last_transition)
         for name in ("first", "bottleneck", "dense", "transition"):
             check_probability(f"{name}_dropout", getattr(self, f"{name}_dropout"))
         if self.last_dropout is not None:
@@ -270,7 +270,7 @@ class Head:
     """What stands for a sequence: the features of its last step, or their mean over time."""
 
     def __post_init__(self) -> None:
-        check_size("outputs", self.outputs)
+        check_count("outputs", self.outputs)
         check_choice("kind", self.kind, get_args(Kind))
         check_choice("pool", self.pool, get_args(Pool))
 
@@ -305,7 +305,7 @@ class Front:
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
             for value in values:
-                check_size(name, value)
+                check_count(name, value)
             if not values or len(values) != len(self.features):
                 raise ValueError(
                     f"{name} must have one number for each convolution, {len(self.features)}, got {values!r}"
@@ -353,7 +353,7 @@ class Language:
     """Probability that a feature of the vectors is dropped, with one mask for all time steps."""
 
     def __post_init__(self) -> None:
-        check_size("classes", self.classes)
+        check_count("classes", self.classes)
         check_start(self.start)
         check_probability("dropout", self.dropout)
         check_probability("word_dropout", self.word_dropout)

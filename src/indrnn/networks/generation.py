@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_size
+from ..checks import check_count
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """Takes tokens (T, B) and a state to the logits after the last, (B, classes), and the state."""
@@ -21,7 +21,7 @@ def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -
     if not _is_number(temperature) or not 0 <= temperature < math.inf:
         raise ValueError(f"temperature must be a number of at least 0, got {temperature!r}")
     if top_k is not None:
-        check_size("top_k", top_k)
+        check_count("top_k", top_k)
     if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
         raise ValueError(f"top_p must be a number in (0, 1], got {top_p!r}")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from ..checks import Lengths, as_lengths, check_choice, check_size, check_tensor
+from ..checks import Lengths, as_lengths, check_choice, check_count, check_tensor
 from ..layers.config import config_of
 from ..layers.indrnn import IndRNN, IndRNNCell
 from ..layers.padding import per_step, valid_steps
@@ -33,7 +33,7 @@ class _Head(nn.Module):
 
     def __init__(self, network: nn.Module, outputs: int) -> None:
         super().__init__()
-        check_size(self._outputs_are, outputs)
+        check_count(self._outputs_are, outputs)
         size = check_network(network)
         self.network = network
         like = next(network.parameters())

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, check_choice, check_probability, check_size, check_tensor
+from ..checks import Lengths, check_choice, check_count, check_probability, check_tensor
 from ..layers.config import config_of
 from ..layers.dropout import embedding_dropout, shared_dropout
 from ..layers.padding import valid_steps
@@ -46,8 +46,8 @@ class WordEmbedding(nn.Embedding):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_size("num_embeddings", num_embeddings)
-        check_size("embedding_dim", embedding_dim)
+        check_count("num_embeddings", num_embeddings)
+        check_count("embedding_dim", embedding_dim)
         check_start(start)
         check_probability("dropout", dropout)
         self.start, self.dropout = start, float(dropout)
@@ -92,8 +92,8 @@ class TiedEmbedding(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_size("classes", classes)
-        check_size("size", size)
+        check_count("classes", classes)
+        check_count("size", size)
         check_probability("dropout", dropout)
         check_start(start)
         self.classes, self.size, self.start, self.dropout = classes, size, start, float(dropout)
@@ -150,7 +150,7 @@ class LanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         size = check_network(network)
-        check_size("classes", classes)
+        check_count("classes", classes)
         check_probability("word_dropout", word_dropout)
         if _is_bidirectional(network):
             raise ValueError("network must not be bidirectional: it would read the words that it is to predict")
@@ -290,9 +290,9 @@ class LanguageModel(nn.Module):
     ) -> Iterator[Tensor]:
         """Yield the tokens of `generate` as they are drawn: of the shape (), or (B,) for a batch of prompts."""
         generation.check_prompt(prompt, self.classes)
-        check_size("length", length, 0)
+        check_count("length", length, 0)
         generation.check_sampling(temperature, top_k, top_p)
-        check_size("seed", seed, 0)
+        check_count("seed", seed, 0)
         if seed >= 2**64:
             raise ValueError(f"seed must be a whole number of 64 bits, got {seed}")
         if self.training:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
-from ..checks import Lengths, as_lengths, check_like_weight, check_resets, check_size, check_tensor
+from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_tensor
 from ..layers.norm import next_position
 from ..layers.padding import unpack, without_padding
 from ..layers.recompute import in_pieces
@@ -86,7 +86,7 @@ class Network(nn.Module):
             raise TypeError(f"{name} has no option {', '.join(sorted(unknown))}; it has {known}")
         self.config = self.Config(*sizes, **options)
         input_size = self.config.input_size  # type: ignore[attr-defined]
-        check_size("input_size", input_size)
+        check_count("input_size", input_size)
         self.input_size = input_size
         self._ways = 2 if self.config.bidirectional else 1
         self.output_size = self._build({"device": device, "dtype": dtype})

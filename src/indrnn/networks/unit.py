@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as _torch_module
 
-from ..checks import check_probability, check_size
+from ..checks import check_count, check_probability
 from ..layers.bound import RecurrentBound
 from ..layers.dropout import dropout_mask, shared_dropout
 from ..layers.indrnn import _last_steps
@@ -98,7 +98,7 @@ class RecurrentUnit(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_size("size", size)
+        check_count("size", size)
         check_probability("dropout", dropout)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.size = size

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..training.options import check_count
+from ..checks import check_count
 from ..training.task import Batch, Measured, Shard, generator, rows_of
 
 BASELINE = 1 / 6

@@ -9,9 +9,9 @@ from torch import nn
 
 from ..analysis.runs import Page, command_of, mean, steps_of, time_of
 from ..baselines import Baseline
+from ..checks import check_seed
 from ..networks import Head, Plain
 from ..training import Cosine, RunFolder, Steps, Training
-from ..training.options import check_seed
 from .adding import BASELINE, Adding
 from .recipe import AnyNetwork, Loop, Row
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..checks import check_count, check_seed
 from ..files import DataFile, DataSet, read
-from ..training.options import check_count, check_seed
 from ..training.task import Batch, Shard, TensorTask, generator, rows_of
 
 MNIST = DataSet(

@@ -7,16 +7,15 @@ checksum of the rest. A run can be resumed from a generation even without its be
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
+from ..files import flush_folder, write_atomically
 from ..networks import state as _state  # noqa: F401 - which lets torch load a network's state
 
 _MAGIC = b"indrnn checkpoint 1\n"
@@ -29,32 +28,6 @@ FORMAT = 2
 
 class BrokenCheckpointError(Exception):
     """A checkpoint is damaged, or not a checkpoint."""
-
-
-def write_atomically(path: Path, write: bytes | Callable[[IO[bytes]], object]) -> None:
-    """Write a file atomically: at every moment it holds either the old or the new content in full."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(write) if isinstance(write, bytes) else write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Flush a folder to disk, so that a rename survives a power cut; skipped on systems that cannot do that."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 class _Hashed(io.RawIOBase):
@@ -167,7 +140,7 @@ class Checkpoints:
             self.last.replace(self.previous)
             self._kept[self.previous] = self._kept.get(self.last)
         self.next.replace(self.last)
-        _flush_folder(self.folder)
+        flush_folder(self.folder)
         self._kept[self.last] = state["best_step"]
         self._tidy(state["best_step"])
 

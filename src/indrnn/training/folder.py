@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import math
 import os
 import platform
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
-from .checkpoint import Checkpoints, write_atomically
+from ..files import LockedError, locked, write_atomically
+from .checkpoint import Checkpoints
 
 
 class RunFolder:
@@ -71,29 +70,12 @@ class RunFolder:
 
         A killed process releases its lock. On systems without such locks (not Linux, not macOS), none is taken.
         """
-        try:
-            import fcntl
-        except ImportError:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.lock, wait=False))
+            except LockedError as error:
+                raise ValueError(f"out: {self.path} is in use by {error}") from None
             yield
-            return
-        while True:
-            with self.lock.open("a+") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    file.seek(0)
-                    holder = file.read().strip() or "another process"
-                    raise ValueError(f"out: {self.path} is in use by {holder}") from None
-                if not is_open(self.lock, file):  # its last holder has just removed it: who comes now locks another
-                    continue
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {socket.gethostname()}, started {now()}")
-                file.flush()
-                try:
-                    yield
-                finally:
-                    self.lock.unlink(missing_ok=True)
-                return
 
     def clear(self) -> None:
         """Remove what a run wrote, and nothing else."""
@@ -154,14 +136,6 @@ class RunFolder:
         return None
 
 
-def is_open(path: Path, file: IO[Any]) -> bool:
-    """Whether an open file is the one at this path."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
-
-
 def machine() -> dict[str, str]:
     """Hardware and software versions, for the record of a run."""
     from indrnn import __version__
@@ -180,11 +154,6 @@ def machine() -> dict[str, str]:
         "torch": torch.__version__,
         "indrnn": __version__,
     }
-
-
-def now() -> str:
-    """The time, to the second, with its zone."""
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def command() -> list[str]:

@@ -6,40 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-MOST_THREADS = 1024
-"""OpenMP starts all threads at once, and the process dies where the system has no room for them: more than any machine
-has cores is refused."""
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raise unless value is a finite number above 0."""
-    if not (isinstance(value, (int, float)) and 0 < value < math.inf):
-        raise ValueError(f"{name} must be a positive number, got {value!r}")
-
-
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """Raise unless value is a whole number of at least this much."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
-def check_fraction(name: str, value: float) -> None:
-    """Raise unless value is a number in [0, 1)."""
-    if not (isinstance(value, (int, float)) and 0 <= value < 1):
-        raise ValueError(f"{name} must be a number in [0, 1), got {value!r}")
-
-
-def check_threads(value: int) -> None:
-    """Raise unless value is a number of threads that a process can have."""
-    check_count("threads", value)
-    if value > MOST_THREADS:
-        raise ValueError(f"threads must be at most {MOST_THREADS}, got {value!r}")
-
-
-def check_seed(value: int, name: str = "seed") -> None:
-    """Raise unless value is a seed that torch takes."""
-    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**64:
-        raise ValueError(f"{name} must be a whole number of 64 bits, got {value!r}")
+from ..checks import check_count, check_fraction, check_positive, check_threads
 
 
 class Pace:

@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..files import now, write_atomically
 from ..saving import recorded_config, to_json, weights_as_bytes
-from .checkpoint import FORMAT, write_atomically
+from .checkpoint import FORMAT
 from .diagnose import first_not_finite
 from .errors import RunError, lost, out_of_memory, signals
 from .evaluation import Evaluator
-from .folder import RunFolder, command, finite, machine, now
+from .folder import RunFolder, command, finite, machine
 from .listeners import Curve, Evaluation, Listener, Listeners, MetricsFile, Start, Step, TensorBoard, WandB, progress
 from .options import Training
 from .processes import Processes, choose_device, processes

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from .options import check_count
+from ..checks import check_count
 
 
 def derive_seed(*of: int | str) -> int:

@@ -148,9 +148,9 @@ def test_what_is_wrong_is_named() -> None:
         IndRNNForecaster(1).fit([0.0, 1.0, 2.0, np.nan] * 10)
     with pytest.raises(ValueError, match="horizon"):
         IndRNNForecaster(0).fit(np.arange(20.0))
-    with pytest.raises(ValueError, match="context must be a whole number"):
+    with pytest.raises(ValueError, match="context must be at least"):
         IndRNNForecaster(1, context=0).fit(np.arange(20.0))
-    with pytest.raises(ValueError, match="steps must be a whole number"):
+    with pytest.raises(ValueError, match="steps must be at least"):
         IndRNNForecaster(1, steps=0).fit(np.arange(20.0))
     with pytest.raises(ValueError, match="at least 9 steps in each series"):
         IndRNNForecaster(1, context=9).fit([np.arange(20.0), np.arange(8.0)])

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ...baselines import Baseline
+from ...checks import check_count, check_fraction
 from ...networks.config import Front, Plain, Pool
-from ...training.options import check_count, check_fraction
 
 Effort = Literal["quick", "default", "best"]
 Core = Literal["indrnn", "lstm", "gru"]

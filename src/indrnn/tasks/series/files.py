@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
+from ...files import write_atomically
 from ...layers.bound import RecurrentBound
 from ...layers.config import config_of
 from ...saving import from_json, load_module, save, to_json, weights_as_bytes
-from ...training.checkpoint import write_atomically
 from .defaults import Augmentation, Plan
 from .preparation import Preparation
 from .targets import Target

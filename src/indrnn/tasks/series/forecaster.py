@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from ...training.options import check_count
+from ...checks import check_count
 from .collection import Array, Collection, as_array
 from .defaults import Core, Effort, Plan, Shape, check_effort, plan
 from .estimator import Estimator, answer, seed_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...training.checkpoint import write_atomically
+from ...files import write_atomically
 from .collection import Array, Collection
 
 SHOWN = 12

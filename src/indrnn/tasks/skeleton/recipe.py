@@ -15,12 +15,12 @@ from torch import nn
 
 from ...analysis.runs import Page, command_of, mean, time_of
 from ...baselines import Baseline
+from ...checks import check_count, check_fraction, check_seed
 from ...figures import draw_run
 from ...files import data_folder
 from ...networks import Dense, Head, Plain, Residual
 from ...networks.config import Pool
 from ...training import OneCycle, Plateau, RunFolder, Training
-from ...training.options import check_count, check_fraction, check_seed
 from ..recipe import AnyNetwork, Loop, Row
 from .joints import Joints, joints_of
 from .task import Samples, SkeletonTask, split_by_subject

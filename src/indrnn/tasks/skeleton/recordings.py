@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import functools
-import hashlib
 import json
 import zipfile
 import zlib
@@ -15,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...files import checksum
 
 FRAMES, INDEX, MANIFEST = "frames.npy", "index.csv", "prepared.json"
 """The files that `indrnn prepare` leaves in its folder; the last is written when all else is there."""
@@ -255,12 +256,6 @@ def _check(path: Path, about: Mapping[str, Any], verify: bool) -> None:
             raise ValueError(f"{path} has another checksum than when it was written; prepare it anew")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
-
-
-def checksum(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _index(path: Path) -> dict[str, NDArray[Any]]:

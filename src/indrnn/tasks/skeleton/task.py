@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...training.options import check_count, check_fraction, check_seed
+from ...checks import check_count, check_fraction, check_seed
 from ...training.task import Batch, Measured, Shard, TensorTask, generator, rows_of
 from .features import (
     FEATURES,

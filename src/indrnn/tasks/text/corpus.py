@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...checks import check_count
 from ...files import VARIABLE, data_folder
 from ...networks.tokeniser import NAMES, UNKNOWN, Ids, Tokeniser, Unit
-from ...training.options import check_count
 from .encoding import checksum_of, encode_file, say
 
 

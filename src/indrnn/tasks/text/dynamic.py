@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ...checks import check_size
+from ...checks import check_count
 from ...layers.bound import constrain_
 from ...networks import LanguageModel
 
@@ -55,8 +55,8 @@ def segments(tokens: Tensor, batch_size: int = 1, segment: int = SEGMENT) -> Ite
     Yields pairs of (segment, batch_size); the last may be shorter. Tokens at the end that fill no stream are left out.
     """
     _check_text(tokens)
-    check_size("batch_size", batch_size)
-    check_size("segment", segment)
+    check_count("batch_size", batch_size)
+    check_count("segment", segment)
     each = (len(tokens) - 1) // batch_size
     if each == 0:
         raise ValueError(f"tokens must be more than batch_size = {batch_size}, got {len(tokens)}")
@@ -128,7 +128,7 @@ def dynamic_evaluation(
         result = dynamic_evaluation(model, test, statistics, lr=2e-4, decay=0.01)
     """
     _check_text(tokens)
-    check_size("segment", segment)
+    check_count("segment", segment)
     for name, value, least in (("lr", lr, 0.0), ("decay", decay, 0.0), ("epsilon", epsilon, None)):
         known = isinstance(value, (int, float)) and math.isfinite(value)
         if not known or (value < 0 if least is not None else value <= 0):

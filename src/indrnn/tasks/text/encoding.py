@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...files import cache_folder, locked, progress
+from ...files import cache_folder, locked, progress, write_atomically
 from ...networks.tokeniser import (
     END,
     NAMES,
@@ -30,7 +30,6 @@ from ...networks.tokeniser import (
     code_points,
     split_words,
 )
-from ...training.checkpoint import write_atomically
 
 _PIECE = 1 << 22  # bytes that are read at once
 _LONGEST = 1 << 20  # characters of a word; what has longer ones is no text of words
@@ -134,7 +133,7 @@ class _Source:
         self.stripped = tokeniser.strip_lines if tokeniser is not None else rules.get("strip_lines", False)
         self.size = path.stat().st_size
         digest = hashlib.sha256()
-        with progress(0, self.size) as advance:
+        with progress(self.size) as advance:
             for _ in self._bytes(advance, digest):
                 pass
         self.sha256 = digest.hexdigest()
@@ -209,7 +208,7 @@ class _Source:
         """Encode into a file of the cache, with its description in a second one; both are written atomically."""
         for left in target.parent.glob(f".{target.name}.*.tmp"):  # of a process that was killed: we hold the lock
             left.unlink(missing_ok=True)
-        with progress(0, 2 * self.size) as advance:
+        with progress(2 * self.size) as advance:
             plan = self._plan(advance)
             temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
             checksum = _new_checksum(plan.dtype)
@@ -232,7 +231,7 @@ class _Source:
 
     def in_memory(self) -> Encoded:
         """Encode in memory, if the cache is not writable."""
-        with progress(0, 2 * self.size) as advance:
+        with progress(2 * self.size) as advance:
             plan, content = self._plan(advance), bytearray()
             for ids in plan.ids(advance):
                 content += ids.tobytes()

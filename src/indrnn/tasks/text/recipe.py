@@ -13,11 +13,11 @@ from torch import nn
 
 from ...analysis.runs import Page, command_of, mean, time_of
 from ...baselines import Baseline, Transformer
+from ...checks import check_count
 from ...figures import draw_run
 from ...networks import Dense, Language, Plain, Residual
 from ...networks.config import NetworkConfig
 from ...training import Cosine, Plateau, RunFolder, Training
-from ...training.options import check_count
 from ..recipe import AnyNetwork, Loop, Row
 from .corpus import PENN_CLASSES, Corpus, read_penn_treebank, read_text
 from .task import LanguageTask, check_language

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from ...checks import check_count, check_fraction, check_seed
 from ...networks.tokeniser import NAMES, Ids
-from ...training.options import check_count, check_fraction, check_seed
 from ...training.task import Batch, Measured, Shard, generator, rows_of
 from .corpus import Corpus, Split
 

@@ -22,10 +22,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from ....files import progress
-from ....training.checkpoint import write_atomically
+from ....checks import check_count
+from ....files import progress, write_atomically
 from ....training.folder import RunFolder
-from ....training.options import check_count
 from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST
 from .bodies import SLOTS, arrange
 from .parser import JOINTS, parse
@@ -261,7 +260,7 @@ def _make(parts: list[_Part], strict: bool, workers: int | None) -> None:
         else:
             left.append(part)
     total, to_do = (sum(part.size for part in some) for some in (parts, left))
-    with progress(total - to_do, total) as advance:
+    with progress(total, total - to_do) as advance:
         if (count := min(_cores() if workers is None else workers, len(left))) <= 1:
             for part in left:
                 _check_strict(strict, part.make())

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ....training.options import check_fraction, check_seed
+from ....checks import check_fraction, check_seed
 from ....training.task import generator
 from ..recordings import Recordings
 
