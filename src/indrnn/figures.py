@@ -1,12 +1,12 @@
-"""`curve.png`: the metric of a run over its steps."""
+"""Figures with matplotlib, which is imported where they are drawn: curves of runs, and panels of many."""
 
 from __future__ import annotations
 
+import textwrap
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from .training.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,14 +53,11 @@ def save_figure(figure: Figure, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def draw_run(
-    run: RunFolder, metric: str, reference: tuple[float, str] | None = None, *, higher_is_better: bool = False
-) -> Path:
-    """Draw a metric of a run over its steps into curve.png; `reference` is a value to compare with, and its label."""
+def draw_run(path: Path, lines: list[dict[str, Any]], metric: str, *, higher_is_better: bool = False) -> None:
+    """Draw a metric over the steps of a run, given the lines of its metrics.jsonl."""
     figure, (axes,) = new_figure(1)
-    draw_curve(axes, run.read_metrics(), metric, reference, logarithmic=not higher_is_better)
-    save_figure(figure, run.picture)
-    return run.picture
+    draw_curve(axes, lines, metric, None, logarithmic=not higher_is_better)
+    save_figure(figure, path)
 
 
 def draw_curve(
@@ -80,3 +77,54 @@ def draw_curve(
         axes.set_yscale("log")
     axes.set_xlabel("training step")
     axes.legend(frameon=False)
+
+
+def smooth(values: list[float], over: int) -> list[float]:
+    """Moving average over the last `over` values, fewer at the start."""
+    return [sum(part) / len(part) for part in (values[max(0, i - over + 1) : i + 1] for i in range(len(values)))]
+
+
+def figure_with_legend(panels: int, width: float, names: Sequence[str]) -> tuple[Figure, list[Axes]]:
+    """Make a figure with panels of this width in inches side by side, and room for a legend beside them."""
+    legend = 0.5 + 0.09 * max(len(named(name)) for name in names)
+    return new_figure(panels, width + legend / panels, height=max(3.6, 0.3 + 0.22 * len(names)))
+
+
+def draw_panels(
+    path: Path,
+    panels: dict[str, dict[str, list[tuple[float, float]]]],
+    *,
+    across: str,
+    up: str,
+    reference: tuple[float, str] | None = None,
+    logarithmic: bool = True,
+    smoothed: int = 1,
+) -> None:
+    """Draw curves, by panel and name, side by side; `across` and `up` label the axes."""
+    names = sorted({name for curves in panels.values() for name in curves})
+    figure, axes = figure_with_legend(len(panels), 3.2, [*names, reference[1] if reference else ""])
+    for each, (title, curves) in zip(axes, panels.items(), strict=True):
+        for name, points in sorted(curves.items()):
+            values = smooth([value for _, value in points], smoothed)
+            dashes, colour = divmod(names.index(name), 10)  # more names than matplotlib has colours differ by dashes
+            style: dict[str, Any] = {
+                "color": f"C{colour}",
+                "linestyle": ("-", "--", ":", "-.")[dashes % 4],
+                "linewidth": 1.2,
+            }
+            marker = "o" if len(points) == 1 else ""  # a line of one point is not seen
+            each.plot([x for x, _ in points], values, label=named(name), marker=marker, markersize=3, **style)
+        if reference is not None:
+            each.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
+        if logarithmic:
+            each.set_yscale("log")
+        # What a panel has room for
+        lines = textwrap.wrap(named(title), 26, break_long_words=False, break_on_hyphens=False)
+        each.set_title("\n".join(lines))
+        each.set_xlabel(across)
+    axes[0].set_ylabel(up)
+    handles: dict[str, Any] = {}
+    for each in axes:
+        handles |= {label: handle for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
+    save_figure(figure, path)

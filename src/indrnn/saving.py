@@ -209,29 +209,39 @@ def load(
     return load_module(folder, device=device)
 
 
+def new_module(folder: Path, device: torch.device | str | None = None) -> nn.Module:
+    """Build the network of a folder, with new weights."""
+    path = _existing(folder, _MODEL)
+    try:
+        config = from_json(json.loads(path.read_text()))
+        if not hasattr(config, "build"):
+            raise ValueError(f"it must describe a model of this package, got {type(config).__name__}")
+        with torch.device(device) if device is not None else contextlib.nullcontext():
+            model: nn.Module = config.build()
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    return model
+
+
+def _existing(folder: Path, name: str) -> Path:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"folder must be the folder of a run or a saved model, and {folder} is none")
+    if not (folder / name).exists():
+        raise FileNotFoundError(
+            f"{folder} holds no {name}: the run is not finished, or was of a model that only its own program can build"
+        )
+    return folder / name
+
+
 def load_module(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module:
     """Load the network of a folder, as `load` does, even if an estimator was saved there."""
     from safetensors import SafetensorError  # where it is used: importing indrnn brings in torch alone
     from safetensors.torch import load_file
 
     folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"folder must be the folder of a run or a saved model, and {folder} is none")
-    options, weights = folder / _MODEL, folder / _WEIGHTS
-    for path in (options, weights):
-        if not path.exists():
-            raise FileNotFoundError(
-                f"{folder} holds no {path.name}: the run is not finished, or was of a model that only its own program "
-                "can build"
-            )
-    try:
-        config = from_json(json.loads(options.read_text()))
-        if not hasattr(config, "build"):
-            raise ValueError(f"it must describe a model of this package, got {type(config).__name__}")
-        with torch.device("meta"):  # nothing is drawn at random, and the file's tensors are taken as they are
-            model: nn.Module = config.build()
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{options} cannot be read: {error}") from None
+    _existing(folder, _MODEL)
+    weights = _existing(folder, _WEIGHTS)
+    model = new_module(folder, "meta")  # nothing is drawn at random, and the file's tensors are taken as they are
     try:
         stored = load_file(weights, device=str(device))
     except SafetensorError as error:
@@ -246,11 +256,13 @@ def load_module(folder: str | Path, *, device: torch.device | str = "cpu") -> nn
             module.upper, module.lower = (float(value) for value in stored[f"{name}._extra_state"])
     model.load_state_dict(stored, assign=True)
     if isinstance(model, LanguageModel):
-        model.tokeniser = _tokeniser(folder / _TOKENISER)
+        model.tokeniser = load_tokeniser(folder)
     return model.eval()
 
 
-def _tokeniser(path: Path) -> Tokeniser | None:
+def load_tokeniser(folder: Path) -> Tokeniser | None:
+    """Load the tokeniser of a language model's folder; None if it has none."""
+    path = folder / _TOKENISER
     if not path.exists():
         return None
     try:

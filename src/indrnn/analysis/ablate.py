@@ -175,7 +175,7 @@ def _shuffled(which: Tensor, random: torch.Generator) -> Tensor:
 
 def write(found: Ablated, about: dict[str, Any], out: Path) -> str:
     """Write ablate.json, ablate.md and ablate.png into a folder, and return the table in ablate.md."""
-    from .runs import table
+    from ..tasks.table import markdown
 
     content = {**about, **asdict(found)}
     write_atomically(out / "ablate.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
@@ -184,14 +184,14 @@ def write(found: Ablated, about: dict[str, Any], out: Path) -> str:
     for row in found.rows:
         control = "" if row.control is None else f"{row.control:.4g}"
         rows.append(["all" if row.layer is None else row.layer, row.group, row.neurons, f"{row.value:.4g}", control])
-    text = table(f"layer, silenced, neurons, {found.metric}, as many at random", rows)
+    text = markdown(f"layer, silenced, neurons, {found.metric}, as many at random", rows)
     write_atomically(out / "ablate.md", (text + "\n").encode())
     return text
 
 
 def draw(found: Ablated, path: Path) -> Path:
     """Plot bars by layer and group, the whole model as a line and the random draws as diamonds."""
-    from .curves import new_figure, save_figure
+    from ..figures import new_figure, save_figure
 
     places = list(dict.fromkeys(row.layer for row in found.rows))
     figure, (axis,) = new_figure(1, width=max(5.0, 1.2 * len(places)))

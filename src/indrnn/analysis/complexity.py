@@ -36,7 +36,7 @@ def curves(measured: Path) -> Curves:
 
 def write(found: Curves, about: dict[str, Any], out: Path) -> str:
     """Write complexity.json and complexity.png into a folder, and return a table of the speed-ups over LSTM."""
-    from .runs import table
+    from ..tasks.table import markdown
 
     content = json.dumps({**about, "curves": found}, indent=1, ensure_ascii=False)
     write_atomically(out / "complexity.json", (content + "\n").encode())
@@ -46,14 +46,14 @@ def write(found: Curves, about: dict[str, Any], out: Path) -> str:
     for name, points in found.items():
         ratios = {T: ratio for T, _, ratio in points}
         rows.append([name, *(f"{ratios[T]:.2f}" if T in ratios else "" for T in lengths)])
-    return table(", ".join(["layer", *(f"T = {T}" for T in lengths)]), ([*row] for row in rows))
+    return markdown(", ".join(["layer", *(f"T = {T}" for T in lengths)]), ([*row] for row in rows))
 
 
 def draw(found: Curves, path: Path) -> Path:
     """Plot time in ms and speed-up over LSTM against the length: IndRNN in thick lines, the LSTM in black."""
     from matplotlib.ticker import LogLocator
 
-    from .curves import new_figure, save_figure
+    from ..figures import new_figure, save_figure
     from .svg import COLOURS
 
     figure, axes = new_figure(2, width=5.4)

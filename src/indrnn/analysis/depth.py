@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..figures import new_figure, save_figure
 from ..files import write_atomically
 from ..networks import DenseIndRNN, Network, PlainIndRNN, ResidualIndRNN, SequenceClassifier
+from ..tasks.table import markdown
 from ..training import Task
-from .curves import new_figure, save_figure
 from .gradients import gradient_flow
-from .runs import table
 
 STEPS, BATCH, INPUTS, HIDDEN, CLASSES = 100, 16, 4, 32, 10
 SETTINGS: dict[str, Any] = {"norm_place": "before", "sequence_length": STEPS, "long_memory": True}
@@ -78,7 +78,7 @@ def write(rows: list[dict[str, Any]], seeds: int, out: Path) -> str:
     axes.legend(frameon=False)
     save_figure(figure, out / "depth.png")
     cells = ([r["network"], r["recurrent_layers"], f"{r['first']:.2e}", f"{r['last']:.2e}"] for r in rows)
-    return table("network, recurrent layers, first block, last block", cells)
+    return markdown("network, recurrent layers, first block, last block", cells)
 
 
 def before_and_after(
@@ -121,4 +121,4 @@ def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], out: Path
     axes.legend(frameon=False)
     save_figure(figure, out / "depth.png")
     cells = ([row["layer"], f"{row['before']:.2e}", f"{row['after']:.2e}"] for row in rows)
-    return table("layer, before training, after", cells)
+    return markdown("layer, before training, after", cells)

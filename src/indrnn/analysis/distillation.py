@@ -236,8 +236,8 @@ class InPlace(nn.Module):
 
 def write(found: Distilled, rows: list[dict[str, Any]], about: dict[str, Any], out: Path) -> str:
     """Write distil.json and distil.png into a folder, and return a table of the rows: networks and their errors."""
-    from .curves import new_figure, save_figure
-    from .runs import table
+    from ..figures import new_figure, save_figure
+    from ..tasks.table import markdown
 
     numbers = {name: value for name, value in vars(found).items() if name != "model"}
     content = {**about, **numbers, "rows": rows}
@@ -255,4 +255,4 @@ def write(found: Distilled, rows: list[dict[str, Any]], about: dict[str, Any], o
         ["" if value is None else f"{value:.3g}" if isinstance(value, float) else value for value in row.values()]
         for row in rows
     ]
-    return table(", ".join(name.replace("_", " ") for name in rows[0]), cells)
+    return markdown(", ".join(name.replace("_", " ") for name in rows[0]), cells)

@@ -124,7 +124,7 @@ def write(flows: Sequence[dict[str, Any]], out: Path) -> Path:
 
 def draw(flows: Sequence[dict[str, Any]], path: Path) -> Path:
     """Plot norms over time and depth, on a logarithmic axis: over a sequence, an LSTM loses orders of magnitude."""
-    from .curves import figure_with_legend, named, save_figure
+    from ..figures import figure_with_legend, named, save_figure
     from .svg import COLOURS
 
     panels = [what for what in ("time", "depth") if any(flow[what] for flow in flows)]

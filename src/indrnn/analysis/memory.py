@@ -253,7 +253,7 @@ def write(found: Memory, about: dict[str, Any], out: Path) -> str:
 
     An infinite memory is null in memory.json.
     """
-    from .runs import table
+    from ..tasks.table import markdown
 
     content = {**about, **asdict(found)}
     for layer in content["layers"]:
@@ -270,7 +270,7 @@ def write(found: Memory, about: dict[str, Any], out: Path) -> str:
             active, measured = (torch.tensor(each).mean() for each in (layer.active, layer.measured))
             seen = [f"{100 * active:.0f} %", f"{measured:.1f}"]
         rows.append([number, len(layer.u), *counts, f"{middle:.4f}", *seen])
-    text = table(head, rows)
+    text = markdown(head, rows)
     write_atomically(out / "memory.md", (text + "\n").encode())
     return text
 
@@ -288,7 +288,7 @@ def in_words(found: Memory) -> str:
 
 def draw(found: Memory, path: Path) -> Path:
     """Plot the memory of each neuron by layer, the groups, and, if measured, measured against expected memory."""
-    from .curves import new_figure, save_figure
+    from ..figures import new_figure, save_figure
 
     seen = found.sequences > 0
     figure, axes = new_figure(3 if seen else 2, width=4.2)

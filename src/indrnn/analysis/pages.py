@@ -13,13 +13,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .runs import Page, kept, table_of
+from ..tasks.table import Table
+from .runs import kept, table_of
 
-Table = list[dict[str, str]]
+_Rows = list[dict[str, str]]
 """Rows, by the names of columns."""
 
 
-def check(pages: list[Path], kinds: dict[str, Page]) -> tuple[list[str], int]:
+def check(pages: list[Path], kinds: dict[str, Table]) -> tuple[list[str], int]:
     """Compare all tables that name a source.
 
     Returns:
@@ -42,7 +43,7 @@ def check(pages: list[Path], kinds: dict[str, Page]) -> tuple[list[str], int]:
     return wrong, count
 
 
-def _source(source: Path, kinds: dict[str, Page]) -> Table:
+def _source(source: Path, kinds: dict[str, Table]) -> _Rows:
     if source.name in kinds:
         return [row for table in tables(table_of(kinds[source.name], kept(source))) for row in table]
     if source.is_dir():
@@ -62,7 +63,7 @@ def _source(source: Path, kinds: dict[str, Page]) -> Table:
     return list(rows.values())
 
 
-def _measured(rows: list[dict[str, Any]]) -> Table:
+def _measured(rows: list[dict[str, Any]]) -> _Rows:
     """The rows of JSON numbers: of an analysis, unchanged; of a benchmark, one row per title, with its candidates."""
     if not all({"title", "name"} <= row.keys() for row in rows):
         return [{name.replace("_", " "): str(value) for name, value in row.items()} for row in rows]
@@ -75,9 +76,9 @@ def _measured(rows: list[dict[str, Any]]) -> Table:
     return list(by_title.values())
 
 
-def tables(text: str) -> list[Table]:
+def tables(text: str) -> list[_Rows]:
     """The tables of a Markdown page."""
-    result: list[Table] = []
+    result: list[_Rows] = []
     for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
         head, _, *rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in block.splitlines()]
         result.append([dict(zip(head, row, strict=False)) for row in rows])
@@ -88,7 +89,7 @@ def _plain(cell: str) -> str:
     return re.sub(r"[*`]", "", cell).strip()
 
 
-def _differs(row: dict[str, str], rows: Table) -> str | None:
+def _differs(row: dict[str, str], rows: _Rows) -> str | None:
     """What is wrong with a row; None if it agrees with the source."""
     key = "command" if "command" in row and all("command" in each for each in rows) else next(iter(row))
     name = _plain(row[key])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,81 +12,29 @@ from torch import Tensor, nn
 
 from ..layers.options import EPSILON
 from ..networks.front import FrontNetwork
-from ..training.folder import RunFolder
+from ..tasks.recipe import Answer, Confusion, Pairs
+from ..words import headline, rough_duration, value_of, words
 from . import neurons, svg
 from .explorer.program import program_of
 from .html import escape, fill, source
 from .memory import steps_of
+from .reported import Reported
 
 _BINS = (1.0, 10.0, 100.0, 1000.0, 10_000.0, math.inf)
 _BIN_NAMES = ("≤ 1", "≤ 10", "≤ 100", "≤ 1k", "≤ 10k", "more")
-UNKNOWN = ("not shown", "nothing")
-"""What stands in a recipe where the paper gives no figure."""
 _SHOWN = 12  # layers whose histograms are drawn; of more, that of all
 
 
-@dataclass
-class Reported:
-    """A run as the page shows it. Strings are plain text: they are escaped on the page."""
-
-    name: str
-    task: str
-    """What was learnt, in a line."""
-    data: str
-    """On what."""
-    metric: str
-    """What is drawn over the steps, by its name in metrics.jsonl."""
-    config: dict[str, Any]
-    lines: list[dict[str, Any]]
-    result: dict[str, Any]
-    model: nn.Module | None = None
-    recipe: str | None = None
-    paper: tuple[str, str] | None = None
-    """The paper's figure, and where it stands."""
-    changed: list[tuple[str, str, str]] = field(default_factory=list)
-    """Options that are not the recipe's: name, value, and what it would be."""
-    older: str | None = None
-    """What the metric was called before."""
-    reference: tuple[float, str] | None = None
-    """A line to compare the metric with."""
-    compared: str = ""
-    """What others reach, for a reader who does not know what is much."""
-    confusion: tuple[list[list[int]], list[str], str] | None = None
-    """Counts by right class and answer, names of the classes, and on what."""
-    answers: tuple[list[tuple[float, float]], str] | None = None
-    """Right numbers and answers, and of what."""
-    samples: list[tuple[str, str]] = field(default_factory=list)
-    """Text that it wrote, and how."""
-    gradients: dict[str, list[float]] | None = None
-    gradients_on: str = ""
-    """On what they were measured."""
-    no_gradients: str = "Not measured."
-    """Why they were not, where they were not."""
-    missing: list[str] = field(default_factory=list)
-    """What could not be shown, and why."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run has finished."""
-        return bool(self.result) and bool(self.lines) and self.result.get("steps") == self.lines[-1]["step"]
-
-    @property
-    def outcome(self) -> tuple[str, float] | None:
-        """The main result: the test metric if the run has finished, else the best evaluation."""
-        reached = headline(self.result.get("test") or {}) if self.finished else None
-        if reached is not None:
-            return f"test {words(reached[0].removeprefix('test_'))}", reached[1]
-        known = [value for _, value in self.curve]
-        if not known:
-            return None
-        best = (max if self.metric.endswith("accuracy") else min)(known)
-        return f"best evaluation, {words(self.metric)}", best
-
-    @property
-    def curve(self) -> list[tuple[float, float]]:
-        """The metric over the steps."""
-        values = ((line["step"], line.get(self.metric, line.get(self.older or ""))) for line in self.lines)
-        return [(step, float(value)) for step, value in values if value is not None]
+def outcome_of(run: Reported) -> tuple[str, float] | None:
+    """The main result of a run: the test metric if it has finished, else the best evaluation."""
+    reached = headline(run.scores) if run.finished else None
+    if reached is not None:
+        return f"test {words(reached[0].removeprefix('test_'))}", reached[1]
+    known = [value for _, value in run.curve]
+    if not known:
+        return None
+    best = (max if run.description.higher_is_better else min)(known)
+    return f"best evaluation, {words(run.description.metric)}", best
 
 
 def layers_of(model: nn.Module | None) -> list[tuple[str, Tensor]]:
@@ -112,38 +58,13 @@ def memory_counts(u: Tensor) -> list[int]:
     return torch.bincount(torch.bucketize(memories, upper), minlength=len(_BINS)).tolist()
 
 
-def confusion(right: Tensor, answered: Tensor, classes: int) -> list[list[int]]:
-    """Counts by true class (rows) and prediction (columns)."""
-    places = right.long() * classes + answered.long()
-    return torch.bincount(places, minlength=classes**2).view(classes, classes).tolist()
-
-
-def headline(measured: dict[str, Any]) -> tuple[str, float] | None:
-    """The main metric of a test: its name and value."""
-    known = {name: float(value) for name, value in measured.items() if isinstance(value, (int, float))}
-    name = next((name for name in known if name.endswith(("accuracy", "mse", "bpc", "perplexity"))), None)
-    name = name or next(iter(known), None)
-    return None if name is None else (name, known[name])
-
-
-def words(metric: str) -> str:
-    """A metric's name in words."""
-    said = {"mse": "mean squared error", "bpc": "bits per character", "r2": "R²"}
-    return " ".join(said.get(word, word) for word in metric.split("_"))
-
-
-def value_of(name: str, value: float) -> str:
-    """A metric's value as text."""
-    return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.3g}"
-
-
 def page_of(runs: Sequence[Reported]) -> str:
     """The page of one run, or of several side by side."""
     if not runs:
         raise ValueError("runs must be at least one, got none")
     sections = [
         ("What was asked", _columns(runs, _asked)),
-        ("Data", _columns(runs, lambda run: f"<p>{escape(run.data)}</p>")),
+        ("Data", _columns(runs, lambda run: f"<p>{escape(run.description.data)}</p>")),
         ("Training", _training(runs)),
         ("Results", _results(runs)),
         ("Answers", _columns(runs, _answers)),
@@ -175,9 +96,10 @@ def _head(runs: Sequence[Reported]) -> str:
         return f"<h1>{len(runs)} runs side by side</h1>{_table(runs)}"
     run = runs[0]
     facts = []
-    if run.outcome:
+    outcome = outcome_of(run)
+    if outcome:
         beside = f"<small>paper: {escape(run.paper[0])} ({escape(run.paper[1])})</small>" if run.paper else ""
-        facts.append((run.outcome[0], escape(value_of(*run.outcome)) + beside))
+        facts.append((outcome[0], escape(value_of(*outcome)) + beside))
     facts += [(name, escape(value)) for name, value in _size(run)]
     shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in facts)
     return f'<h1>{escape(run.name)}</h1><p class="lead">{escape(_sentence(run))}</p><dl class="facts">{shown}</dl>'
@@ -185,17 +107,18 @@ def _head(runs: Sequence[Reported]) -> str:
 
 def _sentence(run: Reported) -> str:
     """A sentence on what was trained and the result."""
-    what = f"{_model_name(run)} was trained on {run.task}"
-    if run.outcome is None:
+    what = f"{_model_name(run)} was trained on {run.description.task}"
+    outcome = outcome_of(run)
+    if outcome is None:
         return f"{what}; nothing was measured yet."
-    name, value = run.outcome
+    name, value = outcome
     steps = run.lines[-1]["step"] if run.lines else 0
     planned = run.config.get("training", {}).get("steps")
     state = (
         f"after {steps:,} steps" if run.finished else f"so far, after {steps:,} of {planned:,} steps" if planned else ""
     )
     paper = f" (in the paper: {run.paper[0]}, {run.paper[1]})" if run.paper else ""
-    compared = f" For comparison: {run.compared}." if run.compared else ""
+    compared = f" For comparison: {run.description.compared}." if run.description.compared else ""
     return f"{what}, and reached a {name} of {value_of(name, value)} {state}{paper}.{compared}"
 
 
@@ -220,21 +143,8 @@ def _size(run: Reported) -> list[tuple[str, str]]:
     if run.model is not None:
         found.append(("parameters", f"{sum(each.numel() for each in run.model.parameters()):,}"))
     if run.lines:
-        found.append(("training time", duration(run.lines[-1].get("seconds"))))
+        found.append(("training time", rough_duration(run.lines[-1].get("seconds"))))
     return found
-
-
-def duration(seconds: float | None) -> str:
-    """A duration in s, min or h."""
-    if seconds is None:
-        return "not known"
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
 
 
 def _table(runs: Sequence[Reported]) -> str:
@@ -242,7 +152,8 @@ def _table(runs: Sequence[Reported]) -> str:
     rows = []
     for run in runs:
         size = dict(_size(run))
-        result = f"{run.outcome[0]} {value_of(*run.outcome)}" if run.outcome else "nothing measured"
+        outcome = outcome_of(run)
+        result = f"{outcome[0]} {value_of(*outcome)}" if outcome else "nothing measured"
         paper = f"{run.paper[0]} ({run.paper[1]})" if run.paper else ""
         steps = f"{run.lines[-1]['step']:,}" if run.lines else "0"
         steps += "" if run.finished else " (not finished)"
@@ -251,7 +162,7 @@ def _table(runs: Sequence[Reported]) -> str:
             run.name,
             result,
             paper,
-            run.task,
+            run.description.task,
             model,
             size.get("parameters", ""),
             steps,
@@ -290,12 +201,12 @@ def _asked(run: Reported) -> str:
 
 def _training(runs: Sequence[Reported]) -> str:
     parts = []
-    for metric in dict.fromkeys(run.metric for run in runs):
-        own = [run for run in runs if run.metric == metric]
+    for metric in dict.fromkeys(run.description.metric for run in runs):
+        own = [run for run in runs if run.description.metric == metric]
         accuracy = metric.endswith("accuracy")
         factor = 100 if accuracy else 1
         series = [(run.name, [(step, factor * value) for step, value in run.curve]) for run in own]
-        reference = next((run.reference for run in own if run.reference), None)
+        reference = next((run.description.reference for run in own if run.description.reference), None)
         unit = " (%)" if accuracy else ""
         beside = words(metric.removeprefix("validation_")) + unit  # an axis has less room than the title
         drawn = svg.curves(series, across="training step", up=beside, logarithmic=not accuracy, reference=reference)
@@ -319,9 +230,9 @@ def _results(runs: Sequence[Reported]) -> str:
         if run.result.get("best"):
             step = run.result.get("best_step")
             rows += [(f"evaluation, step {step:,}", name, value) for name, value in run.result["best"].items()]
-        rows += [("test", name, value) for name, value in (run.result.get("test") or {}).items()]
-        if not rows and run.outcome:
-            rows = [("so far", run.outcome[0], run.outcome[1])]
+        rows += [("test", name, value) for name, value in (run.scores).items()]
+        if not rows and (outcome := outcome_of(run)):
+            rows = [("so far", *outcome)]
         cells = "".join(
             f'<tr><th scope="row">{escape(on)}</th><td>{escape(words(name))}</td>'
             f"<td>{escape(value_of(name, value) if isinstance(value, float) else value)}</td></tr>"
@@ -337,23 +248,24 @@ def _results(runs: Sequence[Reported]) -> str:
 
 
 def _answers(run: Reported) -> str:
-    parts = []
-    if run.confusion:
-        counts, names, on = run.confusion
-        total = sum(map(sum, counts))
-        right = sum(counts[i][i] for i in range(len(names)))
-        parts.append(f"<p>{escape(f'{right:,} of {total:,} are right ({right / max(1, total):.2%}), on {on}')}.</p>")
-        parts.append(svg.matrix(counts, names))
-    if run.answers:
-        pairs, of = run.answers
-        parts.append(svg.scatter(pairs, across="right answer", up="the network's answer"))
-        wrong = sum(not math.isfinite(answer) for _, answer in pairs)
-        rest = f" {wrong:,} answers are no finite numbers, and not drawn." if wrong else ""
-        parts.append(f'<p class="small">{len(pairs):,} {escape(of)}; on the line, answers are right.{rest}</p>')
-    for text, how in run.samples:
-        parts.append(f'<h3>What it writes ({escape(how)})</h3><pre class="sample">{escape(text)}</pre>')
+    parts = [_answer(answer) for answer in run.answers]
     parts += [f'<p class="small">{escape(text)}</p>' for text in run.missing]
     return "".join(parts) or '<p class="small">Not shown for this task.</p>'
+
+
+def _answer(answer: Answer) -> str:
+    if isinstance(answer, Confusion):
+        total = sum(map(sum, answer.counts))
+        right = sum(answer.counts[i][i] for i in range(len(answer.classes)))
+        share = f"{right:,} of {total:,} are right ({right / max(1, total):.2%}), on {answer.on}"
+        return f"<p>{escape(share)}.</p>{svg.matrix(answer.counts, answer.classes)}"
+    if isinstance(answer, Pairs):
+        drawn = svg.scatter(answer.pairs, across="right answer", up="the network's answer")
+        wrong = sum(not math.isfinite(predicted) for _, predicted in answer.pairs)
+        rest = f" {wrong:,} answers are no finite numbers, and not drawn." if wrong else ""
+        count = f"{len(answer.pairs):,} {escape(answer.on)}"
+        return f'{drawn}<p class="small">{count}; on the line, answers are right.{rest}</p>'
+    return f'<h3>What it writes ({escape(answer.how)})</h3><pre class="sample">{escape(answer.text)}</pre>'
 
 
 def _memory(runs: Sequence[Reported]) -> str:
@@ -377,8 +289,8 @@ def _memory(runs: Sequence[Reported]) -> str:
 
 def _gradients(runs: Sequence[Reported]) -> str:
     parts = []
-    for task in dict.fromkeys(run.task for run in runs):  # sequences of one task are as long as each other
-        own = [run for run in runs if run.task == task]
+    for task in dict.fromkeys(run.description.task for run in runs):  # sequences of one task are as long as each other
+        own = [run for run in runs if run.description.task == task]
         for what, first, across in (("time", 1, "time step"), ("depth", 2, "layer")):
             series = [
                 (run.name, list(enumerate(run.gradients[what], first)))
@@ -399,17 +311,8 @@ def _gradients(runs: Sequence[Reported]) -> str:
 
 
 def _machine(run: Reported) -> str:
-    rows = [("time", duration(run.lines[-1].get("seconds") if run.lines else None))]
+    rows = [("time", rough_duration(run.lines[-1].get("seconds") if run.lines else None))]
     rows += [("threads", run.config.get("threads", "")), ("processes", run.config.get("processes", ""))]
     rows += list(run.config.get("machine", {}).items())
     cells = "".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
     return f'<table class="text narrow"><tbody>{cells}</tbody></table>'
-
-
-def read_run(path: Path, **about: Any) -> Reported:
-    """Read a run from its folder; `about` holds the other fields of `Reported`."""
-    folder = RunFolder(path)
-    if not folder.config.exists():
-        raise FileNotFoundError(f"runs must be folders of runs, and {path} holds no config.json")
-    result = folder.read_json(folder.result) if folder.result.exists() else {}
-    return Reported(config=folder.read_json(folder.config), lines=folder.read_metrics(), result=result, **about)

@@ -107,7 +107,7 @@ def _share(which: torch.Tensor) -> float:
 
 def write(found: Weights, about: dict[str, Any], out: Path) -> str:
     """Write weights.json, weights.md and weights.png into a folder, and return the table of weights.md."""
-    from .runs import table
+    from ..tasks.table import markdown
 
     write_atomically(out / "weights.json", (json.dumps({**about, **asdict(found)}, ensure_ascii=False) + "\n").encode())
     draw(found, out / "weights.png")
@@ -118,14 +118,14 @@ def write(found: Weights, about: dict[str, Any], out: Path) -> str:
         earlier = ["", ""] if old is None else [_percent(_share(old < NEAR)), _percent(_share(old >= 1 - NEAR))]
         now = [_percent(share) for share in (layer.near_zero, layer.near_one, layer.negative)]
         rows.append([number, len(layer.after), earlier[0], now[0], earlier[1], now[1], now[2]])
-    text = table(head, rows)
+    text = markdown(head, rows)
     write_atomically(out / "weights.md", (text + "\n").encode())
     return text
 
 
 def draw(found: Weights, path: Path) -> Path:
     """Plot a panel per layer, in rows of six: filled after training, outlined before."""
-    from .curves import new_grid, save_figure
+    from ..figures import new_grid, save_figure
 
     figure, axes = new_grid(len(found.layers), across=min(6, len(found.layers)))
     for number, (axis, layer) in enumerate(zip(axes, found.layers, strict=True), 1):

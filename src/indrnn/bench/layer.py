@@ -226,7 +226,7 @@ def _kernels(bench: Bench) -> None:
 
 def draw(bench: Bench, path: Path) -> None:
     """Draw the paper's bar chart: time by length, and how many times faster than LSTM."""
-    from ..analysis.curves import new_figure, save_figure
+    from ..figures import new_figure, save_figure
 
     rows = [row for row in bench.rows if row["title"].startswith("T = ") and f"T = {COMPILED}:" not in row["title"]]
     titles = list(dict.fromkeys(row["title"] for row in rows))

@@ -215,7 +215,7 @@ def run(bench: Bench) -> None:
 
 def draw(bench: Bench, path: Path) -> None:
     """Draw the times as multiples."""
-    from ..analysis.curves import new_figure, save_figure
+    from ..figures import new_figure, save_figure
 
     titles = list(dict.fromkeys(row["title"] for row in bench.rows))
     figure, panels = new_figure(len(titles), width=5.4)

@@ -131,7 +131,7 @@ def run(bench: Bench) -> None:
 
 def draw(bench: Bench, path: Path) -> None:
     """Draw the times as multiples of the products'."""
-    from ..analysis.curves import new_figure, save_figure
+    from ..figures import new_figure, save_figure
 
     titles, names = (list(dict.fromkeys(row[key] for row in bench.rows)) for key in ("title", "name"))
     figure, panels = new_figure(len(titles), width=3.6)

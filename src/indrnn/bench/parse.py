@@ -134,7 +134,7 @@ def _work(
 
 def draw(bench: Bench, path: Path) -> None:
     """Draw the speeds on one core."""
-    from ..analysis.curves import new_figure, save_figure
+    from ..figures import new_figure, save_figure
 
     rows = [row for row in bench.rows if row["title"] == "one core"]
     figure, (axes,) = new_figure(1, width=6)

@@ -134,7 +134,7 @@ def draw(bench: Bench, path: Path) -> None:
     """Draw time and memory over each, both axes logarithmic."""
     from matplotlib.ticker import LogLocator
 
-    from ..analysis.curves import new_figure, save_figure
+    from ..figures import new_figure, save_figure
 
     titles = [title for title in dict.fromkeys(row["title"] for row in bench.rows) if "," not in title]
     titles = [title for title in titles if not title.startswith("exponent")]

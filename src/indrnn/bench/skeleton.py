@@ -93,7 +93,7 @@ def run(bench: Bench) -> None:
 
 def draw(bench: Bench, path: Path) -> None:
     """Draw sequences per second."""
-    from ..analysis.curves import new_figure, save_figure
+    from ..figures import new_figure, save_figure
 
     figure, panels = new_figure(2, width=4.5)
     for axes, title in zip(panels, ("training", "testing"), strict=True):

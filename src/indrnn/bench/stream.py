@@ -118,7 +118,7 @@ def run(bench: Bench) -> None:
 
 def draw(bench: Bench, path: Path) -> None:
     """Plot the median and the 99 % quantile of each."""
-    from ..analysis.curves import new_figure, save_figure
+    from ..figures import new_figure, save_figure
 
     titles = list(dict.fromkeys(row["title"] for row in bench.rows))
     figure, panels = new_figure(len(titles), width=3.2)

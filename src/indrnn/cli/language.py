@@ -18,16 +18,15 @@ import torch
 import tyro
 from torch import Tensor
 
-from .. import load
 from ..networks import LanguageModel
 from ..networks.tokeniser import UNKNOWN, Tokeniser, Unknown
-from ..tasks.rows import Recipe
+from ..tasks.recipe import Recipe
+from ..tasks.runs import open_run
 from ..tasks.text.corpus import Split
 from ..tasks.text.dynamic import SEGMENT, DynamicResult, dynamic_evaluation, gradient_statistics, grid
 from ..tasks.text.recipe import PennRecipe, TextRecipe
 from ..tasks.text.task import LanguageTask
-from ..training import RunFolder, Shard
-from ..training.evaluation import is_finished, load_best
+from ..training import Shard
 from ..training.folder import finite
 from ..training.processes import Processes, choose_device
 from .main import UsageError, say
@@ -97,31 +96,17 @@ def _printed(pieces: Iterable[str]) -> int:
     return code
 
 
-def _language_model(run: Path) -> tuple[LanguageModel, Tokeniser]:
+def _language_model(path: Path) -> tuple[LanguageModel, Tokeniser]:
     """A run's best language model and its tokeniser; of an unfinished run, the best so far."""
-    folder = RunFolder(run)
-    if folder.config.exists() and not is_finished(folder):
-        return _unfinished(run)
-    model = load(run)
+    run = open_run(path, saved=True)
+    model, which = run.best
     if not isinstance(model, LanguageModel):
-        raise UsageError(f"run must be of a language model, and {run} is of a {type(model).__name__}")
+        raise UsageError(f"run must be of a language model, and {path} is of a {type(model).__name__}")
     if model.tokeniser is None:
-        raise UsageError(f"run must have a tokeniser, and {run} holds no {folder.tokeniser.name}")
+        raise UsageError(f"run must have a tokeniser, and {path} holds no {run.folder.tokeniser.name}")
+    if "so far" in which:
+        _note(f"with {which}")
     return model, model.tokeniser
-
-
-def _unfinished(run: Path) -> tuple[LanguageModel, Tokeniser]:
-    from .runs import recipe_of
-
-    folder = RunFolder(run)
-    recipe = _language_recipe(run, recipe_of(run)[1])
-    if not folder.tokeniser.exists():
-        raise UsageError(f"{run} is not finished, and holds no {folder.tokeniser.name} yet")
-    tokeniser = Tokeniser.from_json(folder.tokeniser.read_text(encoding="utf-8"))
-    model = recipe.model_config(tokeniser.classes).build()
-    step, _ = load_best(model, folder)
-    _note(f"the run is not finished: with the best weights so far, of step {step}")
-    return model.eval(), tokeniser
 
 
 def _language_recipe(run: Path, recipe: Recipe) -> PennRecipe | TextRecipe:

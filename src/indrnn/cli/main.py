@@ -44,15 +44,15 @@ class UsageError(Exception):
 
 
 COMMANDS = {
-    "demo": "train",
-    "recipes": "train",
+    "demo": "demo",
+    "recipes": "recipes",
     "train": "train",
     "fit": "fit",
     "predict": "predict",
     "prepare": "prepare",
-    "evaluate": "runs",
+    "evaluate": "evaluate",
     "generate": "language",
-    "report": "runs",
+    "report": "report",
     "analyse": "analyse",
     "explore": "explore",
     "bench": "bench",

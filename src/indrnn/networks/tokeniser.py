@@ -68,6 +68,14 @@ class Tokeniser:
             raise ValueError(f"space must be a single character or None, got {self.space!r}")
 
     @property
+    def line_end(self) -> int:
+        """Number of the token that ends a line; the first token if none does."""
+        if self.unit == "byte":
+            return ord("\n")
+        wanted = "<eos>" if self.unit == "word" else "\n"
+        return self.tokens.index(wanted) if wanted in self.tokens else 0
+
+    @property
     def classes(self) -> int:
         """Number of tokens in the vocabulary."""
         return 256 if self.unit == "byte" else len(self.tokens)

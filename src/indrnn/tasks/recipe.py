@@ -1,16 +1,27 @@
-"""The interface of recipes: a row of the paper, as options that can be changed and run."""
+"""The protocol of recipes: all that a command or an analysis knows of a task, and the types that pass between them.
+
+A recipe holds all settings of a run but its folder: a frozen dataclass whose fields are the options of the command
+line. The paper's rows are recipes with values, `indrnn fit` is one, a user's own is one; a run that was started from
+Python has `Own`. docs/task.md adds one in a user's own package.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from torch import nn
-
-from ..analysis.runs import Page
 from ..baselines import QRNN, Baseline, Transformer
-from ..networks import Dense, Head, Language, Plain, Residual
-from ..training import RunFolder, Task, Training
+from ..networks import Dense, Plain, Residual
+from ..training import Training
+from .table import Table
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..training import Task
+    from .runs import Run
 
 try:
     from tyro.conf import arg
@@ -19,37 +30,257 @@ try:
 except ImportError:  # without a command line
     Loop = Training  # type: ignore[misc]
 
-
 AnyNetwork = Plain | Residual | Dense | Baseline | QRNN | Transformer
 """The networks that a recipe's `model` may be."""
 
 
-class Recipe(Protocol):
-    """All settings of a run but its folder: a frozen dataclass, whose fields are the options of the command line."""
+# ---- what passes between rooms
 
-    page: ClassVar[Page]
-    """How runs of it are summed up."""
+
+@dataclass(frozen=True)
+class Description:
+    """A task and its data in words, for reports and dry runs."""
+
+    task: str
+    """Name of the task."""
+    data: str
+    """Sentences on the data."""
+    metric: str
+    """Metric of the evaluations."""
+    higher_is_better: bool
+    """Direction of the metric."""
+    reference: tuple[float, str] | None = None
+    """Value of the metric without any skill, and what has it, such as always answering 1."""
+    compared: str = ""
+    """Sentence on what the result is compared with."""
+    scores: dict[str, Any] | None = None
+    """Test scores in place of those in result.json, if there are others."""
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Predictions of classes."""
+
+    counts: list[list[int]]
+    """Number of items of each true class (rows) and predicted class (columns)."""
+    classes: list[str]
+    """Names of the classes."""
+    on: str
+    """Items that were counted."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Predictions of numbers."""
+
+    pairs: list[tuple[float, float]]
+    """Target and prediction of each item."""
+    on: str
+    """Items that were predicted."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Text that a model generated."""
+
+    text: str
+    """Generated text."""
+    how: str
+    """Length, temperature and seed."""
+
+
+Answer = Confusion | Pairs | Written
+"""Predictions of one kind, drawn by their type."""
+
+
+@dataclass
+class Samples:
+    """Sequences for the explorer's page, and how its reader enters others."""
+
+    kind: str
+    """Kind of input, of `Inputs` in inputs.js."""
+    length: int
+    """Steps of a sequence, which memory is compared with."""
+    input: dict[str, Any]
+    """Options for that kind's code; "samples" are the recorded ones, with a "label" each."""
+    sequences: list[Tensor] = field(default_factory=list)
+    """Recorded sequences as the model reads them, (T, features) each: what neurons do in them is measured."""
+    classes: list[str] | None = None
+    """Names of the classes; numbers if None."""
+    several: bool = False
+    """Whether the classes are labels of which several may hold at once."""
+    note: str | None = None
+    """Remark printed for the user."""
+    model: nn.Module | None = None
+    """Model to show in place of the run's own, such as one whose outputs are in the units of the data."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A command, or further options of `evaluate`, that only one kind of recipe has."""
+
+    command: Literal["evaluate", "analyse", "prepare"]
+    """Command that it belongs to."""
+    name: str
+    """Word after `analyse` or `prepare`; for `evaluate`, what its options are for, such as language models."""
+    about: str
+    """Line of the help."""
+    options: type
+    """Dataclass of the options; one for `analyse` has a positional `run`."""
+    function: str
+    """Function as MODULE:NAME, imported when it is used. For `evaluate`: (run, options, device, say) -> numbers for the
+    output file; for `analyse`: (run, options, arguments, say); for `prepare`: (options, say)."""
+
+    def __call__(self, *arguments: Any, **more: Any) -> Any:
+        """Call the function."""
+        from importlib import import_module
+
+        module, _, name = self.function.partition(":")
+        return getattr(import_module(module), name)(*arguments, **more)
+
+
+Say = Callable[[str], None]
+"""Function that prints a line."""
+
+
+# ---- recipes
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Base of recipes: a frozen dataclass, whose docstring and fields are the help and options of the command line.
+
+    A subclass has at least the fields `training: Loop` and `seed: int`, and `task` and `model_config`.
+    """
+
+    table: ClassVar[Table]
+    extras: ClassVar[tuple[Extra, ...]] = ()
+    places: ClassVar[tuple[str, ...]] = ("data_dir",)
+    """Options that say where data are: they may differ from machine to machine, and a report leaves them out."""
 
     @property
-    def model(self) -> AnyNetwork:
-        """The network in the model; its sizes may be derived from the data."""
+    def members(self) -> int:
+        """Networks that are trained: more than one for an ensemble, each in a folder of its own."""
+        return 1
 
-    @property
-    def training(self) -> Training:
-        """The loop's options."""
+    if TYPE_CHECKING:
 
-    @property
-    def seed(self) -> int:
-        """Seed of the weights and all data."""
+        @property
+        def seed(self) -> int:
+            """Seed of weights and data."""
 
-    def model_config(self) -> Head | Language:
-        """The configuration."""
+        @property
+        def training(self) -> Training:
+            """Options of the training loop."""
 
-    def task(self) -> Task:
-        """The task to train on."""
+    def __post_init__(self) -> None:
+        self.check()
 
-    def draw(self, run: RunFolder, model: nn.Module) -> None:
-        """Draw a finished run's curve.png."""
+    def check(self) -> None:
+        """Raise for wrong options; reads no data and loads no torch."""
+
+    # ---- data
+
+    def at(self, folder: Path) -> Self:
+        """The recipe with its data in another folder."""
+        if not any(each.name == "data_dir" for each in fields(self)):
+            raise ValueError("data_dir is for recipes that read data, and this one makes its own")
+        return replace(self, data_dir=folder)  # type: ignore[call-arg]
+
+    def available(self) -> bool:
+        """Whether the data are there; nothing is downloaded."""
+        return True
+
+    def same_data(self, recorded: dict[str, Any], task: Task, *, to_begin: bool = False) -> None:
+        """Raise if the data are not those of a run.
+
+        Args:
+            recorded: the task's description in the run's config.json.
+            task: this recipe's task.
+            to_begin: whether the run's weights are only what another run begins with, on other data of the same form.
+        """
+
+    # ---- training
+
+    def task(self, member: int = 0) -> Task:
+        """The task to train on; reads the data."""
+        raise NotImplementedError
+
+    def model_config(self, member: int = 0) -> Any:
+        """Configuration of the model."""
+        raise NotImplementedError
+
+    def member_seed(self, member: int) -> int:
+        """Seed of one network of an ensemble."""
+        return self.seed
+
+    def trial_config(self) -> Any:
+        """Configuration of the network with made-up sizes, built without memory before data are read; None for none."""
+        network = getattr(self, "model", None)
+        return None if network is None else network.sized(1, 2)
+
+    def finish(self, folder: Path, models: Sequence[nn.Module]) -> list[str]:
+        """Write what belongs to a finished run beside its models; returns lines to print."""
+        return []
+
+    # ---- what is shown
+
+    def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
+        """Task and data in words; reads no data.
+
+        Args:
+            recorded: the task's description in the config.json of a run, if there is one.
+            folder: the run's folder.
+        """
+        told = f"As the task says of itself: {recorded}." if recorded else "The run says nothing more of it."
+        return Description(type(self).__name__, told, self.table.metric, self.table.higher_is_better)
+
+    def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
+        """Predictions of a trained model; raises OSError or ValueError where there are none.
+
+        Args:
+            model: the run's best model.
+            limit: number of items at most; None for all.
+            run: the run.
+        """
+        raise ValueError("this recipe shows none")
+
+    def samples(self, model: nn.Module) -> Samples | None:
+        """Sequences for the explorer; None for noise. Nothing is downloaded."""
+        return None
+
+
+@dataclass(frozen=True)
+class Own(Recipe):
+    """The recipe of a run that was started from Python: its data are known to its own program alone."""
+
+    training: Loop = field(default_factory=Training)
+    """Training options."""
+    seed: int = 0
+    """Random seed."""
+
+    _UNKNOWN: ClassVar[str] = "the data of this run are known to its own program alone"
+
+    def at(self, folder: Path) -> Self:
+        """See `Recipe.at`."""
+        raise ValueError(f"data_dir: {self._UNKNOWN}")
+
+    def available(self) -> bool:
+        """See `Recipe.available`."""
+        return False
+
+    def task(self, member: int = 0) -> Task:
+        """See `Recipe.task`."""
+        raise ValueError(f"run: {self._UNKNOWN}; the functions of indrnn.analysis take its task")
+
+    def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
+        """See `Recipe.describe`."""
+        told = f"As the task says of itself: {recorded}." if recorded else "The run says nothing of it."
+        return Description("a task of its own", told, "loss", higher_is_better=False)
+
+    def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
+        """See `Recipe.answers`."""
+        raise ValueError(self._UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -57,10 +288,14 @@ class Row:
     """A recipe with its name and the paper's result."""
 
     name: str
+    """Name of the recipe."""
     recipe: Recipe
+    """Recipe with the row's values."""
     paper: str
-    """The table or figure."""
+    """Table or figure of the paper."""
     value: str
-    """What the paper reports there."""
+    """Result that the paper reports there."""
     cost: str
-    """Roughly how long it takes on two cores."""
+    """Approximate duration on two cores."""
+    parameters: int | None = None
+    """Number of parameters; None if the data decide it."""

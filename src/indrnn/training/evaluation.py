@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..saving import load_module, load_tokeniser, new_module
 from .checkpoint import BrokenCheckpointError, Checkpoints
 from .folder import RunFolder
 from .processes import Processes, choose_device
@@ -84,6 +85,18 @@ def is_finished(folder: RunFolder) -> bool:
         return False
     state, _ = folder.checkpoints.find()
     return state is None or bool(state["step"] == folder.read_json(folder.result)["steps"])
+
+
+def best_model(folder: RunFolder) -> tuple[nn.Module, str]:
+    """A run's model with its best weights, in evaluation mode, and which they are; nothing in the folder changes."""
+    if not folder.config.exists() or is_finished(folder):
+        which = "the finished run's weights" if folder.config.exists() else "the saved weights"
+        return load_module(folder.path), which
+    model = new_module(folder.path)
+    step, _ = load_best(model, folder)
+    if hasattr(model, "tokeniser"):
+        model.tokeniser = load_tokeniser(folder.path)  # type: ignore[assignment]
+    return model.eval(), f"the best weights so far, of step {step} (the run is not finished)"
 
 
 def load_best(model: nn.Module, folder: RunFolder) -> tuple[int | None, bool]:

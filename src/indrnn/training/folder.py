@@ -114,6 +114,25 @@ class RunFolder:
             raise ValueError(f"{path} must hold a JSON object")
         return value
 
+    def recorded(self) -> dict[str, Any]:
+        """What a run was asked for: of its last valid checkpoint, which has a checksum."""
+        state, troubles = self.checkpoints.find()
+        if state is None:
+            what = "; ".join(troubles) or f"{self.path} holds no checkpoint"
+            raise ValueError(f"cannot resume {self.path}: {what}; start over with its recipe and --overwrite")
+        config: dict[str, Any] = state["config"]
+        return config
+
+    @property
+    def recipe_name(self) -> str | None:
+        """Name of the run's recipe, even if it was stopped before config.json was there; None for no recipe."""
+        try:
+            config = self.read_json(self.config) if self.config.exists() else self.recorded()
+        except ValueError:
+            return None
+        name = (config.get("recipe") or {}).get("name")
+        return None if name is None else str(name)
+
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; damaged ones are left out."""
         lines = []

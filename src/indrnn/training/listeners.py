@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,14 +178,9 @@ class WandB(Listener):
 
 
 class Curve(Listener):
-    """Draws curve.png at the end.
+    """Draws curve.png at the end: the metric over the steps."""
 
-    Args:
-        draw: function of the folder and the model with its best weights; None to draw the metric over the steps.
-    """
-
-    def __init__(self, draw: Callable[[RunFolder, nn.Module], Any] | None = None) -> None:
-        self._draw = draw
+    def __init__(self) -> None:
         self._start: Start | None = None
 
     def on_start(self, event: Start) -> None:
@@ -199,12 +193,9 @@ class Curve(Listener):
             return
         from ..figures import draw_run
 
-        folder = RunFolder(result.folder)
+        folder, start = RunFolder(result.folder), self._start
         try:
-            if self._draw is not None:
-                self._draw(folder, self._start.model)
-            else:
-                draw_run(folder, self._start.metric, higher_is_better=self._start.higher_is_better)
+            draw_run(folder.picture, folder.read_metrics(), start.metric, higher_is_better=start.higher_is_better)
         except ImportError:
             raise RuntimeError("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')") from None
         except OSError as error:

@@ -67,7 +67,6 @@ def train(
     config: dict[str, Any] | None = None,
     resume_command: str | None = None,
     listeners: Iterable[Listener] = (),
-    draw: Callable[[RunFolder, nn.Module], Any] | None = None,
     quiet: bool = False,
 ) -> Result:
     """Train a model and save the run in a folder.
@@ -83,7 +82,6 @@ def train(
         config: further entries of config.json, compared on `resume`.
         resume_command: command shown to the user for resuming the run.
         listeners: listeners, in the main process, in addition to those that `options` name.
-        draw: function that draws curve.png; None for the metric over the steps.
         quiet: do not print progress.
 
     Returns:
@@ -110,7 +108,7 @@ def train(
             with contextlib.ExitStack() as stack:
                 run.open(stack, resume, overwrite)
                 with signals() as run.received:
-                    return run.live(draw)
+                    return run.live()
         finally:
             torch.set_num_threads(threads)
 
@@ -208,6 +206,8 @@ class _Run:
                 earlier = state["config"] | {"fused": self.stepper.fused} | this_time
             record = earlier | self.config | {"resumed": [*earlier.get("resumed", []), this_time]}
         self._writing(lambda: folder.write_json(folder.config, record))
+        if self.model_config is not None:
+            self._writing(lambda: folder.write_json(folder.model, self.model_config))
         self._writing(folder.metrics.touch)
         tokeniser = getattr(self.task, "tokeniser", None)
         if tokeniser is not None:
@@ -215,10 +215,10 @@ class _Run:
 
     # ---- from the first step to the last
 
-    def live(self, draw: Callable[[RunFolder, nn.Module], Any] | None) -> Result:
+    def live(self) -> Result:
         """Train to the end, or until a signal."""
         if self.group.main:
-            self.tell.each[:0] = self._own_listeners(draw)
+            self.tell.each[:0] = self._own_listeners()
         task, options, evaluator = self.task, self.options, self.evaluator
         about = (task.metric, task.higher_is_better, self.model, self.config)
         self.tell("on_start", Start(self.folder.path, self.step, options.steps, *about))
@@ -263,7 +263,7 @@ class _Run:
     def _carries(self) -> bool:
         return hasattr(self.task, "state_dict")
 
-    def _own_listeners(self, draw: Callable[[RunFolder, nn.Module], Any] | None) -> list[Listener]:
+    def _own_listeners(self) -> list[Listener]:
         own: list[Listener] = [MetricsFile(self.folder)]
         wanted: list[tuple[bool, Callable[[], Listener]]] = [
             (self.options.tensorboard, TensorBoard),
@@ -276,7 +276,7 @@ class _Run:
                 except ImportError:
                     if make is WandB:
                         self.tell("on_note", "nothing is logged to Weights & Biases: pip install 'indrnn[wandb]'")
-        return [*own, *([Curve(draw)] if self.options.curve else [])]
+        return [*own, *([Curve()] if self.options.curve else [])]
 
     def _evaluate(self) -> bool:
         """Evaluate this step's weights; returns False if it was stopped."""
@@ -396,8 +396,6 @@ class _Run:
 
             def write() -> None:
                 write_atomically(folder.weights, weights_as_bytes(weights))
-                if self.model_config is not None:
-                    folder.write_json(folder.model, self.model_config)
                 record = {name: getattr(result, name) for name in ("steps", "seconds", "best_step", "best", "test")}
                 about = {"seed": self.seed, "command": command(), "machine": machine()}
                 folder.write_json(folder.result, finite(record | about))

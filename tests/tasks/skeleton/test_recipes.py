@@ -16,7 +16,7 @@ from indrnn.tasks.rows import ROWS, Row, find
 from indrnn.tasks.skeleton.joints import KINECT, NTU
 from indrnn.tasks.skeleton.recipe import SkeletonRecipe
 from indrnn.tasks.skeleton.recordings import Recordings
-from indrnn.tasks.skeleton.task import Samples
+from indrnn.tasks.skeleton.task import Sampling
 from indrnn.training import Plateau, Shard
 
 SETS = ["ntu60-cs", "ntu60-cv", "ntu120-cs", "ntu120-cv"]
@@ -64,9 +64,9 @@ def test_the_papers_settings(network: str, split: str) -> None:
     assert training.lr == (6e-4 if network == "res100" else 2e-4)
     assert (training.weight_decay, training.clip, training.schedule) == (1e-4, 10.0, Plateau(5, 100))
     if network.endswith("-aug"):
-        assert recipe.samples == Samples(20, 10, 30, ("coordinates", "differences", "distances"))
+        assert recipe.samples == Sampling(20, 10, 30, ("coordinates", "differences", "distances"))
     else:
-        assert recipe.samples == Samples(20)
+        assert recipe.samples == Sampling(20)
     assert recipe.samples.draws == 20
 
 

@@ -19,14 +19,14 @@ from indrnn.networks import Head, Plain
 from indrnn.tasks.skeleton.features import names_of, width
 from indrnn.tasks.skeleton.joints import KINECT, Joints
 from indrnn.tasks.skeleton.recordings import Recordings, read_npz
-from indrnn.tasks.skeleton.task import Samples, SkeletonTask, split_by_subject
+from indrnn.tasks.skeleton.task import Sampling, SkeletonTask, split_by_subject
 from indrnn.training import Measured, OneCycle, Shard, Training, generator, train
 from indrnn.training.evaluation import measure
 from indrnn.training.processes import Processes
 
 WHOLE = Shard()
 SMALL = Joints(5, centre=1, bones=((0, 1), (1, 4)), lines=((0, 1), (3, 2)), up=(1, 0), across=(2, 3))
-AUGMENTED = Samples(
+AUGMENTED = Sampling(
     7,
     4,
     11,
@@ -69,8 +69,8 @@ def recordings(count: int = 41, bodies: int = 1, joints: int = 5, classes: int =
 RECORDINGS = recordings()
 
 
-def small(samples: Samples | None = None, **options: Any) -> SkeletonTask:
-    given: dict[str, Any] = {"joints": SMALL, "samples": samples or Samples(7), "batch_size": 5}
+def small(samples: Sampling | None = None, **options: Any) -> SkeletonTask:
+    given: dict[str, Any] = {"joints": SMALL, "samples": samples or Sampling(7), "batch_size": 5}
     split = split_by_subject(RECORDINGS, test=(4,), validation=(3,))
     return SkeletonTask(RECORDINGS, *split, **given | options)
 
@@ -85,7 +85,7 @@ def a_model(task: SkeletonTask) -> nn.Module:
 
 
 def test_a_batch_is_one_frame_of_each_part_of_its_recordings() -> None:
-    task = small(Samples(7))
+    task = small(Sampling(7))
     chosen = task.data["train"][0]
     batch = task.batch(2, WHOLE)
     assert batch.inputs.shape == (7, 5, 15)
@@ -146,7 +146,7 @@ def test_what_is_random_in_training_is_not_in_evaluations() -> None:
 
 def test_hidden_joints_are_at_the_origin_in_all_frames_and_the_others_as_they_were() -> None:
     features: tuple[Any, ...] = ("coordinates", "velocities")
-    seen, all_of = small(Samples(7, features=features, hide=0.3)), small(Samples(7, features=features))
+    seen, all_of = small(Sampling(7, features=features, hide=0.3)), small(Sampling(7, features=features))
     shares = []
     for step in range(100):
         x, expected = (task.batch(step, WHOLE).inputs.view(7, -1, 2, 5, 3) for task in (seen, all_of))
@@ -157,7 +157,7 @@ def test_hidden_joints_are_at_the_origin_in_all_frames_and_the_others_as_they_we
 
 
 def test_movement_is_larger_or_smaller_about_the_same_mean() -> None:
-    swung, as_it_is = small(Samples(7, swing=0.4)), small(Samples(7))
+    swung, as_it_is = small(Sampling(7, swing=0.4)), small(Sampling(7))
     factors = []
     for step in range(100):
         x, expected = (task.batch(step, WHOLE).inputs for task in (swung, as_it_is))
@@ -191,7 +191,7 @@ def test_recordings_are_placed_by_the_first_frame_that_the_main_body_is_in(bodie
     if bodies == 2:
         frames[::3, 1] = 0
     moved = replace(source, frames=frames)
-    samples = Samples(9, features=("coordinates", "differences"))
+    samples = Sampling(9, features=("coordinates", "differences"))
     task = SkeletonTask(moved, np.arange(41), joints=SMALL, samples=samples, batch_size=41)
     where = torch.zeros(9, 41, dtype=torch.float64)
     x = task.inputs(torch.arange(41), where)[..., : bodies * 15].unflatten(-1, (bodies, 5, 3))
@@ -232,7 +232,7 @@ def test_aligned_recordings_of_one_size_are_the_same_from_anywhere() -> None:
 
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_the_mean_of_draws_by_a_loop(split: str) -> None:
-    task = small(Samples(7, draws=4, validation_draws=3))
+    task = small(Sampling(7, draws=4, validation_draws=3))
     model = a_model(task)
     draws = {"validation": 3, "test": 4}[split]
     right, losses = 0, []
@@ -258,7 +258,7 @@ def test_the_mean_of_draws_by_a_loop(split: str) -> None:
 
 
 def test_draws_differ_and_are_the_same_in_every_evaluation() -> None:
-    task = small(Samples(7))
+    task = small(Sampling(7))
     model = a_model(task)
     with torch.no_grad():
         one, again, more = (task.log_probabilities(model, "test", 0, draws)[0] for draws in (1, 1, 2))
@@ -359,7 +359,7 @@ def test_subjects_that_cannot_be(options: dict[str, Any], message: str) -> None:
 )
 def test_samples_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        Samples(**options)
+        Sampling(**options)
 
 
 @pytest.mark.parametrize(
@@ -370,9 +370,9 @@ def test_samples_that_cannot_be(options: dict[str, Any], message: str) -> None:
         ({"batch_size": 0}, "batch_size must be"),
         ({"label_smoothing": 1}, "label_smoothing must be"),
         ({"seed": "x"}, "seed must be"),
-        ({"joints": Joints(5), "samples": Samples(features=("distances",))}, "distances need the lines"),
-        ({"joints": Joints(5), "samples": Samples(align=True)}, "align needs up and across of the joints"),
-        ({"joints": Joints(5), "samples": Samples(resize=True)}, "resize needs the bones of the joints"),
+        ({"joints": Joints(5), "samples": Sampling(features=("distances",))}, "distances need the lines"),
+        ({"joints": Joints(5), "samples": Sampling(align=True)}, "align needs up and across of the joints"),
+        ({"joints": Joints(5), "samples": Sampling(resize=True)}, "resize needs the bones of the joints"),
     ],
     ids=["joints", "nothing", "batch", "smoothing", "seed", "lines", "directions", "sizes"],
 )
@@ -416,7 +416,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_small_network_learns_ways_to_sway(tmp_path: Path) -> None:
     swaying = recordings(120, least=10)
     split = split_by_subject(swaying, test=(4,), validation=(3,))
-    samples = Samples(7, 4, 11, ("coordinates", "differences"), turn=10.0, scale=0.1)
+    samples = Sampling(7, 4, 11, ("coordinates", "differences"), turn=10.0, scale=0.1)
     task = SkeletonTask(swaying, *split, joints=SMALL, samples=samples, batch_size=15)
     assert a_run(task, tmp_path / "run", 100, every=50).test["accuracy"] > 0.9  # a third by guessing
 
@@ -448,7 +448,7 @@ def test_utd_mhad() -> None:
 
 
 def test_items_are_taken_by_their_middle_frames() -> None:
-    task = small(Samples(7, features=("differences", "coordinates")))
+    task = small(Sampling(7, features=("differences", "coordinates")))
     items = torch.tensor([3, 0])
     batch = task.take("test", items)
     assert (batch.count, batch.total, batch.inputs.shape) == (2, 2, (7, 2, 30))

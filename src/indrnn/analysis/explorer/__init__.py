@@ -1,6 +1,9 @@
 """`explore`: an HTML page to inspect a trained network neuron by neuron."""
 
+from ...tasks.recipe import Samples
+from ...tasks.samples import Body, recorded
 from .page import explore, page_of
-from .samples import Body, Samples, adding, pixels, recorded, skeletons, text
+from .program import network_of
+from .run import facts_of, samples_of
 
-__all__ = ["Body", "Samples", "adding", "explore", "page_of", "pixels", "recorded", "skeletons", "text"]
+__all__ = ["Body", "Samples", "explore", "facts_of", "network_of", "page_of", "recorded", "samples_of"]

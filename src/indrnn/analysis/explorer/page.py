@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ...layers.options import EPSILON
 from ...networks.front import FrontNetwork
+from ...tasks.recipe import Samples
 from ..html import embedded_json, escape, fill, source, write_page
 from ..memory import BOUNDS, steps_of
 from .program import network_of, program_of, recurrent_states
-from .samples import Samples
 
 LARGEST = 4_000_000
 """Parameters that a page takes: 21 MB as text."""

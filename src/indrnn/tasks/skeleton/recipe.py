@@ -11,29 +11,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from torch import nn
+import torch
 
-from ...analysis.runs import Page, command_of, mean, time_of
 from ...baselines import Baseline
 from ...checks import check_count, check_fraction, check_seed
-from ...figures import draw_run
 from ...files import data_folder
 from ...networks import Dense, Head, Plain, Residual
 from ...networks.config import Pool
-from ...training import OneCycle, Plateau, RunFolder, Training
-from ..recipe import AnyNetwork, Loop, Row
+from ...training import OneCycle, Plateau, Training
+from ..recipe import Answer, AnyNetwork, Confusion, Description, Loop, Recipe, Row, Samples
+from ..samples import SHOWN, Body, recorded
+from ..table import Table, command_of, mean, time_of
+from .features import names_of
 from .joints import Joints, joints_of
-from .task import Samples, SkeletonTask, split_by_subject
+from .task import Sampling, SkeletonTask, split_by_subject
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from ..runs import Run
     from .recordings import Recordings
 
 try:
     from tyro.conf import arg
 
-    Sampling = Annotated[Samples, arg(name="")]  # --frames and not --samples.frames
+    SamplingOptions = Annotated[Sampling, arg(name="")]  # --frames and not --sampling.frames
 except ImportError:  # without a command line
-    Sampling = Samples  # type: ignore[misc]
+    SamplingOptions = Sampling  # type: ignore[misc]
 
 Protocol = Literal["own", "utd", "ntu60-cs", "ntu60-cv", "ntu120-cs", "ntu120-cv"]
 
@@ -63,10 +67,10 @@ def _validates(options: dict[str, Any]) -> bool:
     return bool(options["validation"] or options["validation_subjects"])
 
 
-_PAGE = Page(
+_TABLE = Table(
     name="skeleton",
     metric="accuracy",
-    older="training_accuracy",  # of runs that keep no recordings back
+    without_validation="training_accuracy",
     higher_is_better=True,
     head="set, recipe, steps, time, validation, test, paper, command",
     summary=_summary,
@@ -107,10 +111,10 @@ _SETS = {
 
 
 @dataclass(frozen=True)
-class SkeletonRecipe:
+class SkeletonRecipe(Recipe):
     """Tell actions apart by the joints of skeletons."""
 
-    page: ClassVar[Page] = _PAGE
+    table: ClassVar[Table] = _TABLE
 
     protocol: Protocol = "own"
     """Data set and its training and test split; own: any other set, split by subject."""
@@ -132,7 +136,7 @@ class SkeletonRecipe:
     """Fraction of the training recordings held out for validation, if no validation subjects are given."""
     joints: Path | None = None
     """JSON file with the bones and lines of the joints; NTU's 25 and Kinect's 20 joints are built in."""
-    samples: Sampling = field(default_factory=Samples)
+    sampling: SamplingOptions = field(default_factory=Sampling)
     """Sampling of recordings."""
     batch_size: int = 128
     """Batch size."""
@@ -158,6 +162,10 @@ class SkeletonRecipe:
                 object.__setattr__(self, name, path if name == "data_dir" else path.absolute())
         for name in ("test_subjects", "validation_subjects"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        super().__post_init__()
+
+    def check(self) -> None:
+        """See `Recipe.check`."""
         if self.protocol not in _TITLES:
             raise ValueError(f"protocol must be one of {', '.join(_TITLES)}, got {self.protocol!r}")
         if self._ntu and (self.test_subjects or self.validation_subjects):
@@ -223,14 +231,14 @@ class SkeletonRecipe:
         joints = None if self.joints is None else self._found(self.joints)
         return joints_of(known.joints, joints), known.bodies, known.classes
 
-    def model_config(self) -> Head:
+    def model_config(self, member: int = 0) -> Head:
         """The model."""
         joints, bodies, classes = self._sizes()
-        self.samples.check(joints)
-        size = self.samples.input_size(joints, bodies)
-        return Head(self.model.sized(size, self.samples.frames), classes, pool=self.pool)
+        self.sampling.check(joints)
+        size = self.sampling.input_size(joints, bodies)
+        return Head(self.model.sized(size, self.sampling.frames), classes, pool=self.pool)
 
-    def task(self) -> SkeletonTask:
+    def task(self, member: int = 0) -> SkeletonTask:
         """The data, read and checked."""
         recordings = self.recordings()
         joints, bodies, classes = self._sizes()
@@ -263,16 +271,78 @@ class SkeletonRecipe:
             validation,
             test,
             joints=joints,
-            samples=self.samples,
+            samples=self.sampling,
             batch_size=self.batch_size,
             label_smoothing=self.label_smoothing,
             seed=self.seed,
         )
 
-    def draw(self, run: RunFolder, model: nn.Module) -> None:
-        """Plot the accuracy over training."""
-        validates = self.validation or self.validation_subjects
-        draw_run(run, "accuracy" if validates else "training_accuracy", higher_is_better=True)
+    def available(self) -> bool:
+        """See `Recipe.available`."""
+        path = self.data or (data_folder(self.data_dir) / _SETS[self.protocol].path if self.protocol in _SETS else None)
+        return path is not None and self._found(path).exists()
+
+    def same_data(self, recorded: dict[str, Any], task: Any, *, to_begin: bool = False) -> None:
+        """See `Recipe.same_data`."""
+        now = json.loads(json.dumps(task.describe()))
+        for name in () if to_begin else ("test", "frames"):
+            if name in recorded and recorded[name] != now.get(name):
+                raise ValueError("the recordings are no longer those")
+
+    def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
+        """See `Recipe.describe`."""
+        data = f"{self.title}."
+        if recorded:
+            uses = {
+                "train": "to train on",
+                "validation": "kept back to choose the best weights by",
+                "test": "for the test",
+            }
+            counts = [f"{recorded[part]['items']:,} {use}" for part, use in uses.items() if part in recorded]
+            data = (
+                f"{self.title}: {recorded['frames']['shape'][0]:,} frames of {recorded['joints']['count']} joints. "
+                f"Recordings: {', '.join(counts)}. A sample is {self.sampling.frames} frames of one, and the network "
+                f"reads {', '.join(self.sampling.features)}."
+            )
+        metric = "accuracy" if self.validation or self.validation_subjects else "training_accuracy"
+        return Description(f"actions of skeletons ({self.title})", data, metric, higher_is_better=True)
+
+    def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
+        """See `Recipe.answers`."""
+        from .pictures import confusion
+
+        task = self.task()
+        split = "test" if task.size("test") else "validation" if task.size("validation") else ""
+        if not split:
+            raise ValueError("no recordings were kept back")
+        counts = confusion(task, model, split)
+        draws = task.samples.draws if split == "test" else task.samples.validation_draws
+        on = f"{task.size(split):,} recordings for {split}, by the mean of {draws} samples of each"
+        return [Confusion(counts.tolist(), self.actions(len(counts)), on)]
+
+    def samples(self, model: nn.Module) -> Samples:
+        """See `Recipe.samples`: held-out recordings, or training recordings if there are none, of each action."""
+        head: Any = model
+        task, actions = self.task(), self.actions(head.config.outputs)
+        split = next(name for name in ("validation", "test", "train") if task.size(name))
+        _, labels = task.data[split]
+        of_action = [(labels == label).nonzero().flatten().tolist() for label in labels.unique().tolist()]
+        items = [own[round_] for round_ in range(SHOWN) for own in of_action if round_ < len(own)][:SHOWN]
+        batch = task.take(split, torch.tensor(items))
+        right = [actions[label] for label in batch.target.tolist()]
+        bodies = task.recordings.frames.shape[1]
+        body = None
+        if self.sampling.features[0] == "coordinates" and task.joints.bones:
+            body = Body(task.joints.count, task.joints.bones, bodies)
+        return recorded(
+            list(batch.inputs.unbind(1)),
+            [f"recording {number + 1}: {action}" for number, action in enumerate(right)],
+            actions,
+            f"Samples of {self.sampling.frames} frames of recordings for {split}.",
+            right=right,
+            channels=names_of(self.sampling.features, task.joints, bodies),
+            body=body,
+        )
 
 
 def _say(text: str) -> None:
@@ -304,11 +374,11 @@ def _paper(protocol: Protocol, model: AnyNetwork, *, lr: float = 2e-4, augmented
     and the weight decay 1e-4.
     """
     epoch = _EPOCH[protocol]
-    samples = Samples(features=_AUGMENTED, shortest=10, longest=30) if augmented else Samples()
+    sampling = Sampling(features=_AUGMENTED, shortest=10, longest=30) if augmented else Sampling()
     return SkeletonRecipe(
         protocol,
         validation=0.05,
-        samples=samples,
+        sampling=sampling,
         model=model,
         training=Training(steps=500 * epoch, lr=lr, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=epoch),
     )
@@ -401,15 +471,15 @@ def _short(model: AnyNetwork, *, augmented: bool = False, steps: int = 3000, lr:
 
     No recordings are held out: the learning rate falls to zero, and the last weights are taken as the best.
     """
-    samples = Samples()
+    sampling = Sampling()
     if augmented:
         features: tuple[Any, ...] = ("coordinates", "velocities")
-        samples = Samples(features=features, shortest=10, longest=30, turn=30.0, scale=0.2, hide=0.1)
+        sampling = Sampling(features=features, shortest=10, longest=30, turn=30.0, scale=0.2, hide=0.1)
     return SkeletonRecipe(
         "utd",
         label_field="action",
         test_subjects=(2, 4, 6, 8),
-        samples=samples,
+        sampling=sampling,
         batch_size=32,
         model=model,
         pool="mean",

@@ -37,7 +37,7 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
-class Samples:
+class Sampling:
     """Sampling of recordings: frames, features and data augmentation."""
 
     frames: int = 20
@@ -64,9 +64,9 @@ class Samples:
     swing: float = 0.0
     """Data augmentation: random scaling of the movement about the mean pose by a factor in 1 ± swing."""
     draws: int = 20
-    """Samples per recording at test, whose log-probabilities are averaged."""
+    """Sampling per recording at test, whose log-probabilities are averaged."""
     validation_draws: int = 5
-    """Samples per recording in evaluations during training, averaged likewise."""
+    """Sampling per recording in evaluations during training, averaged likewise."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
@@ -131,12 +131,12 @@ class SkeletonTask(TensorTask):
         test: Indices | None = None,
         *,
         joints: Joints,
-        samples: Samples | None = None,
+        samples: Sampling | None = None,
         batch_size: int = 128,
         label_smoothing: float = 0.0,
         seed: int = 0,
     ) -> None:
-        samples = samples or Samples()
+        samples = samples or Sampling()
         samples.check(joints)
         check_fraction("label_smoothing", label_smoothing)
         check_seed(seed)
@@ -215,7 +215,7 @@ class SkeletonTask(TensorTask):
         turns: Tensor | None = None,
         swing: Tensor | None = None,
     ) -> Tensor:
-        """Samples of recordings, translated and transformed.
+        """Sampling of recordings, translated and transformed.
 
         Args:
             items: indices of recordings, (B,).

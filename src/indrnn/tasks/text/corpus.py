@@ -153,6 +153,12 @@ def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) 
     return Corpus(**parts, tokeniser=train.tokeniser)
 
 
+def penn_is_here(data_dir: str | Path | None = None) -> bool:
+    """Whether the three files of the Penn Treebank are there."""
+    folder = data_folder(None if data_dir is None else Path(data_dir))
+    return all((folder / "ptb" / name).is_file() or (folder / name).is_file() for name in PENN_FILES.values())
+
+
 def _not_penn(path: Path) -> str:
     return f"{path} is not the Penn Treebank as published (Mikolov's preprocessing)"
 

@@ -7,20 +7,27 @@ import math
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import nn
-
-from ...analysis.runs import Page, command_of, mean, time_of
+from ..._lazy import Lazy
 from ...baselines import Baseline, Transformer
 from ...checks import check_count
-from ...figures import draw_run
 from ...networks import Dense, Language, Plain, Residual
 from ...networks.config import NetworkConfig
-from ...training import Cosine, Plateau, RunFolder, Training
-from ..recipe import AnyNetwork, Loop, Row
-from .corpus import PENN_CLASSES, Corpus, read_penn_treebank, read_text
+from ...networks.tokeniser import NAMES
+from ...training import Cosine, Plateau, Training
+from ..recipe import Answer, AnyNetwork, Description, Loop, Recipe, Row, Samples, Written
+from ..table import Table, command_of, mean, time_of
+from .corpus import PENN_CLASSES, Corpus, penn_is_here, read_penn_treebank, read_text
 from .task import LanguageTask, check_language
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ..runs import Run
+else:
+    torch = Lazy("torch")
 
 # ---- runs summed up
 
@@ -67,7 +74,7 @@ def _curve(run: dict[str, Any]) -> tuple[str, str, list[tuple[float, float]]]:
     return run["task"], run["name"], points
 
 
-_PAGE = Page(
+_TABLE = Table(
     name="language",
     metric="loss",
     higher_is_better=False,
@@ -84,10 +91,10 @@ _PAGE = Page(
 
 
 @dataclass(frozen=True)
-class _LanguageRecipe:
+class _LanguageRecipe(Recipe):
     """Base of the recipes for the Penn Treebank and for a user's own text."""
 
-    page: ClassVar[Page] = _PAGE
+    table: ClassVar[Table] = _TABLE
 
     _: KW_ONLY
     unit: Literal["char", "word", "byte"] = "char"
@@ -125,7 +132,8 @@ class _LanguageRecipe:
     data_dir: Path | None = None
     """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """See `Recipe.check`."""
         batches = (self.batch_size, self.length, self.valid_batch, self.test_batch)
         check_language(*batches, self.jitter, self.halved, self.reset, self.seed)
         check_count("embedding", self.embedding)
@@ -136,7 +144,7 @@ class _LanguageRecipe:
     def _classes(self) -> int:
         raise NotImplementedError
 
-    def model_config(self, classes: int | None = None) -> Language:
+    def model_config(self, member: int = 0, classes: int | None = None) -> Language:
         """The model, for a vocabulary of `classes` tokens; None for that of the text."""
         if getattr(self.model, "batch_first", False):
             raise ValueError("model.batch_first must be False, as the windows of a text are (time, streams); got True")
@@ -152,14 +160,82 @@ class _LanguageRecipe:
             word_dropout=self.word_dropout,
         )
 
-    def task(self) -> LanguageTask:
+    def task(self, member: int = 0) -> LanguageTask:
         """The data, read and checked."""
         names = ("batch_size", "length", "valid_batch", "test_batch", "jitter", "halved", "reset", "seed")
         return LanguageTask(self._corpus(), **{name: getattr(self, name) for name in names})
 
-    def draw(self, run: RunFolder, model: nn.Module) -> None:
-        """Plot bits per character, or perplexity, over training."""
-        draw_run(run, "perplexity" if self.unit == "word" else "bpc")
+    def trial_config(self) -> Any:
+        """See `Recipe.trial_config`."""
+        return self.model.sized(self.embedding, 2)
+
+    def same_data(self, recorded: dict[str, Any], task: Any, *, to_begin: bool = False) -> None:
+        """See `Recipe.same_data`."""
+        now = task.describe()
+        parts = () if to_begin else ("train", "validation", "test")
+        for name in ("tokeniser", *parts):
+            if name in recorded and recorded[name] != now[name]:
+                what = "vocabulary" if name == "tokeniser" else f"{name} text"
+                raise ValueError(f"the {what} is no longer that")
+
+    @property
+    def _text_name(self) -> str:
+        raise NotImplementedError
+
+    def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
+        """See `Recipe.describe`."""
+        token, name = NAMES[self.unit], self._text_name
+        data = f"{name}, read in {self.batch_size} streams side by side, {self.length} {token}s at a time."
+        if recorded:
+            train, validation, test = (recorded[part]["tokens"] for part in ("train", "validation", "test"))
+            data = (
+                f"{train:,} {token}s of {name} to train on, {validation:,} kept back to choose the best weights, "
+                f"{test:,} for the test; a vocabulary of {recorded['classes']:,}. Read in {self.batch_size} streams "
+                f"side by side, {self.length} {token}s at a time."
+            )
+        metric = "perplexity" if self.unit == "word" else "bpc"
+        return Description(f"the next {token} of {name}", data, metric, higher_is_better=False)
+
+    def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
+        """See `Recipe.answers`: two texts that the model generates after a line end."""
+        language: Any = model
+        tokeniser = language.tokeniser
+        if tokeniser is None:
+            raise ValueError("the run has no tokeniser.json yet, so that its model cannot write")
+        length = _WRITTEN[tokeniser.unit]
+        texts: list[Answer] = []
+        for seed in range(2):
+            tokens = language.stream(torch.tensor([tokeniser.line_end]), length, temperature=0.8, seed=seed)
+            text = "".join(tokeniser.decode_each(int(token) for token in tokens))
+            texts.append(Written(text, f"{length} {NAMES[tokeniser.unit]}s, temperature 0.8, seed {seed}"))
+        return texts
+
+    def samples(self, model: nn.Module) -> Samples:
+        """See `Recipe.samples`: text to type."""
+        tokeniser: Any = model.tokeniser
+        if tokeniser is None:
+            raise ValueError("explore needs the tokeniser.json of the run, and there is none")
+        tokens = list(tokeniser.tokens) if tokeniser.tokens else [_byte(number) for number in range(tokeniser.classes)]
+        marks = {" ": "␣", "\n": "⏎", "\t": "⇥", "<eos>": "⏎"}
+        names = ["␣" if token == tokeniser.space else marks.get(token, token) for token in tokens]
+        shown = {
+            "unit": tokeniser.unit,
+            "tokens": tokens,
+            "names": names,
+            "space": tokeniser.space,
+            "called": NAMES[tokeniser.unit],
+            "start": "it was late and the rain had not stopped",
+            "samples": [],
+        }
+        return Samples("text", self.length, shown, classes=names)
+
+
+_WRITTEN = {"char": 400, "byte": 400, "word": 80}
+"""Number of tokens of a generated text in a report."""
+
+
+def _byte(number: int) -> str:
+    return chr(number) if 32 <= number < 127 or number in (9, 10) else f"\\x{number:02x}"
 
 
 @dataclass(frozen=True)
@@ -168,6 +244,14 @@ class PennRecipe(_LanguageRecipe):
 
     unit: Literal["char", "word"] = "char"
     """Type of token: character or word."""
+
+    def available(self) -> bool:
+        """See `Recipe.available`."""
+        return penn_is_here(self.data_dir)
+
+    @property
+    def _text_name(self) -> str:
+        return "the Penn Treebank"
 
     def _corpus(self) -> Corpus:
         return read_penn_treebank(self.unit, self.data_dir)
@@ -192,13 +276,25 @@ class TextRecipe(_LanguageRecipe):
     """Folder in which the files are looked up by name, if they were moved."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for name in ("text", "valid", "test"):
             given = getattr(self, name)
             if given is not None:  # a run is resumed from any folder
                 object.__setattr__(self, name, Path(given).absolute())
+        super().__post_init__()
+
+    def check(self) -> None:
+        """See `Recipe.check`."""
+        super().check()
         if self.words is not None:
             check_count("words", self.words, 3)
+
+    def available(self) -> bool:
+        """See `Recipe.available`."""
+        return all(self._place(path).exists() for path in (self.text, self.valid, self.test) if path is not None)
+
+    @property
+    def _text_name(self) -> str:
+        return "a text" if self.text is None else self.text.name
 
     def _corpus(self) -> Corpus:
         return self._read

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..figures import new_figure, save_figure
-from ..files import write_atomically
-from ..tasks.skeleton.task import SkeletonTask
-from ..training import generator
+from ...figures import new_figure, save_figure
+from ...files import write_atomically
+from ...training import generator
+from .task import SkeletonTask
 
 
 def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int = 4, frames: int = 10) -> None:

@@ -1,0 +1,54 @@
+"""What the explorer shows of a run: samples of its data, and facts about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ...tasks.recipe import Samples
+from ...tasks.rows import rows
+from ...tasks.runs import Run
+from ...tasks.samples import recorded
+from ...words import headline, rough_duration, value_of, words
+from ..reported import UNKNOWN
+from .program import network_of, program_of
+
+
+def samples_of(run: Run, data_dir: Path | None) -> Samples:
+    """Samples of a run's own data; noise if they are not known."""
+    try:
+        samples = run.at(data_dir).samples(run.best[0])
+    except FileNotFoundError as error:
+        raise ValueError(f"the samples of this page need the run's data: {error}") from None
+    if samples is not None:
+        return samples
+    size = int(network_of(run.best[0]).input_size)  # type: ignore[arg-type]
+    random = torch.Generator().manual_seed(0)
+    noise = [torch.randn(100, size, generator=random) for _ in range(4)]
+    labels = [f"noise {number + 1}" for number in range(4)]
+    samples = recorded(noise, labels, note="Normally distributed noise: the data of this run is not known here.")
+    samples.note = "the run's own data is not known here, so that the page has noise in its place; see "
+    samples.note += "indrnn.analysis.explorer.explore to give it samples"
+    return samples
+
+
+def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[str, str, str]]]:
+    """A line about a run, and its facts: name, value, and what stands beside it."""
+    layers = program_of(model).layers
+    row = rows().get(str(run.recipe_name))
+    facts: list[tuple[str, str, str]] = []
+    result = run.folder.read_json(run.folder.result) if run.folder.result.exists() else {}
+    test = run.recipe.describe(run.recorded.get("task"), run.path).scores or result.get("test")
+    if reached := headline(test or {}):
+        paper = f"paper: {row.value}" if row and row.value not in UNKNOWN else ""
+        facts.append((f"test {words(reached[0].removeprefix('test_'))}", value_of(*reached), paper))
+    neurons = sum(layer.size for layer in layers)
+    facts.append(("recurrent layers", f"{len(layers)}", ""))
+    facts.append(("neurons", f"{neurons:,}", ""))
+    facts.append(("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}", ""))
+    if lines := run.folder.read_metrics():
+        facts.append(("training", rough_duration(lines[-1].get("seconds")), f"{lines[-1]['step']:,} steps"))
+    kind = f"Recipe {run.recipe_name}" if run.recipe_name else type(model).__name__
+    return f"{kind}, with {which}. Give it something to read, and see what every neuron keeps of it.", facts

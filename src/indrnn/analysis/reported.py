@@ -1,0 +1,154 @@
+"""A run as its report shows it: read from its folder, with predictions and gradients where its data are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..saving import defaults, flat, to_json
+from ..tasks.recipe import Answer, Description, Recipe
+from ..tasks.rows import rows
+from ..tasks.runs import Run, open_run
+from ..tasks.table import own_table
+from .gradients import gradient_flow
+
+UNKNOWN = ("not shown", "nothing", "your own")
+"""Words of a row where the paper gives no figure."""
+_SOME = 1000  # items without --full
+_BATCHES = 10  # of training, for gradient flow
+_QUIET = ("type", "data_dir", "input_size", "sequence_length")
+"""Options that say nothing by themselves: places on a disk, and what a task says."""
+
+
+@dataclass
+class Reported:
+    """A run as the page shows it. Strings are plain text: they are escaped on the page."""
+
+    name: str
+    """Name of the run on the page."""
+    description: Description
+    """Task and data in words."""
+    config: dict[str, Any]
+    """Content of config.json."""
+    lines: list[dict[str, Any]]
+    """Lines of metrics.jsonl."""
+    result: dict[str, Any]
+    """Content of result.json."""
+    model: nn.Module | None = None
+    """Model with its best weights; None if there are none yet."""
+    recipe: str | None = None
+    """Name of the recipe; None for a run that was started from Python."""
+    paper: tuple[str, str] | None = None
+    """The paper's figure, and where it stands."""
+    changed: list[tuple[str, str, str]] = field(default_factory=list)
+    """Options that are not the recipe's: name, value, and what it would be."""
+    answers: list[Answer] = field(default_factory=list)
+    """Predictions."""
+    gradients: dict[str, list[float]] | None = None
+    """Gradient flow."""
+    gradients_on: str = ""
+    """Batches that the gradients were measured on."""
+    no_gradients: str = "Not measured."
+    """Reason why gradients were not measured."""
+    missing: list[str] = field(default_factory=list)
+    """Sentences on what could not be shown, and why."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has finished."""
+        return bool(self.result) and bool(self.lines) and self.result.get("steps") == self.lines[-1]["step"]
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """Test scores; empty without a test."""
+        return self.description.scores or self.result.get("test") or {}
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """The metric over the steps."""
+        metric = self.description.metric
+        values = ((line["step"], line.get(metric)) for line in self.lines)
+        return [(step, float(value)) for step, value in values if value is not None]
+
+
+def read_run(path: Path, name: str, *, full: bool = False, data_dir: Path | None = None) -> Reported:
+    """Read a run from its folder.
+
+    Args:
+        path: the folder.
+        name: name of the run on the page.
+        full: predict all test data, and measure gradients on ten batches in place of one.
+        data_dir: folder of the data; nothing is downloaded.
+    """
+    run = open_run(path)
+    folder = run.folder
+    lines = folder.read_metrics()
+    row = rows().get(str(run.recipe_name))
+    description = run.recipe.describe(run.recorded.get("task"), path)
+    if run.recipe_name is None and lines:
+        table = own_table(lines[0])
+        description = Description(description.task, description.data, table.metric, table.higher_is_better)
+    reported = Reported(
+        name,
+        description,
+        run.recorded,
+        lines,
+        folder.read_json(folder.result) if folder.result.exists() else {},
+        recipe=run.recipe_name,
+        paper=(row.value, row.paper.removesuffix(", quicker")) if row and row.value not in UNKNOWN else None,
+        changed=_changed(run.recipe, row.recipe if row else None) if run.recipe_name else [],
+    )
+    try:
+        reported.model, _ = run.best
+    except (OSError, ValueError) as error:  # of a run that has no weights yet
+        reported.missing.append(str(error))
+    else:
+        _look_into(reported, run, full, data_dir)
+    return reported
+
+
+def _look_into(reported: Reported, run: Run, full: bool, data_dir: Path | None) -> None:
+    """Add a model's predictions and gradient flow if its data are available; otherwise, say what is missing."""
+    assert reported.model is not None
+    try:
+        recipe = run.at(data_dir)
+        reported.answers = recipe.answers(reported.model, None if full else _SOME, run)
+    except (OSError, ValueError) as error:  # data that are not here, or are others now
+        reported.missing.append(f"Answers are not shown: {error}.")
+    try:
+        if not recipe.available():
+            raise ValueError("the data are not here (--data-dir, INDRNN_DATA)")
+        task: Any = recipe.task(run.member)
+        most = min(_BATCHES, getattr(task, "steps_per_epoch", _BATCHES))
+        batches = most if full else 1
+        reported.gradients = gradient_flow(reported.model, task, batches)
+        rest = f"; {most} with --full" if batches < most else ""
+        reported.gradients_on = f"{batches} training batch{'' if batches == 1 else 'es'}{rest}"
+    except (OSError, ValueError, RuntimeError) as error:  # also of a network whose gradients cannot be taken
+        reported.no_gradients = f"Not measured: {error}."
+
+
+def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]:
+    """Options that differ from the recipe of the run's name, or from the defaults if there is none."""
+    here = flat(to_json(recipe))
+    there = flat(to_json(usual) if usual is not None else defaults(recipe))
+    names = [name for name in here if name.split(".")[-1] not in (*_QUIET, *recipe.places)]
+    return [
+        (name.removeprefix("training."), _shown(here[name]), _shown(there.get(name, "")))
+        for name in names
+        if here[name] != there.get(name)
+    ]
+
+
+def _shown(value: object) -> str:
+    """An option's value, formatted for readers."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_shown, value)) or "none"
+    return str(value)

@@ -1,0 +1,98 @@
+"""`indrnn evaluate`: the best weights of a run on the test set."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from dataclasses import fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from ..files import write_atomically
+from ..tasks.recipe import Extra
+from ..tasks.rows import recipe_kinds
+from ..words import numbers
+from .main import UsageError, say
+from .parse import Parser
+
+ABOUT = "Evaluate the best weights of a run on the test set, in the precision that it was trained in."
+
+
+def _arg(kind: Any, about: str, name: str | None = None) -> Any:
+    return Annotated[kind, tyro.conf.arg(help=about, name=name)]
+
+
+@functools.cache
+def _extras() -> dict[str, Extra]:
+    """Options of `evaluate` that only one kind of recipe has, by what they are for."""
+    return {extra.name: extra for kind in recipe_kinds() for extra in kind.extras if extra.command == "evaluate"}
+
+
+@functools.cache
+def evaluate_parser() -> Parser:
+    """The parser, with the options of all kinds of recipes."""
+    parts: list[tuple[str, Any, Any]] = [
+        (f"extra_{i}", Annotated[extra.options, tyro.conf.arg(name="")], extra.options())
+        for i, extra in enumerate(_extras().values())
+    ]
+    device = "Device: cpu, cuda, ...; auto: cuda if available, else cpu."
+    data_dir = "Data folder, if the run needs one; None for INDRNN_DATA or, if unset, the user's cache."
+    options = make_dataclass(
+        "Evaluate",
+        [
+            ("run", _arg(tyro.conf.Positional[Path], "The run's folder.")),
+            *parts,
+            ("device", _arg(str, device), "auto"),
+            ("data_dir", _arg(Path | None, data_dir), None),
+            ("out", _arg(Path | None, "JSON file for the results and the command; None to write no file."), None),
+        ],
+    )
+    return Parser("evaluate", options, ABOUT)
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Measure a run's best weights again."""
+    options = evaluate_parser()(arguments)
+    if options.out is not None:
+        if options.out.exists():
+            raise UsageError(f"out must be a new file, and {options.out} is there already")
+        if not options.out.absolute().parent.is_dir():
+            raise UsageError(f"out must be a file in a folder, and {options.out.parent} is none")
+    from ..saving import as_bytes
+    from ..tasks.runs import open_group
+    from ..training.folder import finite
+
+    run = open_group(options.run)
+    command = {"recipe": run.recipe_name, "command": shlex.join(["indrnn", "evaluate", *arguments])}
+    extra, given = _chosen(options, run)
+    if extra is not None:
+        measured = extra(run, given, data_dir=options.data_dir, device=options.device, say=say)
+    else:
+        if run.recipe_name is None:
+            raise UsageError(
+                f"{run.path} is not the run of a recipe: indrnn.training.evaluate(model, task, {str(run.path)!r}) "
+                "measures it"
+            )
+        test, which = run.evaluate(run.at(options.data_dir), options.device)
+        say(f"{run.recipe_name}: {numbers(test, 6)} with {which}")
+        measured = {"weights": which, "test": test}
+    if options.out is not None:
+        write_atomically(options.out, as_bytes(finite({**command, **measured})))
+        say(f"written to {options.out}")
+    return 0
+
+
+def _chosen(options: Any, run: Any) -> tuple[Extra | None, Any]:
+    """The part of the options that is for this kind of recipe; raises if another's is used."""
+    chosen: tuple[Extra | None, Any] = None, None
+    for i, extra in enumerate(_extras().values()):
+        given = getattr(options, f"extra_{i}")
+        if extra in run.recipe.extras:
+            chosen = extra, given
+            continue
+        changed = [each.name for each in fields(given) if getattr(given, each.name) != each.default]
+        if changed:
+            raise UsageError(f"{changed[0]} is for {extra.name}, and {run.path} is of {run.recipe_name or 'none'}")
+    return chosen

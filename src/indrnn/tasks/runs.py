@@ -1,0 +1,333 @@
+"""Runs of recipes: trained, and opened again by their folder."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ..layers.config import config_of
+from ..saving import from_json, to_json
+from ..system import limit_onednn
+from ..training import Listener, Result, RunFolder, Shard, Task, Training, train
+from ..training.evaluation import best_model, load_best, measure
+from ..training.in_memory import train_in_memory
+from ..training.processes import Processes, choose_device
+from ..training.update import autocast
+from .recipe import Own, Recipe
+from .rows import kinds
+
+RECORDED_ELSEWHERE = ("training", "seed", "data_dir")
+"""Fields of a recipe that config.json has in other places; the last may be another on another machine."""
+
+
+# ---- recorded
+
+
+def recorded_recipe(recipe: Recipe, name: str) -> dict[str, Any]:
+    """The entry of config.json that a recipe is restored from."""
+    options = {key: value for key, value in to_json(recipe).items() if key not in RECORDED_ELSEWHERE}
+    return {"name": name, **options}
+
+
+def restored_recipe(recorded: dict[str, Any], base: Recipe | None = None) -> Recipe:
+    """The recipe in a config.json; options that it leaves out are those of `base`, else defaults."""
+    entry = {key: value for key, value in (recorded.get("recipe") or {}).items() if key != "name"}
+    types = kinds()
+    kind: type[Recipe] = type(base) if base is not None else Own
+    if "type" in entry:
+        if entry["type"] not in types:
+            raise ValueError(f"recipe: no such kind of recipe is installed: {entry['type']!r}")
+        kind = types[entry.pop("type")]
+    options: dict[str, Any] = {}
+    if base is not None:
+        options = {each.name: getattr(base, each.name) for each in fields(base) if each.init}
+    options |= {key: from_json(value, types) for key, value in entry.items()}
+    known = {each.name for each in fields(kind)}
+    if "training" in recorded and "training" in known:
+        options["training"] = from_json({"type": "Training", **recorded["training"]}, types)
+    if "seed" in recorded and "seed" in known:
+        options["seed"] = recorded["seed"]
+    try:
+        return kind(**options)
+    except TypeError as error:
+        raise ValueError(f"config: {error}") from None
+
+
+# ---- trained
+
+
+class Trainable(Protocol):
+    """What is trained: a recipe, or an estimator's fit."""
+
+    @property
+    def members(self) -> int:
+        """Number of networks."""
+
+    @property
+    def training(self) -> Training:
+        """Options of the training loop."""
+
+    def member_seed(self, member: int) -> int:
+        """Seed of one network."""
+
+    def task(self, member: int = 0) -> Task:
+        """The task of one network."""
+
+    def model_config(self, member: int = 0) -> Any:
+        """Configuration of one network."""
+
+
+def new_model(recipe: Trainable, member: int = 0) -> nn.Module:
+    """Build a network of a recipe with its initial weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.member_seed(member))
+        model: nn.Module = recipe.model_config(member).build()
+    return model
+
+
+def member_folders(out: Path, members: int) -> list[Path]:
+    """The folders of a run's networks: the run's own, or one for each of an ensemble."""
+    return [out] if members == 1 else [out / f"member-{member}" for member in range(members)]
+
+
+def train_members(
+    recipe: Trainable,
+    out: Path | None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    init_from: Run | None = None,
+    config: dict[str, Any] | None = None,
+    resume_command: str | None = None,
+    listeners: Iterable[Listener] = (),
+    quiet: bool = False,
+) -> tuple[list[nn.Module], list[Result]]:
+    """Train each network of a recipe: in memory, in `out`, or in its member-NUMBER folders; see `training.train`.
+
+    Args:
+        recipe: what is trained.
+        out: the run's folder; None to write nothing.
+        resume: resume the run in `out`.
+        overwrite: delete an earlier run in `out`.
+        init_from: run whose best weights the networks begin with.
+        config: further entries of config.json.
+        resume_command: command shown to the user for resuming the run.
+        listeners: listeners of the runs.
+        quiet: do not print progress.
+    """
+    models, results = [], []
+    homes: list[Path | None] = [None] * recipe.members if out is None else [*member_folders(out, recipe.members)]
+    for member, home in enumerate(homes):
+        task = recipe.task(member)  # before the model, which may be large: what is wrong with the data is said at once
+        model = new_model(recipe, member)
+        if init_from is not None and not (resume and home is not None and RunFolder(home).used):
+            init_from.initialise(model, task)
+        seed = recipe.member_seed(member)
+        if home is None:
+            result = train_in_memory(model, task, recipe.training, seed=seed, listeners=listeners)
+        else:
+            result = train(
+                model,
+                task,
+                recipe.training,
+                out=home,
+                seed=seed,
+                resume=resume,
+                overwrite=overwrite,
+                config=config,
+                resume_command=resume_command,
+                listeners=listeners,
+                quiet=quiet,
+            )
+        models.append(model)
+        results.append(result)
+        if not result.finished:
+            break
+    return models, results
+
+
+def train_recipe(
+    name: str,
+    recipe: Recipe,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    init_from: Path | None = None,
+    resume_command: str | None = None,
+) -> tuple[Result, list[str]]:
+    """Train a recipe into a run folder; returns the result, of an ensemble the last, and lines to print."""
+    prepare_half_precision(recipe.training)
+    trial = recipe.trial_config()
+    if trial is not None:  # what is wrong with the network is said before any data are read
+        with torch.device("meta"):
+            trial.build()
+    config: dict[str, Any] = {"recipe": recorded_recipe(recipe, name)}
+    if init_from is not None:
+        config["init_from"] = str(init_from)
+    models, results = train_members(
+        recipe,
+        out,
+        resume=resume,
+        overwrite=overwrite,
+        init_from=None if init_from is None else open_run(init_from, saved=True),
+        config=config,
+        resume_command=resume_command,
+    )
+    lines: list[str] = []
+    if results[-1].finished and results[-1].main:
+        lines = recipe.finish(out, models)
+    return results[-1], lines
+
+
+def prepare_half_precision(training: Training) -> None:
+    """For half precision on a CPU, avoid instructions that the CPU reports but cannot run."""
+    on_cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
+    if training.precision == "float32" or not on_cpu:
+        return
+    done = limit_onednn()
+    if done is not None and os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"indrnn: {done}", file=sys.stderr)
+
+
+# ---- opened
+
+
+class Run:
+    """A run in its folder, of any recipe, or a model saved by `indrnn.save`.
+
+    Args:
+        path: the folder.
+        home: the folder of one network, if the run is an ensemble.
+    """
+
+    def __init__(self, path: Path, home: Path | None = None) -> None:
+        self.path, self.folder = path, RunFolder(home or path)
+        self.recorded: dict[str, Any] = self.folder.read_json(self.folder.config) if self.folder.config.exists() else {}
+        self.recipe = restored_recipe(self.recorded)
+
+    @property
+    def recipe_name(self) -> str | None:
+        """Name of its recipe; None for a run that was started from Python."""
+        name = (self.recorded.get("recipe") or {}).get("name")
+        return None if name is None else str(name)
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """Name and command, for the files of an analysis."""
+        return {"run": self.path.resolve().name, "command": shlex.join(self.recorded.get("command", []))}
+
+    @property
+    def member(self) -> int:
+        """Its number in an ensemble."""
+        head, _, number = self.path.resolve().name.partition("-")
+        return int(number) if head == "member" and number.isdigit() and self.recipe.members > 1 else 0
+
+    @cached_property
+    def best(self) -> tuple[nn.Module, str]:
+        """The model with its best weights, and which they are."""
+        return best_model(self.folder)
+
+    def at(self, data_dir: Path | None) -> Recipe:
+        """Its recipe, with its data in another folder if one is given."""
+        try:
+            return self.recipe if data_dir is None else self.recipe.at(data_dir)
+        except ValueError as error:
+            raise ValueError(f"{error}, for {self.path}") from None
+
+    def task(self, data_dir: Path | None = None) -> Task:
+        """Its task; reads the data."""
+        return self.at(data_dir).task(self.member)
+
+    def checked_task(self, recipe: Recipe) -> Task:
+        """The task of its recipe, perhaps with other paths; raises if the data are not those of the run."""
+        task = recipe.task(self.member)
+        self._check_data(recipe, task)
+        return task
+
+    def _check_data(self, recipe: Recipe, task: Task, *, to_begin: bool = False) -> None:
+        try:
+            recipe.same_data(self.recorded.get("task") or {}, task, to_begin=to_begin)
+        except ValueError as error:
+            raise ValueError(f"data: {error} of {self.path}; give the files that it was trained with") from None
+
+    def untrained(self) -> nn.Module | None:
+        """The model with its initial weights; None if they are not known."""
+        if self.recipe_name is None or "init_from" in self.recorded:
+            return None
+        return new_model(self.recipe, self.member).eval()
+
+    def drawn(self, seed: int) -> nn.Module:
+        """The same model, initialised anew from `seed`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model: nn.Module = config_of(self.best[0]).build()
+        return model.eval()
+
+    def initialise(self, model: nn.Module, task: Task) -> None:
+        """Load the run's best weights into a new model, trained on a task of the same form."""
+        self._check_data(self.recipe, task, to_begin=True)  # first: another vocabulary has weights of other shapes too
+        try:
+            load_best(model, self.folder)
+        except (RuntimeError, ValueError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"init_from: {self.path} cannot be started from: {reason}") from None
+
+    def evaluate(self, recipe: Recipe, device: str) -> tuple[dict[str, float], str]:
+        """Measure the best weights on the test data; returns the measurements, and which weights they are of."""
+        task = self.checked_task(recipe)
+        model, which = self.best
+        where = choose_device(device, Processes())
+        precision = recipe.training.precision
+        if precision == "fp16" and where.type == "cpu":
+            precision, which = "float32", f"{which}, in float32 (it was trained in fp16, on a GPU)"
+        prepare_half_precision(replace(recipe.training, device=device, precision=precision))
+        model = model.to(where).eval()
+        with torch.inference_mode(), autocast(precision, where):
+            measured = measure(iter(task.test(model, Shard())), Processes(), task=task) or {}
+        if not measured:
+            raise ValueError(f"run must have data for a test, and {self.path} has none")
+        return measured, which
+
+
+def open_run(path: Path, *, saved: bool = False) -> Run:
+    """Open a run of one network by its folder; with `saved`, also a model saved by `indrnn.save`."""
+    folder = RunFolder(path)
+    if folder.config.exists() or (saved and folder.model.exists()):
+        return Run(path)
+    members = runs_in(path)
+    if members:
+        raise ValueError(f"run must be of one network, and {path} is an ensemble of {len(members)}; take {members[0]}")
+    raise ValueError(f"run must be the folder of a run, and {path} holds no {folder.config.name}")
+
+
+def open_group(path: Path) -> Run:
+    """Open a run of any number of networks by its folder."""
+    members = runs_in(path)
+    return Run(path, members[0]) if members else open_run(path)
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The folders of the networks of an ensemble, in order; none for a run of one network."""
+    if RunFolder(path).config.exists():
+        return []
+    members = [home for home in path.glob("member-*") if home.name[7:].isdigit() and RunFolder(home).used]
+    return sorted(members, key=lambda home: int(home.name[7:]))
+
+
+def distinct(runs: Sequence[Path]) -> list[str]:
+    """Distinct names of runs: the folder's name, with as many parent folders as needed."""
+    for depth in range(1, max((len(run.parts) for run in runs), default=1) + 1):
+        names = ["/".join(run.parts[-depth:]) for run in runs]
+        if len(set(names)) == len(set(runs)):
+            break
+    return names

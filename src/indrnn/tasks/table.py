@@ -1,0 +1,103 @@
+"""How runs of a recipe are summed up: columns of the table and curves of the figure that `indrnn report` writes."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+Summary = dict[str, Any]
+"""What is kept of a run."""
+
+
+def _own_row(runs: list[Summary]) -> list[object]:
+    first = runs[0]
+    best = mean([run["best"][1] for run in runs], "{:.4g}")
+    tests = [run["test"] for run in runs]
+    names = [name for name in tests[0] if all(name in test for test in tests)] if all(tests) else []
+    test = ", ".join(f"{name} {mean([numbers[name] for numbers in tests], '{:.4g}')}" for name in names)
+    return [first["name"], steps_of(first), time_of(first), f"{first['metric']} {best}", test, command_of(first)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """How runs of one kind are summed up; the defaults know the metric alone."""
+
+    name: str
+    """Name of the folder of results, and of the figure."""
+    metric: str
+    """Metric of the evaluations."""
+    higher_is_better: bool
+    """Direction of the metric."""
+    head: str = "run, steps, time, best evaluation, test, command"
+    """Names of the table's columns, separated by commas."""
+    row: Callable[[list[Summary]], list[object]] = _own_row
+    """Row of runs that differ only in their seeds."""
+    order: Callable[[Summary], tuple[Any, ...]] = lambda run: (run["name"],)
+    """Key that rows are sorted by; with the recipe and its training, what runs of one row have in common."""
+    curve: Callable[[Summary], tuple[str, str, list[tuple[float, float]]]] = lambda run: (
+        run["metric"],
+        run["name"],
+        run["curve"],
+    )
+    """Panel, name and points of a run in the figure."""
+    summary: Callable[[Summary], Summary] = lambda run: run
+    """What is kept, of what is common to all runs and the recipe's options."""
+    without_validation: str | None = None
+    """Metric of runs that hold no data back."""
+    picture: dict[str, Any] = field(default_factory=dict)
+    """Options of `figures.draw_panels`."""
+
+
+def own_table(line: Summary) -> Table:
+    """The table of a user's own task, whose metric is found in a line of its measurements."""
+    known = [name for name in line if name not in ("step", "lr", "train_loss", "gradient_norm", "seconds")]
+    metric = next((name for name in known if name.endswith("accuracy")), known[0])
+    rises = metric.endswith("accuracy")
+    picture = {"across": "training step", "up": metric, "logarithmic": not rises}
+    return Table("own", metric, rises, picture=picture)
+
+
+def mean(values: list[float], form: str, unit: str = "") -> str:
+    """Format a number; for several, their mean ± standard deviation and count."""
+    if len(values) == 1:
+        return form.format(values[0]) + unit
+    middle, deviation = statistics.fmean(values), statistics.stdev(values)
+    return f"{form.format(middle)} ± {form.format(deviation)}{unit} (n = {len(values)})"
+
+
+def markdown(head: str, rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table; `head` holds comma-separated names."""
+    names = head.split(", ")
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+def command_of(run: Summary) -> str:
+    """The command of a run, and those that resumed it for more steps or with other options."""
+
+    def asked(command: str) -> str:
+        return re.sub(r" --resume( (?!-)\S+)?| --out \S+", "", command)
+
+    later = [command for command in run.get("resumed", []) if asked(command) != asked(run["command"])]
+    return ", then ".join(f"`{command}`" for command in (run["command"], *later))
+
+
+def time_of(run: Summary) -> str:
+    """Duration of a run, in minutes."""
+    return f"{run['seconds'] / 60:.0f} min"
+
+
+def steps_of(run: Summary) -> str:
+    """Number of steps taken, and, if the run is unfinished, the number planned."""
+    return f"{run['steps']:,}" + ("" if run["finished"] else f" of {run['planned_steps']:,}")
+
+
+def accuracy_columns(runs: list[Summary]) -> list[object]:
+    """Best validation accuracy and test accuracy, in percent."""
+    test = "not finished"
+    if all(run["finished"] for run in runs):
+        test = mean([100 * run["test"]["accuracy"] for run in runs], "{:.2f}", " %") if runs[0]["test"] else ""
+    return [mean([100 * run["best"][1] for run in runs], "{:.2f}", " %"), test]
