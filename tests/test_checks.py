@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -53,9 +51,3 @@ def test_what_is_wrong_is_named(
     with pytest.raises(kind) as error:
         check(*arguments)
     assert str(error.value) == message
-
-
-def test_files_checks_and_settings_of_the_process_need_no_torch() -> None:
-    program = "import sys, indrnn.checks, indrnn.files, indrnn.system; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert done.stdout == "False\n"

@@ -70,9 +70,14 @@ def test_importing_waits_for_nothing(tmp_path: Path) -> None:
 OPTIONS = (
     "indrnn.ops.names",
     "indrnn.checks",
+    "indrnn.files",
+    "indrnn.system",
     "indrnn.layers.options",
     "indrnn.networks.config",
     "indrnn.baselines.config",
+    "indrnn.training.options",
+    "indrnn.training.schedules",
+    "indrnn.training.task",
 )
 
 
@@ -83,7 +88,7 @@ def test_options_need_no_torch(module: str, tmp_path: Path) -> None:
     assert run(sys.executable, "-c", code, cwd=tmp_path).stdout.split() == []
 
 
-@pytest.mark.parametrize("room", ["ops", "layers", "networks", "baselines"])
+@pytest.mark.parametrize("room", ["ops", "layers", "networks", "baselines", "training"])
 def test_rooms_are_lazy_and_know_their_names(room: str, tmp_path: Path) -> None:
     code = f"import sys, indrnn.{room}; print('torch' in sys.modules)"
     assert run(sys.executable, "-c", code, cwd=tmp_path).stdout.split() == ["False"]

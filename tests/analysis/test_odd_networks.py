@@ -39,8 +39,8 @@ NETWORKS: dict[str, Any] = {
 class TimeFirst(TensorTask):
     """Items (T, features), in batches (T, B, features)."""
 
-    def take(self, split: str, items: Tensor) -> Batch:
-        batch = super().take(split, items)
+    def batch_of(self, split: str, items: Tensor) -> Batch:
+        batch = super().batch_of(split, items)
         batch.inputs = batch.inputs.transpose(0, 1).contiguous()
         return batch
 

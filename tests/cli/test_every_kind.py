@@ -124,7 +124,7 @@ def test_pages_of_skeletons(kinds: dict[str, Path], call: Call, tmp_path: Path) 
     samples = data["input"]["samples"]
     labels = task.data["validation"][1]
     first = int(labels.argmin())
-    taken = task.take("validation", torch.tensor([first])).inputs[:, 0]
+    taken = task.batch_of("validation", torch.tensor([first])).inputs[:, 0]
     torch.testing.assert_close(torch.tensor(samples[0]["values"]), taken.flatten(), atol=1e-5, rtol=0)
     assert samples[0]["right"] == f"action {int(labels.min()) + 1}"
     assert data["input"]["channels"][:4] == ["joint 1 x", "joint 1 y", "joint 1 z", "joint 2 x"]

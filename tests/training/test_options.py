@@ -118,26 +118,26 @@ def each(*fields: tuple[str, list[Any]]) -> pytest.MarkDecorator:
     ("distributed", ["DDP", None]),
 )
 def test_training_refuses(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} must .*, got "):
+    with pytest.raises((TypeError, ValueError), match=rf"^{name} must .*, got "):
         Training(**{name: value})
 
 
 @each(("every", NOT_COUNTS), ("by", NOT_POSITIVE))
 def test_steps_refuses(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^schedule\.{name} must .*, got "):
+    with pytest.raises((TypeError, ValueError), match=rf"^schedule\.{name} must .*, got "):
         Steps(**{name: value})
 
 
 @each(("divide_by", NOT_POSITIVE), ("patience", NOT_COUNTS))
 def test_plateau_refuses(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^schedule\.{name} must .*, got "):
+    with pytest.raises((TypeError, ValueError), match=rf"^schedule\.{name} must .*, got "):
         Plateau(**{name: value})
 
 
 @pytest.mark.parametrize("kind", [Cosine, OneCycle])
 @each(("warm_up", NOT_FRACTIONS))
 def test_warm_up_refuses(kind: type[Cosine | OneCycle], name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^schedule\.{name} must .*, got "):
+    with pytest.raises((TypeError, ValueError), match=rf"^schedule\.{name} must .*, got "):
         kind(**{name: value})
 
 

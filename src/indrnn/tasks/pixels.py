@@ -168,7 +168,7 @@ class Pixels(TensorTask):
             images = means.round().to(torch.uint8).squeeze(1)
         return images.flatten(1)
 
-    def take(self, split: str, items: Tensor) -> Batch:
+    def batch_of(self, split: str, items: Tensor) -> Batch:
         """See `TensorTask.take`; without a shift."""
         pixels, labels = self._of(split, items)
         x = pixels.t().unsqueeze(-1).to(torch.float32, memory_format=torch.contiguous_format)

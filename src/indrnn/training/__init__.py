@@ -1,13 +1,31 @@
 """Training loop in plain PyTorch, with checkpoints and bit-exact resumption."""
 
-from .errors import RunError
-from .evaluation import evaluate
-from .folder import RunFolder
-from .listeners import Evaluation, Listener, Start, Step
-from .muon import Muon
-from .options import Constant, Cosine, OneCycle, Plateau, Schedule, Steps, Training
-from .run import Result, train
-from .task import Batch, Measured, Shard, Task, TensorTask, derive_seed, generator, rows_of
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .errors import RunError
+    from .evaluation import evaluate
+    from .folder import RunFolder
+    from .listeners import Evaluation, Listener, Start, Step
+    from .muon import Muon
+    from .options import Training
+    from .run import Result, train
+    from .schedules import Constant, Cosine, OneCycle, Plateau, Schedule, Steps
+    from .task import Batch, Measured, Shard, Task, TensorTask, derive_seed, generator, rows_of
+
+_HOMES = {
+    "errors": ("RunError",),
+    "evaluation": ("evaluate",),
+    "folder": ("RunFolder",),
+    "listeners": ("Evaluation", "Listener", "Start", "Step"),
+    "muon": ("Muon",),
+    "options": ("Training",),
+    "run": ("Result", "train"),
+    "schedules": ("Constant", "Cosine", "OneCycle", "Plateau", "Schedule", "Steps"),
+    "task": ("Batch", "Measured", "Shard", "Task", "TensorTask", "derive_seed", "generator", "rows_of"),
+}
 
 __all__ = [
     "Batch",
@@ -36,3 +54,5 @@ __all__ = [
     "rows_of",
     "train",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

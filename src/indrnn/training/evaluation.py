@@ -213,7 +213,7 @@ class Evaluator:
 
     def schedule(self) -> bool:
         """Report the last evaluation to the schedule; restore the best weights, and return True, if it asks to."""
-        if self.best_step is None or not self.stepper.pace.evaluated(self.since_best == 0):
+        if self.best_step is None or not self.stepper.schedule.evaluated(self.since_best == 0):
             return False
         state = self.load_best()
         self.stepper.sharing.load_model(state["model"])

@@ -1,176 +1,17 @@
-"""Training options: optimiser, learning rate schedules, clipping, precision, evaluation, checkpoints."""
+"""Training options: optimiser, clipping, precision, evaluation, checkpoints."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, get_args
 
-from ..checks import check_count, check_fraction, check_positive, check_threads
+from ..checks import check_choice, check_count, check_fraction, check_positive, check_threads
+from .schedules import Constant, Plateau, Schedule
 
-
-class Pace:
-    """The learning rate of one run: a schedule and its state.
-
-    Args:
-        schedule: the schedule.
-    """
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-
-    def factor(self, step: int, steps: int) -> float:
-        """Factor of the learning rate at `step`, of `steps` in all."""
-        return self.schedule.factor(step, steps)
-
-    def evaluated(self, better: bool) -> bool:
-        """Register an evaluation; returns whether to restore the best weights."""
-        return False
-
-    def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore from a checkpoint."""
-
-
-class _PlateauPace(Pace):
-    schedule: Plateau
-
-    def __init__(self, schedule: Plateau) -> None:
-        super().__init__(schedule)
-        self.divisions = 0
-        self.waited = 0  # evaluations without a new best, since that or the last division
-
-    def factor(self, step: int, steps: int) -> float:
-        return (1 / self.schedule.divide_by) ** self.divisions
-
-    def evaluated(self, better: bool) -> bool:
-        self.waited = 0 if better else self.waited + 1
-        if self.waited < self.schedule.patience:
-            return False
-        self.divisions, self.waited = self.divisions + 1, 0
-        return True
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"divisions": self.divisions, "waited": self.waited}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.divisions, self.waited = state["divisions"], state["waited"]
-
-
-@dataclass(frozen=True)
-class Constant:
-    """Constant learning rate."""
-
-    def factor(self, step: int, steps: int) -> float:
-        """Factor of the learning rate at `step`, of `steps` in all."""
-        return 1.0
-
-    def pace(self) -> Pace:
-        """The learning rate of one run."""
-        return Pace(self)
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Step schedule: the learning rate is multiplied by a factor at regular intervals."""
-
-    every: int = 20_000
-    """Steps between two changes of the learning rate."""
-    by: float = 0.1
-    """Factor of each change."""
-
-    def __post_init__(self) -> None:
-        check_count("schedule.every", self.every)
-        check_positive("schedule.by", self.by)
-
-    def factor(self, step: int, steps: int) -> float:
-        """Factor of the learning rate at `step`, of `steps` in all."""
-        return float(self.by ** (step // self.every))
-
-    def pace(self) -> Pace:
-        """The learning rate of one run."""
-        return Pace(self)
-
-
-@dataclass(frozen=True)
-class Plateau:
-    """Plateau schedule: when evaluations stop improving, the learning rate is divided and the best weights restored."""
-
-    divide_by: float = 5.0
-    """Divisor of the learning rate."""
-    patience: int = 100
-    """Evaluations without a new best before the learning rate is divided."""
-
-    def __post_init__(self) -> None:
-        check_positive("schedule.divide_by", self.divide_by)
-        check_count("schedule.patience", self.patience)
-
-    def factor(self, step: int, steps: int) -> float:
-        """1: this schedule depends on the evaluations, which its `pace` counts."""
-        return 1.0
-
-    def pace(self) -> Pace:
-        """The learning rate of one run."""
-        return _PlateauPace(self)
-
-
-@dataclass(frozen=True)
-class Cosine:
-    """Cosine schedule: linear warm-up, then cosine decay of the learning rate to 0."""
-
-    warm_up: float = 0.0
-    """Fraction of training spent on warm-up."""
-
-    def __post_init__(self) -> None:
-        check_fraction("schedule.warm_up", self.warm_up)
-
-    def factor(self, step: int, steps: int) -> float:
-        """Factor of the learning rate at `step`, of `steps` in all."""
-        rise = self.warm_up * steps
-        if step < rise:
-            return (step + 1) / (rise + 1)
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rise) / max(1.0, steps - rise))))
-
-    def pace(self) -> Pace:
-        """The learning rate of one run."""
-        return Pace(self)
-
-
-@dataclass(frozen=True)
-class OneCycle:
-    """One-cycle schedule: cosine warm-up from 1/25 of the learning rate, then cosine decay to nearly 0."""
-
-    warm_up: float = 0.3
-    """Fraction of training spent on warm-up."""
-
-    def __post_init__(self) -> None:
-        check_fraction("schedule.warm_up", self.warm_up)
-
-    def factor(self, step: int, steps: int) -> float:
-        """Factor of the learning rate at `step`, of `steps` in all."""
-        rise = self.warm_up * steps
-        low, along = (1 / 25, step / rise) if step < rise else (1e-4, 1 - (step - rise) / max(1.0, steps - rise))
-        return low + (1 - low) * 0.5 * (1 - math.cos(math.pi * min(1.0, max(0.0, along))))
-
-    def pace(self) -> Pace:
-        """The learning rate of one run."""
-        return Pace(self)
-
-
-Schedule = Constant | Steps | Plateau | Cosine | OneCycle
-
-
-SCHEDULES: dict[str, type[Schedule]] = {
-    "constant": Constant,
-    "steps": Steps,
-    "plateau": Plateau,
-    "cosine": Cosine,
-    "one-cycle": OneCycle,
-}
-"""By the name on the command line."""
+Optimizer = Literal["adam", "adamw", "sgd", "muon"]
+Precision = Literal["float32", "bf16", "fp16"]
+Distributed = Literal["exact", "ddp", "fsdp"]
 
 
 @dataclass(frozen=True)
@@ -183,7 +24,7 @@ class Training:
     """Base learning rate, scaled by the schedule."""
     schedule: Schedule = field(default_factory=Constant)
     """Learning rate schedule."""
-    optimizer: Literal["adam", "adamw", "sgd", "muon"] = "adam"
+    optimizer: Optimizer = "adam"
     """Optimiser. adam adds weight decay to the gradient, as in the paper; adamw decouples it; sgd uses momentum;
     muon orthogonalises the updates of weight matrices and uses adamw for the rest."""
     momentum: float = 0.9
@@ -212,7 +53,7 @@ class Training:
     """Early stopping: number of evaluations without a new best before training stops; None to train all steps."""
     checkpoint_every: float = 120.0
     """Seconds between checkpoints."""
-    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    precision: Precision = "float32"
     """Precision. bf16, fp16: matrix products and activations in half precision (autocast), weights in float32;
     fp16 scales the loss and needs a GPU."""
     device: str = "auto"
@@ -221,7 +62,7 @@ class Training:
     """Number of CPU threads; None for PyTorch's default."""
     compile: bool = False
     """Compile the network with torch.compile."""
-    distributed: Literal["exact", "ddp", "fsdp"] = "exact"
+    distributed: Distributed = "exact"
     """Data parallelism. exact: gradients summed in a fixed order, bit-identical when resumed;
     ddp: the sum overlaps with the backward pass; fsdp: weights and optimiser are sharded over processes."""
     tensorboard: bool = True
@@ -257,21 +98,14 @@ class Training:
             check_threads(self.threads)
         if not (isinstance(self.checkpoint_every, (int, float)) and self.checkpoint_every >= 0):
             raise ValueError(f"checkpoint_every must be seconds, at least 0, got {self.checkpoint_every!r}")
-        for name, values in _CHOICES.items():
-            if getattr(self, name) not in values:
-                given = getattr(self, name)
-                raise ValueError(f"{name} must be {', '.join(values[:-1])} or {values[-1]}, got {given!r}")
+        check_choice("optimizer", self.optimizer, get_args(Optimizer))
+        check_choice("precision", self.precision, get_args(Precision))
+        check_choice("distributed", self.distributed, get_args(Distributed))
         if not isinstance(self.schedule, Schedule):
             raise ValueError(f"schedule must be one of the schedules of indrnn.training, got {self.schedule!r}")
 
 
-_CHOICES = {
-    "optimizer": ("adam", "adamw", "sgd", "muon"),
-    "precision": ("float32", "bf16", "fp16"),
-    "distributed": ("exact", "ddp", "fsdp"),
-}
-
 FREE_ON_RESUME = frozenset(
     {"steps", "until", "patience", "device", "threads", "checkpoint_every", "tensorboard", "wandb", "curve"}
 )
-"""Fields of `Training` that may differ when a run is taken up again."""
+"""Fields of `Training` that may differ when a run is resumed."""

@@ -5,15 +5,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
-
+from .._lazy import Lazy
 from ..checks import check_count
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor, nn
+    from torch.utils import data as torch_data
+else:  # tasks stand beside their options, which need no torch
+    np, torch, F, torch_data = Lazy("numpy"), Lazy("torch"), Lazy("torch.nn.functional"), Lazy("torch.utils.data")
+
+Measured: TypeAlias = "tuple[dict[str, Tensor | float], int]"
+"""Means over some items, each a number or a tensor of one, and how many items."""
+Array: TypeAlias = "Tensor | np.ndarray[Any, Any]"
+Data: TypeAlias = "Sequence[Array] | torch_data.Dataset[Any] | torch_data.DataLoader[Any]"
+"""Inputs and targets, and lengths if the inputs are padded; or a data set whose items are such tuples."""
 
 
 def derive_seed(*of: int | str) -> int:
@@ -51,21 +61,17 @@ class Batch:
     """Items in all pieces of the batch."""
     lengths: Tensor | None = None
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         lengths = None if self.lengths is None else change(self.lengths)
         return replace(self, inputs=change(self.inputs), target=change(self.target), lengths=lengths)
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to a device, asynchronously from pinned memory."""
-        return self if device.type == "cpu" else self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        return self if device.type == "cpu" else self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> Batch:
         """Copy the batch to pinned memory."""
-        return self._each(lambda tensor: tensor.pin_memory())
-
-
-Measured = tuple[dict[str, Tensor | float], int]
-"""Means over some items, each a number or a tensor of one, and how many items."""
+        return self._map(lambda tensor: tensor.pin_memory())
 
 
 class Task(Protocol):
@@ -91,7 +97,7 @@ class Task(Protocol):
     metric: str
     """The number of `evaluate` that says which weights are best."""
     higher_is_better: bool
-    """Whether it grows as they get better."""
+    """Direction of the metric: whether larger numbers are better."""
 
     def batch(self, step: int, shard: Shard) -> Batch:
         """Make this piece of a step's batch, on the CPU."""
@@ -115,26 +121,21 @@ def rows_of(shard: Shard, total: int) -> tuple[Tensor, int]:
     return torch.tensor(list(items) or [0]), len(items)
 
 
-Array = Tensor | np.ndarray[Any, Any]
-Data = Sequence[Array] | Dataset[Any] | DataLoader[Any]
-"""Inputs and targets, and lengths if the inputs are padded; or a data set whose items are such tuples."""
-
-
 class _Items:
     """Items of a `Dataset`, read on demand."""
 
-    def __init__(self, name: str, dataset: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+    def __init__(self, name: str, dataset: torch_data.Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
+        if isinstance(dataset, torch_data.IterableDataset) or not hasattr(dataset, "__len__"):
             raise TypeError(f"{name} must be a data set of known length, whose items can be had by number")
         self.name, self.dataset, self.collate = name, dataset, collate
         if not len(self):
             raise ValueError(f"{name} must hold at least one item, got none")
-        self.take(torch.tensor([0]))
+        self.read(torch.tensor([0]))
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def take(self, items: Tensor) -> tuple[Tensor, ...]:
+    def read(self, items: Tensor) -> tuple[Tensor, ...]:
         numbers = items.tolist()
         batch = self.collate([self.dataset[number] for number in numbers])
         if not isinstance(batch, (tuple, list)):
@@ -158,8 +159,8 @@ class TensorTask:
         validation: validation data, in the same form.
         test: test data, in the same form.
         batch_size: batch size; 32 if neither this nor a `DataLoader` gives one. An epoch's last batch may be smaller.
-        loss: function of the model's output and the target, averaged over the items. Of an output that is a tuple
-            (output, state), the first part is used.
+        loss: function of the model's output and the target, averaged over the items; None for the cross-entropy. Of an
+            output that is a tuple (output, state), the first part is used.
         seed: seed of the shuffling.
     """
 
@@ -170,17 +171,17 @@ class TensorTask:
         test: Data | None = None,
         *,
         batch_size: int | None = None,
-        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         seed: int = 0,
     ) -> None:
         if batch_size is None:
-            batch_size = (train.batch_size if isinstance(train, DataLoader) else None) or 32
+            batch_size = (train.batch_size if isinstance(train, torch_data.DataLoader) else None) or 32
         check_count("batch_size", batch_size)
-        given = {"train": train, "validation": validation, "test": test}
-        self.data: dict[str, Any] = {name: _checked(name, data) for name, data in given.items() if data is not None}
+        splits = {"train": train, "validation": validation, "test": test}
+        self.data: dict[str, Any] = {name: _checked(name, data) for name, data in splits.items() if data is not None}
         self.judged = "validation" if validation is not None else "train"
         self.prefetch = isinstance(self.data["train"], _Items)
-        self.batch_size, self._loss, self.seed = batch_size, loss, seed
+        self.batch_size, self._loss, self.seed = batch_size, loss or F.cross_entropy, seed
         self.classifies = not self._of("train", torch.tensor([0]))[1].is_floating_point()
         self._prefix = "" if validation is not None else "training_"
         self.metric = self._prefix + ("accuracy" if self.classifies else "loss")
@@ -190,8 +191,8 @@ class TensorTask:
     def describe(self) -> dict[str, Any]:
         """Description of the task: sizes, and a checksum over some of the items if they are in memory."""
         loss = getattr(self._loss, "__qualname__", type(self._loss).__qualname__)
-        about = {"type": type(self).__name__, "batch_size": self.batch_size, "seed": self.seed, "loss": loss}
-        return about | {name: _about(data) for name, data in self.data.items()}
+        options = {"type": type(self).__name__, "batch_size": self.batch_size, "seed": self.seed, "loss": loss}
+        return options | {name: _describe(data) for name, data in self.data.items()}
 
     def size(self, split: str) -> int:
         """Number of items in "train", "validation" or "test"; 0 if there are none."""
@@ -209,7 +210,7 @@ class TensorTask:
         """See `Task.batch`."""
         items = self._items_of(step)
         rows, count = rows_of(shard, len(items))
-        return replace(self.take("train", items[rows]), count=count, total=len(items))
+        return replace(self.batch_of("train", items[rows]), count=count, total=len(items))
 
     def _items_of(self, step: int) -> Tensor:
         """The items of a step's batch."""
@@ -221,9 +222,9 @@ class TensorTask:
 
     def _of(self, split: str, items: Tensor) -> tuple[Tensor, ...]:
         data = self.data[split]
-        return data.take(items) if isinstance(data, _Items) else tuple(tensor[items] for tensor in data)
+        return data.read(items) if isinstance(data, _Items) else tuple(tensor[items] for tensor in data)
 
-    def take(self, split: str, items: Tensor) -> Batch:
+    def batch_of(self, split: str, items: Tensor) -> Batch:
         """The batch of these items of "train", "validation" or "test", given by index, as a model reads it."""
         inputs, target, *lengths = self._of(split, items)
         return Batch(inputs, target, len(items), len(items), lengths[0] if lengths else None)
@@ -242,7 +243,7 @@ class TensorTask:
         device = next(model.parameters()).device
         for number in range(shard.index, -(-size // self.batch_size), shard.count):
             items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, size))
-            batch = self.take(split, items).to(device)
+            batch = self.batch_of(split, items).to(device)
             output = self._output(model, batch)
             means: dict[str, Tensor | float] = {f"{prefix}loss": self._loss(output, batch.target)}
             if self.classifies:
@@ -261,17 +262,17 @@ class TensorTask:
 
 def _tensors(name: str, data: Sequence[Any]) -> tuple[Tensor, ...]:
     """Convert to tensors, with classes in int64."""
-    if len(data) not in (2, 3) or not all(isinstance(each, (Tensor, np.ndarray)) for each in data):
+    if len(data) not in (2, 3) or not all(isinstance(part, (torch.Tensor, np.ndarray)) for part in data):
         raise TypeError(f"{name} must be two tensors or NumPy arrays, inputs and targets, or three, with lengths")
-    inputs, target, *lengths = (torch.as_tensor(each) for each in data)
+    inputs, target, *lengths = (torch.as_tensor(part) for part in data)
     return inputs, target if target.is_floating_point() else target.long(), *lengths
 
 
 def _checked(name: str, data: Data) -> tuple[Tensor, ...] | _Items:
-    if isinstance(data, DataLoader):
+    if isinstance(data, torch_data.DataLoader):
         return _Items(name, data.dataset, data.collate_fn)
-    if isinstance(data, Dataset):
-        return _Items(name, data, default_collate)
+    if isinstance(data, torch_data.Dataset):
+        return _Items(name, data, torch_data.default_collate)
     tensors = _tensors(name, tuple(data))
     sizes = {len(tensor) if tensor.dim() else 0 for tensor in tensors}
     if len(sizes) != 1 or 0 in sizes:
@@ -298,7 +299,7 @@ def _check_finite(name: str, tensors: tuple[Tensor, ...], numbers: Sequence[int]
 _SAMPLED = 64  # items, evenly over a set, that its checksum is taken over
 
 
-def _about(data: tuple[Tensor, ...] | _Items) -> dict[str, Any]:
+def _describe(data: tuple[Tensor, ...] | _Items) -> dict[str, Any]:
     if isinstance(data, _Items):
         return {"items": len(data), "dataset": type(data.dataset).__qualname__}
     count = len(data[0])

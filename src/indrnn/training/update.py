@@ -18,6 +18,7 @@ from .muon import Muon
 from .options import Training
 from .parallel import share
 from .processes import Processes
+from .schedules import ScheduleState
 from .task import Batch, Shard, Task, derive_seed
 
 
@@ -63,7 +64,7 @@ class Stepper:
         self.sharing = share(options.distributed, model, group)
         self.runner: Any = torch.compile(self.sharing.runner) if options.compile else self.sharing.runner
         self.optimizer = _optimizer(model, options, fused)
-        self.pace = options.schedule.pace()
+        self.schedule = ScheduleState(options.schedule)
         self.scaler = torch.amp.GradScaler(device.type) if options.precision == "fp16" else None
         self.average = Average(self.sharing.parameters, options.ema) if options.ema is not None else None
         self.batches = Batches(task, group, options, device)
@@ -119,7 +120,7 @@ class Stepper:
             if options.gather and step and self.norms:
                 self.gather(step)
             self.train(step + 1)
-        self.lr = options.lr * self.pace.factor(step, options.steps)
+        self.lr = options.lr * self.schedule.factor(step, options.steps)
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = self.lr
         self.optimizer.zero_grad()
@@ -231,7 +232,7 @@ class Stepper:
             "model": self.sharing.model_state(),
             "optimizer": self.sharing.optimizer_state(self.optimizer),
             "fused": self.fused,
-            "schedule": self.pace.state_dict(),
+            "schedule": self.schedule.state_dict(),
             "loss_sum": float(self.loss_sum),
             "norm_sum": float(self.norm_sum),
             "since_line": self.since,
@@ -250,11 +251,7 @@ class Stepper:
         """Restore from a checkpoint."""
         self.sharing.load_model(state["model"])
         self.sharing.load_optimizer(self.optimizer, state["optimizer"])
-        if "schedule" in state:
-            if state["schedule"]:
-                self.pace.load_state_dict(state["schedule"])
-        elif self.pace.state_dict():  # of the first format
-            self.pace.load_state_dict({"divisions": state["divisions"], "waited": state["since_best"]})
+        self.schedule.load_state_dict(state["schedule"])
         self.loss_sum, self.norm_sum, self.since = state["loss_sum"], state["norm_sum"], state["since_line"]
         self.lr = state.get("lr", self.lr)
         if self.scaler is not None:

@@ -55,7 +55,7 @@ def test_images_become_the_sequences_of_training(options: dict[str, Any]) -> Non
     images = torch.randint(0, 256, (5, 28, 28), dtype=torch.uint8)
     labels = torch.zeros(5, dtype=torch.uint8)
     task = Pixels((images, labels), (images, labels), validation=1, permutation_seed=3, **options)
-    expected = task.take("test", torch.arange(5)).inputs
+    expected = task.batch_of("test", torch.arange(5)).inputs
     given = pixels(permutation_seed=3, data_dir=None, **options).input
     options = {"shrink": given["shrink"], "order": given["order"]}
     found = in_node(SEQUENCE, [[image.flatten().tolist(), options] for image in images])

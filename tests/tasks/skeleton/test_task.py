@@ -450,7 +450,7 @@ def test_utd_mhad() -> None:
 def test_items_are_taken_by_their_middle_frames() -> None:
     task = small(Sampling(7, features=("differences", "coordinates")))
     items = torch.tensor([3, 0])
-    batch = task.take("test", items)
+    batch = task.batch_of("test", items)
     assert (batch.count, batch.total, batch.inputs.shape) == (2, 2, (7, 2, 30))
     starts = np.concatenate([[0], RECORDINGS.lengths.cumsum()])
     for column, item in enumerate(items.tolist()):

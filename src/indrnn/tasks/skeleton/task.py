@@ -202,7 +202,7 @@ class SkeletonTask(TensorTask):
         inputs = self.inputs(recordings, where[:, rows], turns=turns, shown=shown, swing=swing)
         return Batch(inputs, target, count, len(items))
 
-    def take(self, split: str, items: Tensor) -> Batch:
+    def batch_of(self, split: str, items: Tensor) -> Batch:
         """See `TensorTask.take`: the frame in the middle of each part of a recording, without data augmentation."""
         recordings, target = self._of(split, items)
         where = torch.full((self.samples.frames, len(items)), 0.5, dtype=torch.float64)
