@@ -16,7 +16,7 @@ from ..baselines import Baseline
 from ..checks import check_count, check_seed
 from ..figures import draw_curve, new_figure, save_figure
 from ..networks import Head, Plain
-from ..training import Cosine, RunFolder, Steps, Training
+from ..training import Cosine, Steps, Training
 from ..training.task import Batch, Measured, Shard, generator, rows_of
 from .recipe import Answer, AnyNetwork, Description, Loop, Pairs, Recipe, Row, Samples
 from .samples import fit_into_page
@@ -168,6 +168,8 @@ class AddingRecipe(Recipe):
 
     def finish(self, folder: Path, models: Sequence[nn.Module]) -> list[str]:
         """Draw predictions against their targets beside the error over training."""
+        from ..training import RunFolder
+
         if not (self.training.curve and (folder / "curve.png").exists()):
             return []
         draw(folder / "curve.png", RunFolder(folder).read_metrics(), self._pairs(models[0], 500))
