@@ -409,9 +409,9 @@ def test_kept_runs_are_loaded_and_are_of_their_recipes(name: str) -> None:
     assert_close(logits[0, :3], torch.tensor(KEPT[name]), rtol=1e-3, atol=1e-2)
 
     recorded = json.loads((folder / "config.json").read_text())
-    recipe: Any = find(recorded["recipe"]).recipe
+    recipe: Any = find(recorded["recipe"]["name"]).recipe
     # Options that did not exist then are at their defaults; dropout was an option of some runs
-    network = from_json(recorded["options"]["model"])
+    network = from_json(recorded["recipe"]["model"])
     assert network == recipe.model or replace(network, dropout=recipe.model.dropout) == recipe.model
     config = replace(recipe, model=network).model_config()
     assert from_json(json.loads((folder / "model.json").read_text())) == config

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from indrnn.cli.insight import KINDS
-from indrnn.tasks.rows import ROWS
+from indrnn.tasks.rows import rows
 
 from .calls import (
     COMMANDS,
@@ -64,7 +64,7 @@ def test_commands_are_completed(script: Path) -> None:
 
 @needs_bash
 def test_recipes_are_completed(script: Path) -> None:
-    assert [word for word in completed(script, "indrnn", "train", "") if "--" not in word] == list(ROWS)
+    assert [word for word in completed(script, "indrnn", "train", "") if "--" not in word] == list(rows())
     assert completed(script, "indrnn", "train", "adding-100-i") == ["adding-100-irnn"]
 
 
@@ -113,5 +113,5 @@ def test_completion_takes_no_folder_name_apart_and_runs_none(command: str, scrip
 def test_fish_knows_commands_recipes_and_options(call: Call) -> None:
     said = assert_done(call("completion", "fish")).out
     assert all(line.startswith("complete -c indrnn ") for line in said.splitlines())
-    for part in (*COMMANDS, *ROWS, "-l model.hidden-size", "-l overwrite", "-l schedule.warm-up"):
+    for part in (*COMMANDS, *rows(), "-l model.hidden-size", "-l overwrite", "-l schedule.warm-up"):
         assert part in said

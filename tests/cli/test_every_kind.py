@@ -15,7 +15,7 @@ import torch
 
 import indrnn
 from indrnn.cli import main
-from indrnn.cli.opened import open_run
+from indrnn.tasks.runs import open_run
 from indrnn.training import Shard
 from indrnn.training.evaluation import measure
 from indrnn.training.processes import Processes

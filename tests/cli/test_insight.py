@@ -12,7 +12,7 @@ import torch
 
 import indrnn
 from indrnn.cli.insight import KINDS
-from indrnn.tasks.rows import ROWS
+from indrnn.tasks.rows import rows
 
 from ..analysis.pages import assert_one_file
 from .calls import DIGITS, TRAIN, Call, assert_done, assert_refused, contents, read
@@ -144,8 +144,8 @@ def test_kept_runs_without_data(run: str, call: Call, tmp_path: Path) -> None:
     found = read(tmp_path, "memory.json")
     assert found["length"] == 784
     assert [len(layer["u"]) for layer in found["layers"]] == [128] * 6
-    assert run in ROWS
-    assert json.loads((KEPT / run / "config.json").read_text())["recipe"] == run
+    assert run in rows()
+    assert json.loads((KEPT / run / "config.json").read_text())["recipe"]["name"] == run
 
 
 def test_the_kept_run_of_skeletons_without_data(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import indrnn
-from indrnn.tasks.rows import ROWS
+from indrnn.tasks.rows import rows
 from indrnn.tasks.text import corpus
 from indrnn.tasks.text.task import LanguageTask
 
@@ -271,7 +271,7 @@ def test_a_test_batch_is_for_language_models(finished: Path, call: Call) -> None
 def test_recipes_of_the_penn_treebank_are_listed(call: Call) -> None:
     said = assert_done(call("recipes", "ptb")).out
     names = re.findall(r"^(ptb-\S+)", said, re.MULTILINE)
-    assert sorted(names) == sorted(name for name in ROWS if name.startswith("ptb-"))
+    assert sorted(names) == sorted(name for name in rows() if name.startswith("ptb-"))
     assert {"ptb-char-6", "ptb-char-6-t100", "ptb-char-res21", "ptb-char-res21-t100"} <= set(names)
     assert {"ptb-char-dense", "ptb-char-dense-t100", "ptb-word-res12", "ptb-word-dense"} <= set(names)
 

@@ -16,7 +16,7 @@ import indrnn
 from indrnn.cli import main
 from indrnn.cli.main import UsageError
 from indrnn.tasks.adding import Adding
-from indrnn.tasks.rows import ROWS
+from indrnn.tasks.rows import rows
 from indrnn.training import RunError
 
 from .calls import (
@@ -63,7 +63,7 @@ def test_it_runs_as_a_module(tmp_path: Path) -> None:
         ("demo", ["--out", "--steps", "runs/demo", "2500"]),
         ("recipes", ["List recipes", "Parts of names"]),
         ("evaluate", ["--device", "The run's folder"]),
-        ("train", ["RECIPE", "--out", "--resume", "--overwrite", *ROWS]),
+        ("train", ["RECIPE", "--out", "--resume", "--overwrite", *rows()]),
         ("completion", ["bash", "zsh", "fish"]),
     ],
     ids=["demo", "recipes", "evaluate", "train", "completion"],
@@ -96,7 +96,7 @@ def test_help_of_a_recipe_lists_all_that_can_be_changed_with_its_value(recipe: s
     everywhere |= {"--model.hidden-size", "--model.layers"}
     assert options_of(call, "train", recipe) >= everywhere | own
     said = call("train", recipe, "--help").out
-    row = ROWS[recipe]
+    row = rows()[recipe]
     assert row.paper in said
     for value in (row.recipe.training.steps, row.recipe.training.lr, row.recipe.length):  # type: ignore[attr-defined]
         assert f"(default: {value})" in said

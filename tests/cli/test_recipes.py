@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from indrnn.tasks.rows import ROWS
+from indrnn.tasks.rows import rows
 
 from .calls import (
     Call,
@@ -21,8 +21,8 @@ def listed(said: str) -> dict[str, list[list[str]]]:
     """The rows under each heading."""
     groups: dict[str, list[list[str]]] = {}
     for block in said.split("\n\n")[1:]:
-        heading, *rows = block.strip("\n").split("\n")
-        groups[heading] = [re.split(r"\s{2,}", row.strip()) for row in rows]
+        heading, *lines = block.strip("\n").split("\n")
+        groups[heading] = [re.split(r"\s{2,}", row.strip()) for row in lines]
     return groups
 
 
@@ -34,17 +34,17 @@ def test_recipes_lists_every_recipe_grouped_with_its_parameters(call: Call) -> N
         *("adding)", "mnist)", "pmnist)", "ptb)", "text)"),
         *("ntu60)", "ntu120)", "utd)", "skeleton)"),
     ]
-    rows = [row for group in groups.values() for row in group]
-    assert sorted(row[0] for row in rows) == sorted(ROWS)
-    for name, paper, value, parameters, cost in rows:
+    listed_rows = [row for group in groups.values() for row in group]
+    assert sorted(row[0] for row in listed_rows) == sorted(rows())
+    for name, paper, value, parameters, cost in listed_rows:
         if name.startswith("skeleton-") or name in ("text-char", "text-word"):
             assert parameters == "by data"
         else:
             with torch.device("meta"):
-                model = ROWS[name].recipe.model_config().build()
+                model = rows()[name].recipe.model_config().build()
             count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
             assert parameters == f"{count:,}"
-        assert (paper, value, cost) == (ROWS[name].paper, ROWS[name].value, ROWS[name].cost)
+        assert (paper, value, cost) == (rows()[name].paper, rows()[name].value, rows()[name].cost)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_recipes_by_parts_of_their_names(words: list[str], named: str, call: Cal
     assert names
     assert all(name.startswith(named) for name in names)
     assert names == [name for name in names if all(word in name for word in words)]
-    assert len(names) == sum(name.startswith(named) and all(word in name for word in words) for name in ROWS)
+    assert len(names) == sum(name.startswith(named) and all(word in name for word in words) for name in rows())
 
 
 def test_recipes_fit_into_a_terminal_of_80_columns(call: Call) -> None:

@@ -41,7 +41,7 @@ def test_own_recordings_end_to_end(data: Path, call: Call, tmp_path: Path) -> No
     out = tmp_path / "run"
     assert_done(call(*TRAIN, "--data", data, "--steps", "8", "--out", out))
     assert {path.name for path in out.iterdir()} >= FILES
-    options = read(out, "config.json")["options"]
+    options = read(out, "config.json")["recipe"]
     assert (options["type"], options["data"], options["test_subjects"]) == ("SkeletonRecipe", str(data), [2, 4])
     assert options["samples"]["frames"] == 5
     head = read(out, "model.json")

@@ -46,7 +46,7 @@ def test_a_run_leaves_its_files(finished: Path) -> None:
     assert result["best_step"] in (8, 16, 20)
     assert result["best"]["validation_mse"] == min(line["validation_mse"] for line in lines(finished))
     config = read(finished, "config.json")
-    assert (config["recipe"], config["seed"]) == ("adding-100-fast", 0)
+    assert (config["recipe"]["name"], config["seed"]) == ("adding-100-fast", 0)
     model = indrnn.load(finished)
     assert_close(model.state_dict(), load_file(finished / "weights.safetensors"), rtol=0, atol=0)
     assert model(torch.rand(5, 2, 2))[0].shape == (2, 1)
@@ -143,7 +143,7 @@ def test_options_arrive(call: Call, tmp_path: Path) -> None:
     words = [word for option in changed.items() for word in option]
     assert_done(call(*TRAIN, "--steps", "8", "--out", tmp_path / "run", *words))
     config = read(tmp_path / "run", "config.json")
-    options, training = config["options"], config["training"]
+    options, training = config["recipe"], config["training"]
     assert config["seed"] == 5
     assert (options["length"], options["batch_size"], options["test_sequences"]) == (5, 4, 11)
     assert options["model"]["type"] == "Plain"
@@ -171,7 +171,7 @@ def test_what_is_on_can_be_turned_off(option: str, expected: tuple[str, str, boo
     assert_done(call(*TRAIN, "--steps", "1", "--out", tmp_path / "run", option))
     config = read(tmp_path / "run", "config.json")
     part, name, value = expected
-    assert (config["training"] if part == "training" else config["options"][part])[name] is value
+    assert (config["training"] if part == "training" else config["recipe"][part])[name] is value
 
 
 def test_a_baseline_trains_too(call: Call, tmp_path: Path) -> None:
@@ -296,8 +296,8 @@ def test_digits_are_learnt_measured_and_gone_on_with(
     assert_done(call(*DIGITS, "--data-dir", few_digits, "--steps", "2", "--out", out))
     assert {path.name for path in out.iterdir()} - {"tensorboard"} == FILES
     config = read(out, "config.json")
-    assert (config["options"]["validation"], config["options"]["shrink"]) == (10, 4)
-    assert "data_dir" not in config["options"]
+    assert (config["recipe"]["validation"], config["recipe"]["shrink"]) == (10, 4)
+    assert "data_dir" not in config["recipe"]
     assert [line["step"] for line in lines(out)] == [2]
     assert 0 <= lines(out)[0]["accuracy"] <= 1
     assert indrnn.load(out)(torch.rand(49, 3, 1))[0].shape == (3, 10)
@@ -337,7 +337,7 @@ def test_a_torn_config_is_named_and_written_anew(finished: Path, call: Call) -> 
     config = finished / "config.json"
     config.write_text(config.read_text()[:70])
     assert "config.json is torn" in assert_done(call("train", "--resume", finished, "--steps", "30")).out
-    assert read(finished, "config.json")["options"]["length"] == 5
+    assert read(finished, "config.json")["recipe"]["length"] == 5
 
 
 def test_a_runs_config_is_a_config(finished: Path, call: Call, tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_a_runs_config_is_a_config(finished: Path, call: Call, tmp_path: Path) -
     assert_done(call("train", "--config", finished / "config.json", "--out", out))
     assert (out / "weights.safetensors").read_bytes() == (finished / "weights.safetensors").read_bytes()
     part = tmp_path / "part.json"
-    part.write_text(json.dumps({"recipe": "adding-100-fast", "options": read(finished, "config.json")["options"]}))
+    part.write_text(json.dumps({"recipe": read(finished, "config.json")["recipe"]}))
     assert_done(call("train", "--config", part, "--steps", "2", "--threads", "1", "--out", tmp_path / "part"))
     assert read(tmp_path / "part", "config.json")["training"]["evaluate_every"] == 100  # the recipe's own
     part.write_text("[]")

@@ -23,15 +23,13 @@ from indrnn.networks import (
     SequenceClassifier,
     SequenceRegressor,
 )
-from indrnn.saving import from_json, to_json
-from indrnn.tasks.adding import Adding
-from indrnn.tasks.adding_recipe import AddingRecipe
-from indrnn.tasks.pixels import Pixels
-from indrnn.tasks.pixels_recipe import PixelsRecipe
-from indrnn.tasks.rows import ROWS, Row, find
+from indrnn.saving import CONFIGS, from_json, to_json
+from indrnn.tasks.adding import Adding, AddingRecipe
+from indrnn.tasks.pixels import Pixels, PixelsRecipe
+from indrnn.tasks.recipe import Row
+from indrnn.tasks.rows import find, kinds, rows
 from indrnn.tasks.skeleton.recipe import SkeletonRecipe
 from indrnn.tasks.text import recipe as language
-from indrnn.tasks.types import TYPES
 from indrnn.training import Constant, Cosine, OneCycle, Plateau, Shard, Steps, Training
 
 LENGTHS = [100, 500, 1000, 5000]
@@ -61,8 +59,8 @@ PARAMETERS = {"6": 86_410, "12": 187_786, "res12": 170_890, "dense": 256_514}
 digits = pytest.mark.parametrize("network", DIGITS)
 orders = pytest.mark.parametrize("permuted", [False, True], ids=["mnist", "pmnist"])
 OF_LANGUAGE = {row.name for row in language.ROWS}  # test_language.py
-known = {name: row for name, row in ROWS.items() if name not in OF_LANGUAGE}
-rows = pytest.mark.parametrize("row", known.values(), ids=known)
+known = {name: row for name, row in rows().items() if name not in OF_LANGUAGE}
+every_row = pytest.mark.parametrize("row", known.values(), ids=known)
 SEQUENCES = {name: row for name, row in known.items() if not isinstance(row.recipe, SkeletonRecipe)}
 """Those whose data can be made up here; tests/recipes/test_skeleton.py has the others"""
 
@@ -227,7 +225,7 @@ def made_up_digits(*_: Any) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("row", SEQUENCES.values(), ids=SEQUENCES)
 def test_it_builds_and_runs(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("indrnn.tasks.pixels_recipe.read_mnist", made_up_digits)
+    monkeypatch.setattr("indrnn.tasks.pixels.read_mnist", made_up_digits)
     config = row.recipe.model_config()
     assert isinstance(config, Head)
     model = config.build()
@@ -250,12 +248,12 @@ def test_it_builds_and_runs(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(task.data["validation"][0]) == row.recipe.validation
 
 
-@rows
+@every_row
 def test_what_is_written_of_it_is_read_back(row: Row) -> None:
     own = row.name.startswith("skeleton-")  # whose model is known with the data
     for options in (row.recipe, row.recipe.training, *(() if own else (row.recipe.model_config(),))):
         written = json.dumps(to_json(options), allow_nan=False)
-        again = from_json(json.loads(written), TYPES)
+        again = from_json(json.loads(written), {**CONFIGS, **kinds()})
         assert again == options
         assert type(again) is type(options)
 
@@ -269,9 +267,9 @@ def test_other_options_are_read_back_too(schedule: Any) -> None:
     training = Training(steps=77, lr=0.25, schedule=schedule, clip=None, threads=3, precision="bf16", compile=True)
     network = Plain(None, 11, 3, nonlinearity="tanh", norm=None, dropout=(0.125, 0, 0.5), gamma=None, epsilon=0.75)
     recipe = AddingRecipe(13, 7, 11, network, training, seed=-5)
-    assert from_json(json.loads(json.dumps(to_json(recipe))), TYPES) == recipe
+    assert from_json(json.loads(json.dumps(to_json(recipe))), {**CONFIGS, **kinds()}) == recipe
     baseline = replace(recipe, model=Baseline("gru", 9, 2, 0.5))
-    assert from_json(json.loads(json.dumps(to_json(baseline))), TYPES) == baseline
+    assert from_json(json.loads(json.dumps(to_json(baseline))), {**CONFIGS, **kinds()}) == baseline
     assert baseline != recipe
     for other in (
         Residual(None, 9, 2, norm_place="before", dropout=0.5, gamma=None, epsilon=0.75, last_transition=3),
@@ -288,12 +286,12 @@ def test_other_options_are_read_back_too(schedule: Any) -> None:
             split_seed=3,
             permutation_seed=4,
         )
-        assert from_json(json.loads(json.dumps(to_json(digits))), TYPES) == digits
+        assert from_json(json.loads(json.dumps(to_json(digits))), {**CONFIGS, **kinds()}) == digits
 
 
-@rows
+@every_row
 def test_it_says_what_it_is_in_the_paper_and_what_it_costs(row: Row) -> None:
-    assert ROWS[row.name] is row
+    assert rows()[row.name] is row
     assert find(row.name) is row
     assert row.paper
     assert row.value

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import indrnn
-from indrnn.tasks.adding import Adding
-from indrnn.tasks.adding_recipe import AddingRecipe
+from indrnn.tasks.adding import Adding, AddingRecipe
 from indrnn.tasks.rows import find
 from indrnn.training import Batch, Result, RunError, Shard, Task, TensorTask, Training, train
 from indrnn.training.checkpoint import load

@@ -120,6 +120,8 @@ def _of_file(path: Path) -> dict[str, Any]:
     from ..training import RunFolder
 
     recorded = RunFolder(path.parent).read_json(path)
+    if isinstance(recorded.get("recipe"), str):
+        recorded["recipe"] = {"name": recorded["recipe"]}
     if not recorded.keys() & {"recipe", "training"}:
         raise UsageError(f"config: {path} must name a recipe or training")
     return recorded

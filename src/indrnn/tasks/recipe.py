@@ -184,7 +184,7 @@ class Recipe:
     def at(self, folder: Path) -> Self:
         """The recipe with its data in another folder."""
         if not any(each.name == "data_dir" for each in fields(self)):
-            raise ValueError("data_dir is for recipes that read data, and this one makes its own")
+            raise ValueError("data_dir: this recipe makes its own data")
         return replace(self, data_dir=folder)  # type: ignore[call-arg]
 
     def available(self) -> bool:

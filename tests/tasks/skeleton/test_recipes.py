@@ -12,7 +12,8 @@ import torch
 
 from indrnn.baselines import Baseline
 from indrnn.networks import Dense, DenseIndRNN, Head, Plain, PlainIndRNN, Residual, ResidualIndRNN
-from indrnn.tasks.rows import ROWS, Row, find
+from indrnn.tasks.recipe import Row
+from indrnn.tasks.rows import find, rows
 from indrnn.tasks.skeleton.joints import KINECT, NTU
 from indrnn.tasks.skeleton.recipe import SkeletonRecipe
 from indrnn.tasks.skeleton.recordings import Recordings
@@ -38,7 +39,7 @@ NETWORKS = {
     ),
 }
 """The networks of the paper's section 5.3"""
-SKELETONS = {name: row for name, row in ROWS.items() if isinstance(row.recipe, SkeletonRecipe)}
+SKELETONS = {name: row for name, row in rows().items() if isinstance(row.recipe, SkeletonRecipe)}
 
 
 def recipe_of(name: str) -> SkeletonRecipe:
@@ -54,7 +55,7 @@ def recipe_of(name: str) -> SkeletonRecipe:
 @pytest.mark.parametrize("network", [*NETWORKS, "dense-aug"])
 def test_the_papers_settings(network: str, split: str) -> None:
     if split.startswith("ntu120") and network not in ("4", "6", "dense", "dense-aug"):
-        assert f"{split}-{network}" not in ROWS
+        assert f"{split}-{network}" not in rows()
         return
     recipe = recipe_of(f"{split}-{network}")
     assert recipe.protocol == split
@@ -64,10 +65,10 @@ def test_the_papers_settings(network: str, split: str) -> None:
     assert training.lr == (6e-4 if network == "res100" else 2e-4)
     assert (training.weight_decay, training.clip, training.schedule) == (1e-4, 10.0, Plateau(5, 100))
     if network.endswith("-aug"):
-        assert recipe.samples == Sampling(20, 10, 30, ("coordinates", "differences", "distances"))
+        assert recipe.sampling == Sampling(20, 10, 30, ("coordinates", "differences", "distances"))
     else:
-        assert recipe.samples == Sampling(20)
-    assert recipe.samples.draws == 20
+        assert recipe.sampling == Sampling(20)
+    assert recipe.sampling.draws == 20
 
 
 @pytest.mark.parametrize(("split", "recordings"), [*zip(SETS, [40_091, 37_646, 63_026, 54_468], strict=True)])
@@ -90,7 +91,7 @@ def test_other_bounds(name: str, gamma: float | None) -> None:
 def test_baselines(start: str, kind: Any, size: int, layers: int) -> None:
     recipe = recipe_of(f"{start}-{kind}-{layers}")
     assert recipe.model == Baseline(kind, size, layers, dropout=0.5)
-    assert recipe.samples == recipe_of(f"{start}-6").samples
+    assert recipe.sampling == recipe_of(f"{start}-6").sampling
 
 
 @pytest.mark.parametrize(
@@ -142,9 +143,9 @@ def test_samples_are_what_its_network_reads(row: Row, monkeypatch: pytest.Monkey
     assert head.outputs == shape[2]
     batch = task.batch(0, Shard())
     assert batch.inputs.shape[2] == head.network.input_size
-    assert getattr(head.network, "sequence_length", 20) == recipe.samples.frames
+    assert getattr(head.network, "sequence_length", 20) == recipe.sampling.frames
     assert bool(batch.inputs.isfinite().all())
-    assert (task.seed, task.batch_size, task.samples) == (recipe.seed, recipe.batch_size, recipe.samples)
+    assert (task.seed, task.batch_size, task.samples) == (recipe.seed, recipe.batch_size, recipe.sampling)
     assert task.joints == (NTU if shape[1] == 25 else KINECT)
     kept = "validation" in task.data
     assert kept == (not recipe.protocol.startswith("utd"))

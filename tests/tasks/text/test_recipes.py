@@ -12,18 +12,18 @@ import torch
 
 from indrnn.baselines import Baseline, Transformer
 from indrnn.networks import Dense, DenseIndRNN, Language, LanguageModel, Plain, PlainIndRNN, Residual, ResidualIndRNN
-from indrnn.saving import from_json, to_json
+from indrnn.saving import CONFIGS, from_json, to_json
 from indrnn.tasks.parameters import PARAMETERS
-from indrnn.tasks.rows import ROWS, Row, find
+from indrnn.tasks.recipe import Row
+from indrnn.tasks.rows import find, kinds, rows
 from indrnn.tasks.text import corpus
 from indrnn.tasks.text import recipe as module
 from indrnn.tasks.text.recipe import PennRecipe, TextRecipe
 from indrnn.tasks.text.task import LanguageTask
-from indrnn.tasks.types import TYPES
 from indrnn.training import Plateau, Shard
 
 CHARS = {"6": ("1.26", "1.21"), "res21": ("1.21", "1.17"), "dense": ("1.19", "1.16")}
-rows = pytest.mark.parametrize("row", module.ROWS, ids=[row.name for row in module.ROWS])
+every_row = pytest.mark.parametrize("row", module.ROWS, ids=[row.name for row in module.ROWS])
 penn = [row for row in module.ROWS if isinstance(row.recipe, PennRecipe)]
 
 
@@ -128,7 +128,7 @@ def test_quick_rows_are_of_one_size(kind: str) -> None:
     assert 1_000_000 <= PARAMETERS[f"ptb-char-{kind}-fast"] <= 2_000_000
 
 
-@rows
+@every_row
 def test_what_is_written_of_it_is_read_back(row: Row, tmp_path: Path) -> None:
     options: Any = row.recipe
     if isinstance(options, TextRecipe):
@@ -136,14 +136,14 @@ def test_what_is_written_of_it_is_read_back(row: Row, tmp_path: Path) -> None:
         text.write_text("to be or not to be\n" * 9)
         options = replace(options, text=text)
     for each in (options, options.model_config(), options.training):
-        again = from_json(json.loads(json.dumps(to_json(each), allow_nan=False)), TYPES)
+        again = from_json(json.loads(json.dumps(to_json(each), allow_nan=False)), {**CONFIGS, **kinds()})
         assert again == each
         assert type(again) is type(each)
 
 
-@rows
+@every_row
 def test_it_says_what_it_is_in_the_paper_and_what_it_costs(row: Row) -> None:
-    assert ROWS[row.name] is row
+    assert rows()[row.name] is row
     assert row.paper
     assert row.value
     assert row.cost
