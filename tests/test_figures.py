@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 from indrnn.analysis import gradients
 from indrnn.baselines import Baseline
