@@ -123,7 +123,8 @@ def gather(page: Table, runs: Iterable[Path], out: Path, *, overwrite: bool = Fa
         panel, name, points = page.curve(each)
         curves = panels.setdefault(panel, {})
         curves[name if name not in curves else f"{name}, {each['name']}"] = points
-    draw_panels(picture, panels, **page.picture)
+    usual = {"across": "training step", "up": page.metric, "logarithmic": not page.higher_is_better}
+    draw_panels(picture, panels, **(usual | page.picture))
     return table_of(page, every)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections.abc import Callable, Iterable
@@ -35,7 +36,11 @@ class Table:
     """Names of the table's columns, separated by commas."""
     row: Callable[[list[Summary]], list[object]] = _own_row
     """Row of runs that differ only in their seeds."""
-    order: Callable[[Summary], tuple[Any, ...]] = lambda run: (run["name"],)
+    order: Callable[[Summary], tuple[Any, ...]] = lambda run: (
+        str(run["recipe"]),
+        json.dumps(run["options"]),
+        run["lr"],
+    )
     """Key that rows are sorted by; with the recipe and its training, what runs of one row have in common."""
     curve: Callable[[Summary], tuple[str, str, list[tuple[float, float]]]] = lambda run: (
         run["metric"],
@@ -48,16 +53,14 @@ class Table:
     without_validation: str | None = None
     """Metric of runs that hold no data back."""
     picture: dict[str, Any] = field(default_factory=dict)
-    """Options of `figures.draw_panels`."""
+    """Options of `figures.draw_panels` that are not the usual ones."""
 
 
 def own_table(line: Summary) -> Table:
     """The table of a user's own task, whose metric is found in a line of its measurements."""
     known = [name for name in line if name not in ("step", "lr", "train_loss", "gradient_norm", "seconds")]
     metric = next((name for name in known if name.endswith("accuracy")), known[0])
-    rises = metric.endswith("accuracy")
-    picture = {"across": "training step", "up": metric, "logarithmic": not rises}
-    return Table("own", metric, rises, picture=picture)
+    return Table("own", metric, metric.endswith("accuracy"), order=lambda run: (run["name"],))
 
 
 def mean(values: list[float], form: str, unit: str = "") -> str:
