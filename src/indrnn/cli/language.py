@@ -139,7 +139,7 @@ def _encoded(prompt: str, tokeniser: Tokeniser) -> Tensor:
         raise UsageError(f"prompt must hold at least one token to begin with, got {prompt!r}")
     if (ids < 0).any():
         unknown = Unknown(tokeniser)
-        unknown.take(prompt, ids)
+        unknown.add(prompt, ids)
         if tokeniser.unknown_id is None:
             raise UsageError(f"prompt {unknown}")
         _note(f"the prompt {unknown}, read as {UNKNOWN}")

@@ -96,7 +96,7 @@ class Tokeniser:
         ids = self.lookup(text)
         if (ids < 0).any():
             unknown = Unknown(self)
-            unknown.take(text, ids)
+            unknown.add(text, ids)
             if self.unknown_id is None:
                 raise ValueError(f"text: {unknown}")
             ids = np.where(ids < 0, self.unknown_id, ids)
@@ -191,7 +191,7 @@ class Unknown:
         """Number of unknown tokens, with repeats."""
         return sum(count for count, _, _ in self.seen.values())
 
-    def take(self, text: str, ids: Ids, line: int = 1, column: int = 1) -> None:
+    def add(self, text: str, ids: Ids, line: int = 1, column: int = 1) -> None:
         """Register the unknown tokens of a piece of text, given its ids from `lookup` and its position."""
         if self.tokeniser.unit == "char":
             where = np.flatnonzero(ids < 0)

@@ -23,9 +23,9 @@ from typing import IO, Any
 import numpy as np
 
 from ....checks import check_count
-from ....files import progress, write_atomically
+from ....files import checksum, progress, write_atomically
 from ....training.folder import RunFolder
-from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST, checksum
+from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST
 from .bodies import SLOTS, arrange
 from .parser import JOINTS, parse
 from .sources import EXAMPLE, SUFFIX, Sample, close_archives, find
