@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from ..._lazy import Lazy
 from ...files import cache_folder, checksum, progress, write_atomically
 from ...networks.tokeniser import (
     END,
@@ -31,6 +30,11 @@ from ...networks.tokeniser import (
     code_points,
     split_words,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazy("numpy")
 
 _PIECE = 1 << 22  # bytes that are read at once
 _LONGEST = 1 << 20  # characters of a word; a file with longer ones is no text of words
