@@ -262,7 +262,7 @@ def test_options_that_cannot_be(options: list[str], parts: list[str], text: Path
 
 
 def test_a_test_batch_is_for_language_models(finished: Path, call: Call) -> None:
-    assert_refused(call("evaluate", finished, "--test-batch", "1"), "test_batch: ", "is of no language model")
+    assert_refused(call("evaluate", finished, "--test-batch", "1"), "test_batch is for language models", str(finished))
 
 
 # ---- recipes
