@@ -69,10 +69,7 @@ def rows(kind: str, out: str = "results/bench") -> list[dict[str, Any]]:
     return kept
 
 
-STARTS_PROCESSES = pytest.param("parse", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("kind", ["layer", "network", "stream", "scale", "loop", "skeleton", STARTS_PROCESSES])
+@pytest.mark.parametrize("kind", ["layer", "network", "stream", "scale", "loop", "skeleton"])
 def test_each_leaves_numbers_tables_and_a_figure(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     assert bench(kind, "--quick", "--rounds", "2", "--out", "a/b") == 0
@@ -160,8 +157,8 @@ def test_a_loop_that_learns_something_else_is_not_compared(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "bench needs one of layer, network, stream, scale, loop, skeleton, parse"),
-        (["speed"], "bench needs one of layer, network, stream, scale, loop, skeleton, parse, got speed"),
+        ([], "bench needs one of layer, network, stream, scale, loop, skeleton"),
+        (["speed"], "bench needs one of layer, network, stream, scale, loop, skeleton, got speed"),
         (["layer", "--rounds", "1"], "rounds must be at least 2, got 1"),
         (["layer", "--threads", "0"], "threads must be at least 1, got 0"),
         (["layer", "--device", "abacus"], "device: abacus cannot be used"),
@@ -200,7 +197,7 @@ def test_sequences_a_second_follow_from_the_time_of_a_batch(monkeypatch: pytest.
 def test_help_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--help") == 0
     said = capsys.readouterr().out
-    for kind in ("layer", "network", "stream", "scale", "loop", "skeleton", "parse"):
+    for kind in ("layer", "network", "stream", "scale", "loop", "skeleton"):
         assert f"  {kind} " in said
 
 

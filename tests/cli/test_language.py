@@ -205,7 +205,7 @@ def test_without_a_text(call: Call) -> None:
     ("content", "unit", "parts"),
     [
         (b"", "char", ["text must be a text", "is empty"]),
-        (b"to be or not\n", "word", ["too short to keep tenths", "it has 5 words"]),
+        (b"to be or not\n", "word", ["too short to hold out tenths", "it has 5 words"]),
         (b"a line, and nothing\n", "char", ["batch_size · length = 3 · 5", "20, got 16"]),
         (bytes(range(256)) * 20, "word", ["is not UTF-8 text", "byte 0x80 at line 2", "text-byte"]),
         (b"\x80\x81 " * 200, "char", ["is not UTF-8 text", "byte 0x80 at line 1, column 1"]),
@@ -262,7 +262,7 @@ def test_options_that_cannot_be(options: list[str], parts: list[str], text: Path
 
 
 def test_a_test_batch_is_for_language_models(finished: Path, call: Call) -> None:
-    assert_refused(call("evaluate", finished, "--test-batch", "1"), "test_batch: ", "is of no language model")
+    assert_refused(call("evaluate", finished, "--test-batch", "1"), "test_batch is for language models", str(finished))
 
 
 # ---- recipes

@@ -26,9 +26,8 @@ KINDS = {
     "scale": "time and memory for growing T, batch size, neurons, layers and threads",
     "loop": "overhead of the training loop over a bare loop, and of the command line over starting Python",
     "skeleton": "sequences per second in training and testing at the shapes of NTU RGB+D, against LSTM",
-    "parse": "MB/s of reading skeleton files of NTU RGB+D, against numpy.loadtxt and plain Python",
 }
-ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 41, "skeleton": 15, "parse": 15}
+ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 41, "skeleton": 15}
 ROUNDS_AGAINST = 31  # a few per cent are looked for
 
 
@@ -78,7 +77,7 @@ def bench(arguments: list[str]) -> int:
         torch.set_num_threads(options.threads)
     device = _usable(options.device)
     command = shlex.join(["indrnn", "bench", *arguments])
-    from ..bench import layer, loop, network, parse, scale, skeleton, stream
+    from ..bench import layer, loop, network, scale, skeleton, stream
     from ..bench.measure import Bench
 
     if options.against is not None:
@@ -93,7 +92,6 @@ def bench(arguments: list[str]) -> int:
         "scale": scale,
         "loop": loop,
         "skeleton": skeleton,
-        "parse": parse,
     }
     torch.manual_seed(0)
     if options.keep_memory:

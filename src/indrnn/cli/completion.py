@@ -58,8 +58,8 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     from .analyse import DEPTH, GRADIENTS, SKELETONS
     from .explore import EXPLORE
     from .fit import FIT
+    from .generate import GENERATE
     from .insight import KINDS
-    from .language import GENERATE
     from .predict import PREDICT
     from .prepare import NTU
     from .runs import EVALUATE, REPORT

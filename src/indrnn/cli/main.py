@@ -51,7 +51,7 @@ COMMANDS = {
     "predict": "predict",
     "prepare": "prepare",
     "evaluate": "evaluate",
-    "generate": "language",
+    "generate": "generate",
     "report": "report",
     "analyse": "analyse",
     "explore": "explore",

@@ -9,22 +9,27 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-import numpy as np
-import torch
-from torch import Tensor
+from .._lazy import Lazy
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+else:  # options name units
+    np, torch = Lazy("numpy"), Lazy("torch")
 
 Unit = Literal["char", "word", "byte"]
 UNITS: tuple[str, ...] = get_args(Unit)
 END, UNKNOWN = "<eos>", "<unk>"
-"""Words: what stands at the end of a line, and for words that the vocabulary does not have."""
+"""Words that stand at the end of a line, and for words that the vocabulary does not have."""
 NAMES = {"char": "character", "word": "word", "byte": "byte"}
 _CODE_POINTS = 0x110000
 _NAMED = 5  # unknown tokens that an error names
 SHOWN = 40  # characters of each
 
-Ids = np.ndarray[Any, Any]
+Ids: TypeAlias = "np.ndarray[Any, Any]"
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,13 @@ class Tokeniser:
     """
 
     unit: Unit
-    """char, word or byte."""
+    """Type of token: char, word or byte."""
     tokens: tuple[str, ...] = ()
-    """The vocabulary: token i stands for number i; empty for bytes."""
+    """Vocabulary: token i stands for number i; empty for bytes."""
     space: str | None = None
-    """For characters: what stands for a space, as `_` in the Penn Treebank; None for a space itself."""
+    """Character that stands for a space, as `_` in the Penn Treebank; None for a space itself. For unit char."""
     strip_lines: bool = False
-    """For characters: white space at both ends of the lines of a file is left out. `encode` keeps it, for a prompt."""
+    """Stripping of white space at both ends of a file's lines, for unit char. `encode` keeps it, for a prompt."""
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
@@ -72,7 +77,7 @@ class Tokeniser:
         """Number of the token that ends a line; the first token if none does."""
         if self.unit == "byte":
             return ord("\n")
-        wanted = "<eos>" if self.unit == "word" else "\n"
+        wanted = END if self.unit == "word" else "\n"
         return self.tokens.index(wanted) if wanted in self.tokens else 0
 
     @property
@@ -96,7 +101,7 @@ class Tokeniser:
         ids = self.lookup(text)
         if (ids < 0).any():
             unknown = Unknown(self)
-            unknown.take(text, ids)
+            unknown.add(text, ids)
             if self.unknown_id is None:
                 raise ValueError(f"text: {unknown}")
             ids = np.where(ids < 0, self.unknown_id, ids)
@@ -191,7 +196,7 @@ class Unknown:
         """Number of unknown tokens, with repeats."""
         return sum(count for count, _, _ in self.seen.values())
 
-    def take(self, text: str, ids: Ids, line: int = 1, column: int = 1) -> None:
+    def add(self, text: str, ids: Ids, line: int = 1, column: int = 1) -> None:
         """Register the unknown tokens of a piece of text, given its ids from `lookup` and its position."""
         if self.tokeniser.unit == "char":
             where = np.flatnonzero(ids < 0)
@@ -200,9 +205,9 @@ class Unknown:
                 self._note(text, at, chr(code), line, column, count)
             return
         index = self.tokeniser._index
-        for found in re.finditer(r"\S+", text):
-            if found[0] not in index:
-                self._note(text, found.start(), found[0], line, column)
+        for word in re.finditer(r"\S+", text):
+            if word[0] not in index:
+                self._note(text, word.start(), word[0], line, column)
         if END not in index and (at := text.find("\n")) >= 0:
             self._note(text, at, END, line, column, text.count("\n"))
 
@@ -214,12 +219,12 @@ class Unknown:
 
     def __str__(self) -> str:
         name = NAMES[self.tokeniser.unit]
-        some = sorted(self.seen.items(), key=lambda item: item[1][1:])
+        by_place = sorted(self.seen.items(), key=lambda item: item[1][1:])
         named = [
             f"{token[:SHOWN]!r} at line {line}, column {column}" + (f" ({count} times)" if count > 1 else "")
-            for token, (count, line, column) in some[:_NAMED]
+            for token, (count, line, column) in by_place[:_NAMED]
         ]
-        rest = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
+        rest = f" and {len(by_place) - _NAMED} more" if len(by_place) > _NAMED else ""
         what = f"{name}s" if self.count > 1 else f"a {name}"
         return f"holds {what} that the vocabulary does not have: {', '.join(named)}{rest}; {self.count} in all"
 

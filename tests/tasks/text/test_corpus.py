@@ -82,7 +82,7 @@ def test_what_is_no_file_is_named(name: str, case: str, tmp_path: Path) -> None:
 
 
 def test_a_text_too_short_to_divide(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="too short to keep tenths of it back: it has 19 characters"):
+    with pytest.raises(ValueError, match="too short to hold out tenths of it: it has 19 characters"):
         read_text(written(tmp_path / "text", "a" * 18 + "b"))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
+import multiprocessing
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -179,8 +179,8 @@ def test_unknown_words_are_unk_where_there_is_one(tmp_path: Path) -> None:
 @units
 def test_it_is_encoded_once(unit: Unit, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = encoded(file, unit)
-    assert sorted(path.suffix for path in cache.iterdir()) == [".ids", ".json"]
-    monkeypatch.setattr(encoding._Source, "write", None)
+    assert sorted(path.suffix for path in cache.iterdir()) == [".json", ".npy"]
+    monkeypatch.setattr(encoding._Source, "encode", None)
     again = encoded(file, unit)
     assert again.tokeniser == first.tokeniser
     assert np.array_equal(again.ids, first.ids)
@@ -201,38 +201,41 @@ def test_a_file_that_changed_is_encoded_anew(file: Path) -> None:
 def test_other_options_are_kept_beside_it(file: Path, cache: Path) -> None:
     for options in ({}, {"words": 5}, {"words": 6}):
         encoded(file, "word", **options)
-    assert len(list(cache.glob("*.ids"))) == 3
+    assert len(list(cache.glob("*.npy"))) == 3
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "no ids", "no json", "bad json", "other json"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "no ids", "empty", "no json", "bad json", "other json"])
 def test_a_damaged_cache_is_made_anew(damage: str, file: Path, cache: Path) -> None:
     first = encoded(file)
-    content = np.array(first.ids)
-    ids, about = next(cache.glob("*.ids")), next(cache.glob("*.json"))
+    ids, about = next(cache.glob("*.npy")), next(cache.glob("*.json"))
+    content = ids.read_bytes()
     if damage == "cut":
-        ids.write_bytes(ids.read_bytes()[:-1])
+        ids.write_bytes(content[:-1])
     elif damage == "flipped":
-        ids.write_bytes(bytes([ids.read_bytes()[0] ^ 1]) + ids.read_bytes()[1:])
+        ids.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     elif damage == "no ids":
         ids.unlink()
+    elif damage == "empty":
+        ids.write_bytes(b"")
     elif damage == "no json":
         about.unlink()
     elif damage == "bad json":
         about.write_text("{")
     else:
-        about.write_text(json.dumps(json.loads(about.read_text()) | {"sha256": "0"}))
+        about.write_text(json.dumps(json.loads(about.read_text()) | {"checksum": "0"}))
     again = encoded(file)
     assert again.tokeniser == first.tokeniser
-    assert np.array_equal(again.ids, content)
-    assert ids.read_bytes() == content.tobytes()
+    assert again.tokeniser.decode(again.ids) == TEXT
+    assert ids.read_bytes() == content
 
 
-def test_what_a_killed_process_left_is_removed(file: Path, cache: Path) -> None:
+def test_what_a_killed_process_left_is_not_read(file: Path, cache: Path) -> None:
     encoded(file)
-    ids = next(cache.glob("*.ids"))
-    ids.rename(ids.with_name(f".{ids.name}.12345.tmp"))
-    encoded(file)
-    assert sorted(path.suffix for path in cache.iterdir()) == [".ids", ".json"]
+    ids = next(cache.glob("*.npy"))
+    ids.rename(ids.with_name(f".{ids.name}.12345.tmp")).write_bytes(b"half")
+    again = encoded(file)
+    assert again.tokeniser.decode(again.ids) == TEXT
+    assert ids.exists()
 
 
 def test_without_a_cache_it_is_encoded_in_memory(
@@ -248,21 +251,16 @@ def test_without_a_cache_it_is_encoded_in_memory(
     assert "is encoded in memory" in said
 
 
-def test_at_the_same_time_it_is_encoded_once(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By threads here: the lock is of the file that each opens, as between processes."""
-    write, calls = encoding._Source.write, list[Path]()
+def test_processes_may_encode_it_at_the_same_time(file: Path, cache: Path) -> None:
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        texts = list(pool.map(text_of, 4 * [file]))
+    assert texts == 4 * [TEXT]
+    assert sorted(path.suffix for path in cache.iterdir()) == [".json", ".npy"]
 
-    def slow(self: encoding._Source, target: Path) -> Encoded:
-        calls.append(target)
-        time.sleep(0.1)
-        return write(self, target)
 
-    monkeypatch.setattr(encoding._Source, "write", slow)
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: encoded(file), range(4)))
-    assert len(calls) == 1
-    assert all(each.tokeniser.decode(each.ids) == TEXT for each in found)
-    assert sorted(path.suffix for path in cache.iterdir()) == [".ids", ".json"]
+def text_of(path: Path) -> str:
+    content = encoded(path)
+    return content.tokeniser.decode(content.ids)
 
 
 # ---- files that cannot be
@@ -297,7 +295,7 @@ def test_what_is_no_text(
     assert "\n" not in str(error.value)
     for part in (str(path), *parts):
         assert part in str(error.value)
-    assert list(cache.iterdir()) == []
+    assert not cache.exists()
 
 
 def test_words_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ class Split:
     """One of the three parts of a corpus."""
 
     ids: Ids
-    """(tokens,), of the smallest type that holds the vocabulary; may be a view of a file, read when it is used."""
+    """Token ids, (tokens,), of the smallest type that holds the vocabulary; may be a view of a file."""
     checksum: str
-    """Of the ids."""
+    """Checksum of the ids."""
 
     @classmethod
     def of(cls, ids: Ids) -> Split:
@@ -65,32 +65,27 @@ def read_text(
     """
     if words is not None:
         check_count("words", words, 3)
-    paths = {"text": text, "valid": valid, "test": test}
-    given = {name: None if path is None else Path(path) for name, path in paths.items()}
-    for name, path in given.items():
-        if path is not None:
-            _check_file(name, path)
-    main = encode_file("text", Path(text), unit=unit, words=words)
-    tokeniser = main.tokeniser
-    kept = [name for name in ("valid", "test") if given[name] is None]
+    files = {name: Path(path) for name, path in (("text", text), ("valid", valid), ("test", test)) if path is not None}
+    for name, path in files.items():
+        _check_file(name, path)
+    main = encode_file("text", files["text"], unit=unit, words=words)
+    held_out = [name for name in ("valid", "test") if name not in files]
     tenth = len(main.ids) // 10
-    if kept and tenth < 2:
+    if held_out and tenth < 2:
         raise ValueError(
-            f"text: {text} is too short to keep tenths of it back: it has {len(main.ids)} {NAMES[unit]}s, and 20 are "
+            f"text: {text} is too short to hold out tenths of it: it has {len(main.ids)} {NAMES[unit]}s, and 20 are "
             "the least"
         )
-    rest = len(main.ids) - tenth * len(kept)
+    rest = len(main.ids) - tenth * len(held_out)
     parts = {"text": Split.of(main.ids[:rest])}
-    for number, name in enumerate(kept):
+    for number, name in enumerate(held_out):
         parts[name] = Split.of(main.ids[rest + number * tenth :][:tenth])
-    for name in ("valid", "test"):
-        path = given[name]
-        if path is not None:
-            other = encode_file(name, path, unit=unit, tokeniser=tokeniser)
-            parts[name] = Split.of(other.ids)
-            if other.unknown:
-                say(f"{path} {other.unknown}; they are read as {UNKNOWN}")
-    return Corpus(parts["text"], parts["valid"], parts["test"], tokeniser)
+    for name in [name for name in files if name != "text"]:
+        other = encode_file(name, files[name], unit=unit, tokeniser=main.tokeniser)
+        parts[name] = Split.of(other.ids)
+        if other.unknown:
+            say(f"{files[name]} {other.unknown}; they are read as {UNKNOWN}")
+    return Corpus(parts["text"], parts["valid"], parts["test"], main.tokeniser)
 
 
 def _check_file(name: str, path: Path) -> None:
@@ -114,9 +109,9 @@ def _check_file(name: str, path: Path) -> None:
 
 PENN_FILES = {"train": "ptb.train.txt", "validation": "ptb.valid.txt", "test": "ptb.test.txt"}
 PENN_COUNTS = {"char": (5_017_482, 393_042, 442_423), "word": (929_589, 73_760, 82_430)}
-"""Tokens of the three parts, with newlines or `<eos>`."""
+"""Number of tokens in each of the three parts, newlines or `<eos>` included."""
 PENN_CLASSES = {"char": 50, "word": 10_000}
-"""The size of the vocabulary."""
+"""Size of the vocabulary."""
 
 
 def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) -> Corpus:
@@ -144,12 +139,12 @@ def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) 
         )
     parts = {}
     for (part, path), expected in zip(paths.items(), PENN_COUNTS[unit], strict=True):
-        found = train if part == "train" else encode_file("data_dir", path, unit=unit, tokeniser=train.tokeniser)
-        if found.unknown:
-            raise ValueError(f"{_not_penn(path)}: it {found.unknown}")
-        if len(found.ids) != expected:
-            raise ValueError(f"{_not_penn(path)}: it must have {expected:,} {NAMES[unit]}s, got {len(found.ids):,}")
-        parts[part] = Split.of(found.ids)
+        encoded = train if part == "train" else encode_file("data_dir", path, unit=unit, tokeniser=train.tokeniser)
+        if encoded.unknown:
+            raise ValueError(f"{_not_penn(path)}: it {encoded.unknown}")
+        if len(encoded.ids) != expected:
+            raise ValueError(f"{_not_penn(path)}: it must have {expected:,} {NAMES[unit]}s, got {len(encoded.ids):,}")
+        parts[part] = Split.of(encoded.ids)
     return Corpus(**parts, tokeniser=train.tokeniser)
 
 

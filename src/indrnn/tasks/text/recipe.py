@@ -14,12 +14,12 @@ from ...baselines import Baseline, Transformer
 from ...checks import check_count
 from ...networks import Dense, Language, Plain, Residual
 from ...networks.config import NetworkConfig
-from ...networks.tokeniser import NAMES
+from ...networks.tokeniser import END, NAMES
 from ...training import Cosine, Plateau, Training
-from ..recipe import Answer, AnyNetwork, Description, Loop, Recipe, Row, Samples, Written
-from ..table import Table, command_of, mean, time_of
+from ..recipe import Answer, AnyNetwork, Description, Extra, Loop, Recipe, Row, Samples, Written
+from ..table import Summary, Table, command_of, mean, time_of
 from .corpus import PENN_CLASSES, Corpus, penn_is_here, read_penn_treebank, read_text
-from .task import LanguageTask, check_language
+from .task import WINDOWS, LanguageTask, check_language
 
 if TYPE_CHECKING:
     import torch
@@ -29,72 +29,95 @@ if TYPE_CHECKING:
 else:
     torch = Lazy("torch")
 
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """Options of `indrnn evaluate` for language models."""
+
+    test_batch: int | None = None
+    """Language models: batch size (parallel streams) in the test; None for that of the run."""
+    dynamic: bool = False
+    """Language models: dynamic evaluation, which keeps learning from the text just predicted; the run is unchanged."""
+    lr: float | None = None
+    """With --dynamic: learning rate."""
+    decay: float | None = None
+    """With --dynamic: rate at which weights decay back to the trained ones."""
+    segment: int | None = None
+    """With --dynamic: tokens between two updates; None for 20."""
+    grid: bool = False
+    """With --dynamic: grid search over learning rate and decay, unless given, on the validation text."""
+    statistics_windows: int | None = None
+    """With --dynamic: training windows for the gradient statistics; None for an epoch."""
+
+
 # ---- runs summed up
 
 
-def _summary(run: dict[str, Any]) -> dict[str, Any]:
+def _summary(run: Summary) -> Summary:
     options, config = run["options"], run.pop("config")
     task = config["task"]
     for name in ("text", "valid", "test"):  # their names, and not where they are
         if options.get(name) is not None:
             options[name] = Path(options[name]).name
-    corpus = options.get("text", "Penn Treebank")
     # Windows are shorter than `length` by the jitter's share; what is left of an epoch is in none.
     tokens = run["steps"] * task["batch_size"] * task["length"] * (1 - task["halved"] / 2)
     return {
         **run,
         "options": options,
         "unit": task["unit"],
-        "task": f"{corpus}, by {task['unit']}",
+        "task": f"{options.get('text', 'Penn Treebank')}, by {task['unit']}",
         "parameters": config["model"]["parameters"],
         "epochs": tokens / task["train"]["tokens"],
     }
 
 
-def _shown(run: dict[str, Any], loss: float) -> float:
+def _value(run: Summary, loss: float) -> float:
     """A loss as bits per character, or perplexity."""
     return math.exp(min(loss, 700.0)) if run["unit"] == "word" else loss / math.log(2)
 
 
-def _row(runs: list[dict[str, Any]]) -> list[object]:
+def _row(runs: list[Summary]) -> list[object]:
     first = runs[0]
     form = "{:.2f}" if first["unit"] == "word" else "{:.3f}"
-    best = mean([_shown(run, run["best"][1]) for run in runs], form)
+    best = mean([_value(run, run["best"][1]) for run in runs], form)
     test, batch, tokens = "not finished", "", ""
     if all(run["finished"] for run in runs):
-        test = mean([_shown(run, run["test"]["loss"]) for run in runs], form)
+        test = mean([_value(run, run["test"]["loss"]) for run in runs], form)
         batch, tokens = f"{first['test']['batch']}", f"{first['test']['tokens']:,}"
     paper = next((row.value for row in ROWS if row.name == first["recipe"]), "")
     columns = [first["task"], first["name"], f"{first['parameters']:,}", f"{first['epochs']:.1f}", time_of(first)]
     return [*columns, best, test, batch, tokens, paper, command_of(first)]
 
 
-def _curve(run: dict[str, Any]) -> tuple[str, str, list[tuple[float, float]]]:
-    points = [(step * run["epochs"] / run["steps"], _shown(run, loss)) for step, loss in run["curve"]]
+def _curve(run: Summary) -> tuple[str, str, list[tuple[float, float]]]:
+    points = [(step * run["epochs"] / run["steps"], _value(run, loss)) for step, loss in run["curve"]]
     return run["task"], run["name"], points
 
 
-_TABLE = Table(
-    name="language",
-    metric="loss",
-    higher_is_better=False,
-    head="task, run, parameters, epochs, time, validation, test, test batch, test tokens, paper, command",
-    summary=_summary,
-    order=lambda run: (run["task"], run["recipe"], json.dumps(run["options"]), run["lr"]),
-    row=_row,
-    curve=_curve,
-    picture={"across": "epoch", "up": "validation: bits, or perplexity", "logarithmic": False},
-)
-
-
 # ---- recipes
+
+_WRITTEN = {"char": 400, "byte": 400, "word": 80}
+"""Number of tokens of a generated text in a report."""
 
 
 @dataclass(frozen=True)
 class _LanguageRecipe(Recipe):
     """Base of the recipes for the Penn Treebank and for a user's own text."""
 
-    table: ClassVar[Table] = _TABLE
+    table: ClassVar[Table] = Table(
+        name="language",
+        metric="loss",
+        higher_is_better=False,
+        head="task, run, parameters, epochs, time, validation, test, test batch, test tokens, paper, command",
+        summary=_summary,
+        order=lambda run: (run["task"], run["recipe"], json.dumps(run["options"]), run["lr"]),
+        row=_row,
+        curve=_curve,
+        picture={"across": "epoch", "up": "validation: bits, or perplexity", "logarithmic": False},
+    )
+    extras: ClassVar[tuple[Extra, ...]] = (
+        Extra("evaluate", "language models", "", EvaluationOptions, "indrnn.tasks.text.evaluation:evaluate"),
+    )
 
     _: KW_ONLY
     unit: Literal["char", "word", "byte"] = "char"
@@ -132,42 +155,23 @@ class _LanguageRecipe(Recipe):
     data_dir: Path | None = None
     """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
 
+    @property
+    def title(self) -> str:
+        """Name of the text."""
+        raise NotImplementedError
+
+    def corpus(self) -> Corpus:
+        """The text, read and encoded."""
+        raise NotImplementedError
+
+    def classes(self) -> int:
+        """Size of the vocabulary."""
+        raise NotImplementedError
+
     def check(self) -> None:
         """See `Recipe.check`."""
-        batches = (self.batch_size, self.length, self.valid_batch, self.test_batch)
-        check_language(*batches, self.jitter, self.halved, self.reset, self.seed)
+        check_language(**{name: getattr(self, name) for name in WINDOWS})
         check_count("embedding", self.embedding)
-
-    def _corpus(self) -> Corpus:
-        raise NotImplementedError
-
-    def _classes(self) -> int:
-        raise NotImplementedError
-
-    def model_config(self, member: int = 0, classes: int | None = None) -> Language:
-        """The model, for a vocabulary of `classes` tokens; None for that of the text."""
-        if getattr(self.model, "batch_first", False):
-            raise ValueError("model.batch_first must be False, as the windows of a text are (time, streams); got True")
-        network = self.model.sized(self.embedding, self.length)
-        if isinstance(network, NetworkConfig) and network.norm == "step":  # statistics for each step of a window
-            network = replace(network, norm_steps=self.length)
-        return Language(
-            network,
-            self._classes() if classes is None else classes,
-            tied=self.tied,
-            start=self.start,
-            dropout=self.embedding_dropout,
-            word_dropout=self.word_dropout,
-        )
-
-    def task(self, member: int = 0) -> LanguageTask:
-        """The data, read and checked."""
-        names = ("batch_size", "length", "valid_batch", "test_batch", "jitter", "halved", "reset", "seed")
-        return LanguageTask(self._corpus(), **{name: getattr(self, name) for name in names})
-
-    def trial_config(self) -> Any:
-        """See `Recipe.trial_config`."""
-        return self.model.sized(self.embedding, 2)
 
     def same_data(self, recorded: dict[str, Any], task: Any, *, to_begin: bool = False) -> None:
         """See `Recipe.same_data`."""
@@ -178,23 +182,42 @@ class _LanguageRecipe(Recipe):
                 what = "vocabulary" if name == "tokeniser" else f"{name} text"
                 raise ValueError(f"the {what} is no longer that")
 
-    @property
-    def _text_name(self) -> str:
-        raise NotImplementedError
+    def task(self, member: int = 0) -> LanguageTask:
+        """See `Recipe.task`."""
+        return LanguageTask(self.corpus(), **{name: getattr(self, name) for name in WINDOWS})
+
+    def model_config(self, member: int = 0, classes: int | None = None) -> Language:
+        """See `Recipe.model_config`; for a vocabulary of `classes` tokens, None for that of the text."""
+        if getattr(self.model, "batch_first", False):
+            raise ValueError("model.batch_first must be False, as the windows of a text are (time, streams); got True")
+        network = self.model.sized(self.embedding, self.length)
+        if isinstance(network, NetworkConfig) and network.norm == "step":  # statistics for each step of a window
+            network = replace(network, norm_steps=self.length)
+        return Language(
+            network,
+            self.classes() if classes is None else classes,
+            tied=self.tied,
+            start=self.start,
+            dropout=self.embedding_dropout,
+            word_dropout=self.word_dropout,
+        )
+
+    def trial_config(self) -> Any:
+        """See `Recipe.trial_config`."""
+        return self.model.sized(self.embedding, 2)
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
         """See `Recipe.describe`."""
-        token, name = NAMES[self.unit], self._text_name
-        data = f"{name}, read in {self.batch_size} streams side by side, {self.length} {token}s at a time."
+        token, streams = NAMES[self.unit], f"{self.batch_size} streams side by side, {self.length}"
+        data = f"{self.title}, read in {streams} {token}s at a time."
         if recorded:
             train, validation, test = (recorded[part]["tokens"] for part in ("train", "validation", "test"))
             data = (
-                f"{train:,} {token}s of {name} to train on, {validation:,} kept back to choose the best weights, "
-                f"{test:,} for the test; a vocabulary of {recorded['classes']:,}. Read in {self.batch_size} streams "
-                f"side by side, {self.length} {token}s at a time."
+                f"{train:,} {token}s of {self.title} to train on, {validation:,} kept back to choose the best weights, "
+                f"{test:,} for the test; a vocabulary of {recorded['classes']:,}. Read in {streams} {token}s at a time."
             )
         metric = "perplexity" if self.unit == "word" else "bpc"
-        return Description(f"the next {token} of {name}", data, metric, higher_is_better=False)
+        return Description(f"the next {token} of {self.title}", data, metric, higher_is_better=False)
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
         """See `Recipe.answers`: two texts that the model generates after a line end."""
@@ -215,10 +238,10 @@ class _LanguageRecipe(Recipe):
         tokeniser: Any = model.tokeniser
         if tokeniser is None:
             raise ValueError("explore needs the tokeniser.json of the run, and there is none")
-        tokens = list(tokeniser.tokens) if tokeniser.tokens else [_byte(number) for number in range(tokeniser.classes)]
-        marks = {" ": "␣", "\n": "⏎", "\t": "⇥", "<eos>": "⏎"}
-        names = ["␣" if token == tokeniser.space else marks.get(token, token) for token in tokens]
-        shown = {
+        tokens = list(tokeniser.tokens) or [_byte(number) for number in range(tokeniser.classes)]
+        marks = {" ": "␣", tokeniser.space: "␣", "\n": "⏎", "\t": "⇥", END: "⏎"}
+        names = [marks.get(token, token) for token in tokens]
+        options = {
             "unit": tokeniser.unit,
             "tokens": tokens,
             "names": names,
@@ -227,11 +250,7 @@ class _LanguageRecipe(Recipe):
             "start": "it was late and the rain had not stopped",
             "samples": [],
         }
-        return Samples("text", self.length, shown, classes=names)
-
-
-_WRITTEN = {"char": 400, "byte": 400, "word": 80}
-"""Number of tokens of a generated text in a report."""
+        return Samples("text", self.length, options, classes=names)
 
 
 def _byte(number: int) -> str:
@@ -245,18 +264,21 @@ class PennRecipe(_LanguageRecipe):
     unit: Literal["char", "word"] = "char"
     """Type of token: character or word."""
 
+    @property
+    def title(self) -> str:
+        """Name of the text."""
+        return "the Penn Treebank"
+
     def available(self) -> bool:
         """See `Recipe.available`."""
         return penn_is_here(self.data_dir)
 
-    @property
-    def _text_name(self) -> str:
-        return "the Penn Treebank"
-
-    def _corpus(self) -> Corpus:
+    def corpus(self) -> Corpus:
+        """The text, read and encoded."""
         return read_penn_treebank(self.unit, self.data_dir)
 
-    def _classes(self) -> int:
+    def classes(self) -> int:
+        """Size of the vocabulary."""
         return PENN_CLASSES[self.unit]
 
 
@@ -277,9 +299,9 @@ class TextRecipe(_LanguageRecipe):
 
     def __post_init__(self) -> None:
         for name in ("text", "valid", "test"):
-            given = getattr(self, name)
-            if given is not None:  # a run is resumed from any folder
-                object.__setattr__(self, name, Path(given).absolute())
+            path = getattr(self, name)
+            if path is not None:  # a run is resumed from any folder
+                object.__setattr__(self, name, Path(path).absolute())
         super().__post_init__()
 
     def check(self) -> None:
@@ -288,35 +310,39 @@ class TextRecipe(_LanguageRecipe):
         if self.words is not None:
             check_count("words", self.words, 3)
 
-    def available(self) -> bool:
-        """See `Recipe.available`."""
-        return all(self._place(path).exists() for path in (self.text, self.valid, self.test) if path is not None)
-
     @property
-    def _text_name(self) -> str:
+    def title(self) -> str:
+        """Name of the text."""
         return "a text" if self.text is None else self.text.name
 
-    def _corpus(self) -> Corpus:
-        return self._read
+    def _places(self) -> list[Path | None]:
+        """The three files, in the data folder if there is one."""
+        paths = (self.text, self.valid, self.test)
+        return [path if path is None or self.data_dir is None else self.data_dir / path.name for path in paths]
+
+    def available(self) -> bool:
+        """See `Recipe.available`."""
+        return all(path.exists() for path in self._places() if path is not None)
+
+    def corpus(self) -> Corpus:
+        """The text, read and encoded."""
+        return self._corpus
 
     @cached_property
-    def _read(self) -> Corpus:
+    def _corpus(self) -> Corpus:
         """The text, read once for the task and for the vocabulary size."""
-        if self.text is None:
+        text, valid, test = self._places()
+        if text is None:
             raise ValueError("text must be the file to train on: --text FILE")
-        given = {path: self._place(path) for path in (self.text, self.valid, self.test) if path is not None}
-        if len(set(given.values())) < len(given):
-            names = ", ".join(str(path) for path in given)
+        paths = dict.fromkeys(path for path in (self.text, self.valid, self.test) if path is not None)
+        if len({text, valid, test} - {None}) < len(paths):
+            names = ", ".join(map(str, paths))
             raise ValueError(f"data_dir: files of the same name cannot be told apart in {self.data_dir}: {names}")
-        files = [path and given[path] for path in (self.text, self.valid, self.test)]
-        words = self.words if self.unit == "word" else None
-        return read_text(*files, unit=self.unit, words=words)  # type: ignore[arg-type]
+        return read_text(text, valid, test, unit=self.unit, words=self.words if self.unit == "word" else None)
 
-    def _place(self, path: Path) -> Path:
-        return path if self.data_dir is None else self.data_dir / path.name
-
-    def _classes(self) -> int:
-        return 256 if self.unit == "byte" else self._corpus().tokeniser.classes
+    def classes(self) -> int:
+        """Size of the vocabulary."""
+        return 256 if self.unit == "byte" else self._corpus.tokeniser.classes
 
 
 # ---- rows
@@ -335,6 +361,10 @@ def _char(model: AnyNetwork, *, length: int = 50, embedding: int = 2000) -> Penn
     return PennRecipe(length=length, embedding=embedding, model=model, training=loop)
 
 
+_JITTER: dict[str, Any] = {"jitter": 5.0, "halved": 0.05, "reset": 0.1}
+_BY_WORD: dict[str, Any] = {**_JITTER, "tied": True, "valid_batch": 10, "test_batch": 1}
+
+
 def _word(model: AnyNetwork, *, embedding: int = 600) -> PennRecipe:
     """The paper's training on words, with dropout on whole words and, with one mask over time, on the embedding.
 
@@ -342,21 +372,8 @@ def _word(model: AnyNetwork, *, embedding: int = 600) -> PennRecipe:
     a state that is reset with probability 0.1, for all streams at once; 10 streams in validation and one in the test.
     """
     loop = Training(steps=800 * _WORD_EPOCH, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=_WORD_EPOCH)
-    return PennRecipe(
-        unit="word",
-        embedding=embedding,
-        tied=True,
-        start=0.01,
-        embedding_dropout=0.2,
-        word_dropout=0.65,
-        jitter=5.0,
-        halved=0.05,
-        reset=0.1,
-        valid_batch=10,
-        test_batch=1,
-        model=model,
-        training=loop,
-    )
+    options: dict[str, Any] = {"embedding": embedding, "embedding_dropout": 0.2, "word_dropout": 0.65, **_BY_WORD}
+    return PennRecipe(unit="word", start=0.01, model=model, training=loop, **options)
 
 
 _STEP: dict[str, Any] = {"norm": "step", "norm_steps": 50, "norm_place": "before"}
@@ -383,7 +400,7 @@ def _fast(
     unit: Literal["char", "word"],
     model: AnyNetwork,
     *,
-    embedding: int,
+    embedding: int | None = None,
     lr: float = 4e-3,
     start: float = 0.04,
     clip_norm: float | None = None,
@@ -399,9 +416,9 @@ def _fast(
     U(±0.3): after 400 steps it then has a perplexity of 292, with U(±0.04) 714.
     """
     if unit == "char":
-        recipe, steps, every = _char(model, embedding=embedding), 4 * 3136, 1568
+        recipe, steps, every = _char(model, embedding=embedding or 128), 4 * 3136, 1568
     else:
-        recipe, steps, every = _word(model, embedding=embedding), 20 * 580, 580
+        recipe, steps, every = _word(model, embedding=embedding or 256), 20 * 580, 580
         recipe = replace(recipe, embedding_dropout=0.1, word_dropout=0.3)
     loop = Training(steps=steps, lr=lr, schedule=Cosine(0.05), weight_decay=1e-6, evaluate_every=every)
     loop = replace(loop, freeze_norms=0.5, clip_norm=clip_norm)
@@ -411,10 +428,16 @@ def _fast(
 _FAST_SIX = Plain(hidden_size=512, layers=6, bound=0.99)
 _FAST_RESIDUAL = Residual(hidden_size=512, blocks=3, bound=0.99)
 _FAST_DENSE = Dense(growth_rate=80, blocks=(4, 3, 2), first_layer=False, bound=0.99)
-_FAST_LSTM, _FAST_GRU = Baseline("lstm", 512), Baseline("gru", 600)
-_FAST_WORDS_LSTM = Baseline("lstm", 256, 2, dropout=0.3)
+_FAST_LSTM = _fast("char", Baseline("lstm", 512), embedding=128, start=1.0)
+_FAST_GRU = _fast("char", Baseline("gru", 600), embedding=128, lr=2e-3, start=1.0, clip_norm=1.0)
 _FAST_WORDS = replace(_FAST_RESIDUAL, last_transition=256, dropout=0.2, last_dropout=0.3)
 _FAST_WORDS_DENSE = replace(_FAST_DENSE, last_transition=256, dense_dropout=0.2, last_dropout=0.3)
+_FAST_WORDS_LSTM = _fast("word", Baseline("lstm", 256, 2, dropout=0.3), embedding=256, lr=8e-3, start=0.3)
+
+_TRANSFORMER = _char(Transformer(512, 3, 8, context=50), embedding=512)
+_R_TRANSFORMER = _char(Transformer(512, 3, 8, window=7, context=50), embedding=512)
+_WORDS_TRANSFORMER = _word(Transformer(600, 3, 8, context=50))
+_WORDS_R_TRANSFORMER = _word(Transformer(600, 3, 8, window=7, context=50))
 
 
 def _text(unit: Literal["char", "word", "byte"], model: AnyNetwork, **options: Any) -> TextRecipe:
@@ -423,83 +446,41 @@ def _text(unit: Literal["char", "word", "byte"], model: AnyNetwork, **options: A
     return TextRecipe(unit=unit, batch_size=32, model=model, training=replace(loop, freeze_norms=0.5), **options)
 
 
-_TEXT_WORDS: dict[str, Any] = {
-    "embedding": 256,
-    "tied": True,
-    "embedding_dropout": 0.1,
-    "word_dropout": 0.3,
-    "jitter": 5.0,
-    "halved": 0.05,
-    "reset": 0.1,
-    "valid_batch": 10,
-    "test_batch": 1,
-}
+_TEXT_WORDS: dict[str, Any] = {"embedding": 256, "embedding_dropout": 0.1, "word_dropout": 0.3, **_BY_WORD}
 
 # What rows cost is 6 · parameters · tokens operations at 1e11 a second, twice that for gates and attention, over 800
 # epochs; the quicker ones take as long as they were given.
-_CHARS, _WORDS, _OWN = "Table 3", "Table 4", "your own text"
-_BESIDE, _BESIDE_CHARS = f"beside {_WORDS}", f"beside {_CHARS}"
-_QUICKER = f"{_WORDS}, quicker"
+_CHARS, _CHARS_FAST, _BESIDE_CHARS = "Table 3", "Table 3, quicker", "beside Table 3"
+_WORDS, _WORDS_FAST, _BESIDE = "Table 4", "Table 4, quicker", "beside Table 4"
+_OWN = "your own text"
 ROWS = (
-    Row("ptb-char-6", _char(_SIX), _CHARS, "1.26 BPC", "70 days"),
-    Row("ptb-char-6-t100", _char(_SIX, length=100), _CHARS, "1.21 BPC", "70 days"),
-    Row("ptb-char-res21", _char(_TWENTY_ONE), _CHARS, "1.21 BPC", "240 d"),
-    Row("ptb-char-res21-t100", _char(_TWENTY_ONE, length=100), _CHARS, "1.17 BPC", "240 d"),
-    Row("ptb-char-dense", _char(_DENSE, embedding=600), _CHARS, "1.19 BPC", "130 d"),
-    Row("ptb-char-dense-t100", _char(_DENSE, length=100, embedding=600), _CHARS, "1.16 BPC", "130 d"),
-    Row("ptb-char-rnn", _char(Baseline("rnn", 1000), embedding=1000), _CHARS, "1.55 BPC", "10 days"),
-    Row("ptb-char-lstm", _char(Baseline("lstm", 1000), embedding=1000), _CHARS, "1.36 BPC", "40 days"),
-    Row("ptb-char-gru", _char(Baseline("gru", 1000), embedding=1000), _BESIDE_CHARS, "not shown", "30 days"),
-    Row(
-        "ptb-char-transformer", _char(Transformer(512, 3, 8, context=50), embedding=512), _CHARS, "1.45 BPC", "40 days"
-    ),
-    Row(
-        "ptb-char-r-transformer",
-        _char(Transformer(512, 3, 8, window=7, context=50), embedding=512),
-        _CHARS,
-        "1.24 BPC",
-        "90 days",
-    ),
-    Row("ptb-char-6-fast", _fast("char", _FAST_SIX, embedding=128, lr=8e-3), f"{_CHARS}, quicker", "1.26 BPC", "1 h"),
-    Row("ptb-char-res-fast", _fast("char", _FAST_RESIDUAL, embedding=128), f"{_CHARS}, quicker", "1.21 BPC", "1 h"),
-    Row("ptb-char-dense-fast", _fast("char", _FAST_DENSE, embedding=256), f"{_CHARS}, quicker", "1.19 BPC", "1 h"),
-    Row(
-        "ptb-char-lstm-fast",
-        _fast("char", _FAST_LSTM, embedding=128, start=1.0),
-        f"beside {_CHARS}",
-        "not shown",
-        "1 h",
-    ),
-    Row(
-        "ptb-char-gru-fast",
-        _fast("char", _FAST_GRU, embedding=128, lr=2e-3, start=1.0, clip_norm=1.0),
-        f"beside {_CHARS}",
-        "not shown",
-        "1 h",
-    ),
-    Row("ptb-word-res12", _word(_WORDS_RESIDUAL), _WORDS, "perplexity 58.99", "25 days"),
-    Row("ptb-word-dense", _word(_WORDS_DENSE), _WORDS, "perplexity 55.24", "27 days"),
-    Row("ptb-word-rnn", _word(Baseline("rnn", 600)), _BESIDE, "not shown", "5 days"),
-    Row("ptb-word-lstm", _word(Baseline("lstm", 600)), _WORDS, "perplexity 114.5", "8 days"),
-    Row("ptb-word-gru", _word(Baseline("gru", 600)), _BESIDE, "not shown", "8 days"),
-    Row("ptb-word-transformer", _word(Transformer(600, 3, 8, context=50)), _WORDS, "perplexity 122.37", "15 days"),
-    Row(
-        "ptb-word-r-transformer",
-        _word(Transformer(600, 3, 8, window=7, context=50)),
-        _WORDS,
-        "perplexity 84.38",
-        "30 days",
-    ),
-    Row("ptb-word-res-fast", _fast("word", _FAST_WORDS, embedding=256), _QUICKER, "perplexity 58.99", "90 min"),
-    Row("ptb-word-dense-fast", _fast("word", _FAST_WORDS_DENSE, embedding=256), _QUICKER, "perplexity 55.24", "90 min"),
-    Row(
-        "ptb-word-lstm-fast",
-        _fast("word", _FAST_WORDS_LSTM, embedding=256, lr=8e-3, start=0.3),
-        _BESIDE,
-        "not shown",
-        "90 min",
-    ),
+    Row("ptb-char-6", _char(_SIX), _CHARS, "1.26 BPC", "70 days", 24_248_050),
+    Row("ptb-char-6-t100", _char(_SIX, length=100), _CHARS, "1.21 BPC", "70 days", 24_248_050),
+    Row("ptb-char-res21", _char(_TWENTY_ONE), _CHARS, "1.21 BPC", "240 d", 84_368_050),
+    Row("ptb-char-res21-t100", _char(_TWENTY_ONE, length=100), _CHARS, "1.17 BPC", "240 d", 84_368_050),
+    Row("ptb-char-dense", _char(_DENSE, embedding=600), _CHARS, "1.19 BPC", "130 d", 47_277_078),
+    Row("ptb-char-dense-t100", _char(_DENSE, length=100, embedding=600), _CHARS, "1.16 BPC", "130 d", 47_277_078),
+    Row("ptb-char-rnn", _char(Baseline("rnn", 1000), embedding=1000), _CHARS, "1.55 BPC", "10 days", 2_101_050),
+    Row("ptb-char-lstm", _char(Baseline("lstm", 1000), embedding=1000), _CHARS, "1.36 BPC", "40 days", 8_104_050),
+    Row("ptb-char-gru", _char(Baseline("gru", 1000), embedding=1000), _BESIDE_CHARS, "not shown", "30 days", 6_106_050),
+    Row("ptb-char-transformer", _TRANSFORMER, _CHARS, "1.45 BPC", "40 days", 9_772_082),
+    Row("ptb-char-r-transformer", _R_TRANSFORMER, _CHARS, "1.24 BPC", "90 days", 14_499_890),
+    Row("ptb-char-6-fast", _fast("char", _FAST_SIX, lr=8e-3), _CHARS_FAST, "1.26 BPC", "1 h", 1_420_594),
+    Row("ptb-char-res-fast", _fast("char", _FAST_RESIDUAL), _CHARS_FAST, "1.21 BPC", "1 h", 1_684_786),
+    Row("ptb-char-dense-fast", _fast("char", _FAST_DENSE, embedding=256), _CHARS_FAST, "1.19 BPC", "1 h", 1_695_594),
+    Row("ptb-char-lstm-fast", _FAST_LSTM, _BESIDE_CHARS, "not shown", "1 h", 1_344_818),
+    Row("ptb-char-gru-fast", _FAST_GRU, _BESIDE_CHARS, "not shown", "1 h", 1_350_450),
+    Row("ptb-word-res12", _word(_WORDS_RESIDUAL), _WORDS, "perplexity 58.99", "25 days", 48_500_400),
+    Row("ptb-word-dense", _word(_WORDS_DENSE), _WORDS, "perplexity 55.24", "27 days", 51_654_512),
+    Row("ptb-word-rnn", _word(Baseline("rnn", 600)), _BESIDE, "not shown", "5 days", 6_730_600),
+    Row("ptb-word-lstm", _word(Baseline("lstm", 600)), _WORDS, "perplexity 114.5", "8 days", 8_892_400),
+    Row("ptb-word-gru", _word(Baseline("gru", 600)), _BESIDE, "not shown", "8 days", 8_173_600),
+    Row("ptb-word-transformer", _WORDS_TRANSFORMER, _WORDS, "perplexity 122.37", "15 days", 19_355_200),
+    Row("ptb-word-r-transformer", _WORDS_R_TRANSFORMER, _WORDS, "perplexity 84.38", "30 days", 25_846_000),
+    Row("ptb-word-res-fast", _fast("word", _FAST_WORDS), _WORDS_FAST, "perplexity 58.99", "90 min", 4_420_368),
+    Row("ptb-word-dense-fast", _fast("word", _FAST_WORDS_DENSE), _WORDS_FAST, "perplexity 55.24", "90 min", 4_260_976),
+    Row("ptb-word-lstm-fast", _FAST_WORDS_LSTM, _BESIDE, "not shown", "90 min", 3_620_624),
     Row("text-char", _text("char", _FAST_RESIDUAL, embedding=128), _OWN, "nothing", "1 h"),
     Row("text-word", _text("word", _FAST_WORDS, **_TEXT_WORDS), _OWN, "nothing", "1 h"),
-    Row("text-byte", _text("byte", _FAST_RESIDUAL, embedding=128), _OWN, "nothing", "1 h"),
+    Row("text-byte", _text("byte", _FAST_RESIDUAL, embedding=128), _OWN, "nothing", "1 h", 1_816_832),
 )

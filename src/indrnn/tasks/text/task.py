@@ -6,20 +6,25 @@ import bisect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
-
+from ..._lazy import Lazy
 from ...checks import check_count, check_fraction, check_seed
 from ...networks.tokeniser import NAMES, Ids
 from ...training.task import Batch, Measured, Shard, generator, rows_of
 from .corpus import Corpus, Split
 
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor, nn
+else:
+    np, torch = Lazy("numpy"), Lazy("torch")
+
+WINDOWS = ("batch_size", "length", "valid_batch", "test_batch", "jitter", "halved", "reset", "seed")
+"""Options of `LanguageTask`."""
 SHORTEST = 5
-"""Tokens of a window that jitter made too short."""
+"""Number of tokens in a window that jitter made too short."""
 _NONE = -100  # a target that does not count
 
 
@@ -28,7 +33,7 @@ class Window(Batch):
     """A window of the streams: tokens (T, B), and as targets the token after each."""
 
     piece: int = 0
-    """Which piece of the batch: each carries a state of its own."""
+    """Number of the piece of the batch: each carries a state of its own."""
     fresh: bool = False
     """Whether the streams begin anew, with no state."""
 
@@ -74,7 +79,8 @@ class LanguageTask:
         reset: float = 0.0,
         seed: int = 0,
     ) -> None:
-        check_language(batch_size, length, valid_batch, test_batch, jitter, halved, reset, seed)
+        counts = {"batch_size": batch_size, "length": length, "valid_batch": valid_batch, "test_batch": test_batch}
+        check_language(jitter=jitter, halved=halved, reset=reset, seed=seed, **counts)
         self.corpus, self.tokeniser = corpus, corpus.tokeniser
         self.batch_size, self.length, self.seed = batch_size, length, seed
         self.valid_batch, self.test_batch = valid_batch or batch_size, test_batch or batch_size
@@ -98,11 +104,10 @@ class LanguageTask:
     def describe(self) -> dict[str, Any]:
         """Description of the task: checksums of the text, streams and windows."""
         parts = {"train": self.corpus.train, "validation": self.corpus.validation, "test": self.corpus.test}
-        names = ("batch_size", "length", "valid_batch", "test_batch", "jitter", "halved", "reset", "seed")
         return {
             "type": type(self).__name__,
             "unit": self.tokeniser.unit,
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in WINDOWS},
             "classes": self.tokeniser.classes,
             "tokeniser": self.tokeniser.checksum,
             **{name: {"tokens": len(split), "checksum": split.checksum} for name, split in parts.items()},
@@ -231,25 +236,16 @@ def _cut(ids: Ids, starts: Any, length: int) -> tuple[Tensor, Tensor]:
 
 def detached(state: Any) -> Any:
     """Detach a state from its graph: the gradient ends at a window's first token."""
-    return tree_map_only(Tensor, lambda tensor: tensor.detach(), state)
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach(), state)
 
 
-def check_language(
-    batch_size: int,
-    length: int,
-    valid_batch: int | None,
-    test_batch: int | None,
-    jitter: float,
-    halved: float,
-    reset: float,
-    seed: int,
-) -> None:
-    """Raise for invalid options."""
-    check_count("batch_size", batch_size)
-    check_count("length", length)
-    for name, value in (("valid_batch", valid_batch), ("test_batch", test_batch)):
-        if value is not None:
-            check_count(name, value)
+def check_language(*, jitter: float, halved: float, reset: float, seed: int, **counts: int | None) -> None:
+    """Raise for invalid options; `counts` are batch_size, length, valid_batch and test_batch."""
+    for name, value in counts.items():
+        if name in ("batch_size", "length") or value is not None:
+            check_count(name, value)  # type: ignore[arg-type]
     if not (isinstance(jitter, (int, float)) and 0 <= jitter < math.inf):
         raise ValueError(f"jitter must be a number of at least 0, got {jitter!r}")
     check_fraction("halved", halved)

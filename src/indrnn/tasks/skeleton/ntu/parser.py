@@ -1,23 +1,18 @@
-"""Parser of NTU RGB+D `.skeleton` files: in C++ if that was built, else in Python, with bit-identical results."""
+"""Parser of NTU RGB+D `.skeleton` files, which names the line of what it refuses."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import math
 import re
 from collections.abc import Iterator
-from ctypes import c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ops.cpu import kernel
-
 JOINTS = 25
 MOST_BODIES = 6
-"""That a Kinect tracks at once."""
+"""Number of bodies that a Kinect tracks at once."""
 _BODY_FIELDS, _JOINT_FIELDS = 10, 12
 _NOT_TEXT = re.compile(rb"[^\t\n\r -~]")
 _LARGEST = float(np.finfo(np.float32).max)
@@ -46,20 +41,10 @@ def parse(text: bytes) -> Skeletons:
     Raises:
         ValueError: if the content is not valid; the message names the line.
     """
-    loaded = _library()
-    found = None if loaded is None else _parse_in_cpp(text, loaded)
-    return parse_in_python(text) if found is None else found
-
-
-# ---- in Python: the specification, and the word on what is wrong
-
-
-def parse_in_python(text: bytes) -> Skeletons:
-    """As `parse`, without the C++ kernel."""
-    odd = _NOT_TEXT.search(text)
-    if odd:
-        line = text.count(b"\n", 0, odd.start()) + 1
-        raise ValueError(f"line {line}: the byte 0x{odd[0][0]:02x} is not text")
+    binary = _NOT_TEXT.search(text)
+    if binary:
+        line = text.count(b"\n", 0, binary.start()) + 1
+        raise ValueError(f"line {line}: the byte 0x{binary[0][0]:02x} is not text")
     lines = _lines(text)
     counts, ids = [], []
     numbers, positions, states = [], [], []  # of the joints: in which lines, and the words there
@@ -112,7 +97,7 @@ def _count(
 def _whole(number: int, what: str, word: bytes, values: range, allowed: str = "a whole number") -> int:
     if word.isdigit() and len(word) < 20 and int(word) in values:
         return int(word)
-    raise ValueError(f"line {number}: {what} must be {allowed}, got {_shown(word)}")
+    raise ValueError(f"line {number}: {what} must be {allowed}, got {_quoted(word)}")
 
 
 def _coordinates(numbers: list[int], words: list[bytes]) -> NDArray[np.float64]:
@@ -127,7 +112,7 @@ def _coordinates(numbers: list[int], words: list[bytes]) -> NDArray[np.float64]:
     if wrong.any():
         at = int(wrong.argmax())
         raise ValueError(
-            f"line {numbers[at // 3]}: a joint's position must be three finite numbers, got {_shown(words[at])}"
+            f"line {numbers[at // 3]}: a joint's position must be three finite numbers, got {_quoted(words[at])}"
         )
     return values
 
@@ -139,56 +124,5 @@ def _coordinate(word: bytes) -> float:
         return math.nan
 
 
-def _shown(word: bytes) -> str:
+def _quoted(word: bytes) -> str:
     return repr(word.decode() if len(word) <= 40 else word[:40].decode() + "…")
-
-
-# ---- in C++: parser.cpp
-
-_BODY_BYTES = 2 * _BODY_FIELDS + 3 + JOINTS * 2 * _JOINT_FIELDS
-_FRAME_BYTES = 2
-"""The least that a body and a frame take, so that no room is made for what a file only says it has."""
-
-
-class _Call(ctypes.Structure):
-    """`NtuCall` of parser.cpp: the same fields in the same order."""
-
-    _fields_ = (
-        ("text", ctypes.c_char_p),
-        *((name, c_int64) for name in ("size", "most_frames", "most_bodies", "frames", "bodies")),
-        *((name, c_void_p) for name in ("counts", "ids", "joints", "tracked")),
-    )
-
-
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    loaded = kernel.library()
-    if isinstance(loaded, str) or not hasattr(loaded, "indrnn_ntu"):  # not built, or by an earlier version
-        return None
-    loaded.indrnn_ntu_size.argtypes, loaded.indrnn_ntu_size.restype = [], c_int64
-    assert loaded.indrnn_ntu_size() == ctypes.sizeof(_Call), "parser.cpp and parser.py differ in what they hand over"
-    loaded.indrnn_ntu.argtypes, loaded.indrnn_ntu.restype = [ctypes.POINTER(_Call)], c_int32
-    return loaded
-
-
-def _parse_in_cpp(text: bytes, loaded: ctypes.CDLL) -> Skeletons | None:
-    """Parse in C++; None if that fails."""
-    if not text.endswith(b"\n"):
-        text += b"\n"
-    frames, bodies = len(text) // _FRAME_BYTES, len(text) // _BODY_BYTES
-    counts, ids = np.empty(frames, dtype=np.int64), np.empty(bodies, dtype=np.int64)
-    joints, tracked = np.empty((bodies, JOINTS, 3), dtype=np.float32), np.empty((bodies, JOINTS), dtype=np.uint8)
-    call = _Call(
-        text=text,
-        size=len(text),
-        most_frames=frames,
-        most_bodies=bodies,
-        counts=counts.ctypes.data,
-        ids=ids.ctypes.data,
-        joints=joints.ctypes.data,
-        tracked=tracked.ctypes.data,
-    )
-    if not loaded.indrnn_ntu(call):
-        return None
-    n = call.bodies
-    return Skeletons(counts[: call.frames].copy(), ids[:n].copy(), joints[:n].copy(), tracked[:n].copy())

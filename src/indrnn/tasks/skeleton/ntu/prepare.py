@@ -12,58 +12,50 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from ....checks import check_count
-from ....files import progress, write_atomically
+from ....files import checksum, progress, write_atomically
 from ....training.folder import RunFolder
 from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST
 from .bodies import SLOTS, arrange
 from .parser import JOINTS, parse
-from .sources import EXAMPLE, SUFFIX, Sample, UnreadError, close_archives, find
+from .sources import EXAMPLE, SUFFIX, Sample, close_archives, find
 from .splits import missing, parts_of
 
 PARTS = ".parts"
-"""Folder of what is done, until all is."""
+"""Folder of the finished parts, until all are finished."""
 PART_SAMPLES = 128
-RULES = 2
+RULES = 3
 """Version of what makes frames of files: parts that were made by another are made anew."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of `prepare`.
-
-    Args:
-        samples: number of samples in the arrays.
-        frames: number of their frames.
-        left_out: number of samples left out as they are in the lists of missing skeletons.
-        broken: files that were left out, and why, by location.
-        new: whether anything was done; False if the folder holds the same already.
-    """
+    """The result of `prepare`."""
 
     samples: int
+    """Number of samples in the arrays."""
     frames: int
+    """Number of their frames."""
     left_out: int
+    """Number of samples left out as they are in the lists of missing skeletons."""
     broken: dict[str, str]
-    new: bool = True
+    """Files that were left out, and why, by location."""
+    new: bool
+    """Whether anything was done; False if the folder holds the same already."""
 
 
 def prepare(
-    places: list[Path],
-    out: Path,
-    *,
-    strict: bool = False,
-    workers: int | None = None,
-    overwrite: bool = False,
+    places: list[Path], out: Path, *, strict: bool = False, workers: int | None = None, overwrite: bool = False
 ) -> Prepared:
     """Read `.skeleton` files and write the arrays that `read_prepared` reads.
 
@@ -79,85 +71,45 @@ def prepare(
         overwrite: whether to replace the result of an earlier call that finished.
 
     Raises:
-        ValueError: for invalid options, missing or invalid files, or a folder that holds other files.
+        ValueError: for invalid options, missing or invalid files, a file that the disk does not give, or a folder that
+            holds other files.
         FileNotFoundError: if a place does not exist.
     """
     if workers is not None:
         check_count("workers", workers)
     samples, broken = find(places)
     _check_strict(strict, broken)
-    kept = [sample for sample in samples if sample.name not in missing()]
-    if not kept:
-        reason = next((f"{path}: {word}" for path, word in broken.items()), "all are in the lists of missing skeletons")
+    used = [sample for sample in samples if sample.name not in missing()]
+    if not used:
+        reason = next((f"{path}: {why}" for path, why in broken.items()), "all are in the lists of missing skeletons")
         raise ValueError(f"there is no sample to prepare; {reason}")
-    folder = RunFolder(out)
     _check_place(out)
+    folder = RunFolder(out)
     folder.prepare()
     with folder.locked():
-        _remove_temporary(out)
-        if (out / MANIFEST).exists() and not overwrite:
-            finished = _finished(out)
-            if finished["sources"] not in (_digest(kept), _unread(kept)):
-                raise ValueError(f"out: {out} is prepared from other files; --overwrite replaces it")
-            if finished["sources"] == _digest(kept):
-                broken |= _broken_of(kept, finished["broken"])
-                _check_strict(strict, broken)
-                _clear_parts(out)
-                return _result(finished | {"left_out": len(samples) - len(kept), "broken": broken}, new=False)
-        (out / PARTS).mkdir(exist_ok=True)
-        parts = [_Part(out, i // PART_SAMPLES, kept[i : i + PART_SAMPLES]) for i in range(0, len(kept), PART_SAMPLES)]
-        try:
+        for name in (FRAMES, INDEX, MANIFEST):
+            for path in out.glob(f".{name}.*.tmp"):  # of processes that were killed
+                path.unlink(missing_ok=True)
+        manifest = None if overwrite else _finished(out, used)
+        new = manifest is None
+        if manifest is None:
+            parts = [
+                _Part(out, at // PART_SAMPLES, used[at : at + PART_SAMPLES]) for at in range(0, len(used), PART_SAMPLES)
+            ]
             _make(parts, strict, workers)
-        finally:
-            close_archives()
-        made = [part.read() for part in parts]
-        for each in made:
-            broken |= each["broken"]
-        rows = [row for each in made for row in each["rows"]]
-        if not rows:
-            _clear_parts(out)
-            path, word = next(iter(broken.items()))
-            raise ValueError(f"none of {len(broken)} files can be read; {path}: {word}")
-        (out / MANIFEST).unlink(missing_ok=True)  # it says that the others are there
-        manifest = _write(out, parts, rows) | {"left_out": len(samples) - len(kept), "broken": broken}
-        all_read = not any(each["unread"] for each in made)
-        manifest["sources"] = _digest(kept) if all_read else _unread(kept)
-        write_atomically(out / MANIFEST, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
-        if all_read:
-            _clear_parts(out)
-        return _result(manifest)
+            manifest = _write(out, parts, broken) | {"left_out": len(samples) - len(used), "sources": _digest(used)}
+            write_atomically(out / MANIFEST, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
+        else:
+            broken |= _broken_of(used, manifest["broken"])
+            _check_strict(strict, broken)
+        _clear_parts(out)
+    return Prepared(manifest["samples"], manifest["frames"], len(samples) - len(used), broken, new)
 
 
 def _check_strict(strict: bool, broken: dict[str, str]) -> None:
     if strict and broken:
-        path, word = next(iter(broken.items()))
-        raise ValueError(f"{path}: {word}")
-
-
-def _broken_of(samples: list[Sample], before: dict[str, str]) -> dict[str, str]:
-    """The broken files of an earlier call that belong to these samples, by their present location."""
-    places = {sample.name: str(sample.sources[0]) for sample in samples}
-    end = len(SUFFIX)
-    names = {path[-len(EXAMPLE) - end : -end]: word for path, word in before.items()}
-    return {places[name]: word for name, word in names.items() if name in places}
-
-
-def _result(manifest: dict[str, Any], *, new: bool = True) -> Prepared:
-    return Prepared(manifest["samples"], manifest["frames"], manifest["left_out"], manifest["broken"], new)
-
-
-def _digest(samples: list[Sample]) -> str:
-    """Checksum of what the arrays are made from, independent of its location."""
-    facts = [RULES, *([sample.name, [(each.size, each.version) for each in sample.sources]] for sample in samples)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def _unread(samples: list[Sample]) -> str:
-    """Replaces `_digest` if the disk failed to read some files: the next call tries these again."""
-    return f"unread {_digest(samples)}"
-
-
-# ---- the folder
+        path, why = next(iter(broken.items()))
+        raise ValueError(f"{path}: {why}")
 
 
 def _check_place(out: Path) -> None:
@@ -168,35 +120,71 @@ def _check_place(out: Path) -> None:
         names = {path.name for path in out.iterdir() if path.suffix != ".tmp"} if out.exists() else set()
     except OSError as error:
         raise ValueError(f"out: cannot look into {out}: {error.strerror or error}") from None
-    others = names - {".lock", FRAMES, INDEX, MANIFEST, PARTS}
-    if not others and not names & {MANIFEST, PARTS}:
-        others = names - {".lock"}
+    others = names - {".lock"} - ({FRAMES, INDEX, MANIFEST, PARTS} if names & {MANIFEST, PARTS} else set())
     if others:
         raise ValueError(f"out: {out} holds something else ({min(others)}); name a new or an empty folder")
 
 
-def _finished(out: Path) -> dict[str, Any]:
-    """Read the manifest of an earlier call that finished."""
+def _finished(out: Path, samples: list[Sample]) -> dict[str, Any] | None:
+    """The manifest of an earlier call that finished with these samples; None if there was none."""
+    if not (out / MANIFEST).exists():
+        return None
     try:
-        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
         sound = manifest["format"] == FORMAT and all((out / name).is_file() for name in (FRAMES, INDEX))
-        sound = sound and {"sources", "samples", "frames", "left_out", "broken", "files"} <= manifest.keys()
+        sound = sound and {"sources", "samples", "frames", "broken", "files"} <= manifest.keys()
     except (OSError, ValueError, KeyError, TypeError):
         sound = False
     if not sound:
         raise ValueError(f"out: {out} is damaged, or prepared by another version; --overwrite replaces it")
-    return dict(manifest)
+    if manifest["sources"] != _digest(samples):
+        raise ValueError(f"out: {out} is prepared from other files; --overwrite replaces it")
+    return manifest
+
+
+def _broken_of(samples: list[Sample], before: dict[str, str]) -> dict[str, str]:
+    """The broken files of an earlier call that belong to these samples, by their present location."""
+    places = {sample.name: str(sample.sources[0]) for sample in samples}
+    end = len(SUFFIX)
+    names = {path[-len(EXAMPLE) - end : -end]: why for path, why in before.items()}
+    return {places[name]: why for name, why in names.items() if name in places}
+
+
+def _digest(samples: list[Sample]) -> str:
+    """Checksum of what the arrays are made from, independent of its location."""
+    facts = [RULES, *([sample.name, [(each.size, each.version) for each in sample.sources]] for sample in samples)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _clear_parts(out: Path) -> None:
     shutil.rmtree(out / PARTS, ignore_errors=True)
 
 
-def _remove_temporary(out: Path) -> None:
-    """Remove partial files of processes that were killed."""
-    for name in (FRAMES, INDEX, MANIFEST):
-        for path in out.glob(f".{name}.*.tmp"):
-            path.unlink(missing_ok=True)
+def _write(out: Path, parts: list[_Part], broken: dict[str, str]) -> dict[str, Any]:
+    """Write frames and index; returns what the manifest says of them. Broken files are added to `broken`."""
+    rows = []
+    for part in parts:
+        broken |= part.load("broken")
+        rows += part.load("rows")
+    if not rows:
+        _clear_parts(out)
+        path, why = next(iter(broken.items()))
+        raise ValueError(f"none of {len(broken)} files can be read; {path}: {why}")
+    frames = sum(row[1 + COLUMNS.index("length")] for row in rows)
+
+    def write(file: IO[bytes]) -> None:
+        shape = (frames, SLOTS, JOINTS, 3)
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        for part in parts:
+            file.write(part.load("frames"))
+
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("name", *COLUMNS), *rows])
+    (out / MANIFEST).unlink(missing_ok=True)  # it says that the others are there
+    write_atomically(out / FRAMES, write)
+    write_atomically(out / INDEX, text.getvalue().encode())
+    files = {name: {"bytes": (out / name).stat().st_size, "sha256": checksum(out / name)} for name in (FRAMES, INDEX)}
+    return {"format": FORMAT, "samples": len(rows), "frames": frames, "files": files, "broken": broken}
 
 
 # ---- parts
@@ -204,7 +192,7 @@ def _remove_temporary(out: Path) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """Successive samples, made together: frames in one file, and rows of the index in another that is written last."""
+    """Successive samples, made together and kept in one file: frames, rows of the index, and broken files."""
 
     out: Path
     number: int
@@ -214,158 +202,106 @@ class _Part:
     def size(self) -> int:
         return sum(sample.size for sample in self.samples)
 
-    def path(self, suffix: str) -> Path:
-        """Path of a file of the part; its name depends on what it is made from, so that parts are not confused."""
-        return self.out / PARTS / f"{self.number:05}-{_digest(self.samples)[:16]}{suffix}"
+    @property
+    def path(self) -> Path:
+        """Path of its file, whose name depends on what it is made from, so that parts are not confused."""
+        return self.out / PARTS / f"{self.number:05}-{_digest(self.samples)[:16]}.npz"
 
-    def read(self) -> dict[str, Any]:
-        """Rows of the index and broken files."""
-        return dict(json.loads(self.path(".json").read_text(encoding="utf-8")))
-
-    def is_done(self) -> bool:
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            about = self.read()
-            return bool(not about["unread"] and about["bytes"] == self.path(".frames").stat().st_size)
-        return False
+    def load(self, name: str) -> Any:
+        """Load its frames as an array, or its rows or broken files."""
+        with np.load(self.path) as file:
+            return file[name] if name == "frames" else json.loads(str(file[name]))
 
     def make(self) -> dict[str, str]:
-        """Read its files and write it; returns what is broken."""
-        rows, frames, broken, unread = [], [], {}, False
+        """Read its samples and write its file; returns what is broken."""
+        rows, frames, broken = [], [np.empty((0, SLOTS, JOINTS, 3), np.float32)], {}
         for sample in self.samples:
             try:
                 sequence = arrange(parse(sample.read()))
             except ValueError as error:
                 broken[str(sample.sources[0])] = str(error)
-                unread |= isinstance(error, UnreadError)
                 continue
-            parts = parts_of(sample.name)
-            assert parts is not None
-            row = {**parts, "length": len(sequence.frames)}
+            row: dict[str, Any] = {**(parts_of(sample.name) or {}), "length": len(sequence.frames)}
             row |= {f"body_{slot + 1}": int(id) for slot, id in enumerate(sequence.ids)}
             rows.append([sample.name, *(row[column] for column in COLUMNS)])
             frames.append(sequence.frames)
-        content = b"".join(each.astype("<f4", copy=False).tobytes() for each in frames)
-        write_atomically(self.path(".frames"), content)
-        about = {"rows": rows, "broken": broken, "unread": unread, "bytes": len(content)}
-        write_atomically(self.path(".json"), json.dumps(about).encode())
+        joined = np.concatenate(frames).astype("<f4", copy=False)
+        texts = np.array(json.dumps(rows)), np.array(json.dumps(broken))
+        write_atomically(self.path, lambda file: np.savez(file, frames=joined, rows=texts[0], broken=texts[1]))
         return broken
 
 
 def _make(parts: list[_Part], strict: bool, workers: int | None) -> None:
-    """Make the parts that are not done, in parallel."""
-    left = []
+    """Make the parts that are not finished, in parallel."""
+    (parts[0].out / PARTS).mkdir(exist_ok=True)
+    left = [part for part in parts if not part.path.exists()]
     for part in parts:
-        if part.is_done():
-            _check_strict(strict, part.read()["broken"])
-        else:
-            left.append(part)
+        if part not in left:
+            _check_strict(strict, part.load("broken"))
     total, to_do = (sum(part.size for part in some) for some in (parts, left))
-    with progress(total, total - to_do) as advance:
-        if (count := min(_cores() if workers is None else workers, len(left))) <= 1:
-            for part in left:
-                _check_strict(strict, part.make())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with progress(total, total - to_do) as advance, _processes(left, min(workers or cores, len(left))) as at_work:
+        while left:
+            waits = at_work()
+            if not waits:  # alone, or what processes did not make: if for an error, it is met here
+                left[0].make()
+            for part in [part for part in left if part.path.exists()]:
+                left.remove(part)
+                _check_strict(strict, part.load("broken"))
                 advance(part.size)
-            return
-        with _pool(count) as pool:
-            with _on_interrupt(signal.SIG_IGN):  # for milliseconds: what is started in them ignores it from the first
-                futures: dict[Future[dict[str, str]], _Part] = {pool.submit(part.make): part for part in left}
-            for future in as_completed(futures):
-                _check_strict(strict, future.result())
-                advance(futures[future].size)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            if waits:
+                time.sleep(0.02)
 
 
 @contextlib.contextmanager
-def _pool(workers: int) -> Iterator[Executor]:
-    """Processes that Ctrl-C ends at once, without output; raises `KeyboardInterrupt` when they are gone."""
+def _processes(parts: list[_Part], count: int) -> Iterator[Callable[[], bool]]:
+    """Make parts in `count` processes, none if it is 1; yields a function that says whether any is still at work.
+
+    Ctrl-C ends them at once and without output: the function raises `KeyboardInterrupt` then.
+    """
     context = multiprocessing.get_context("spawn")
-    end, alive = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(end,))
-    interrupted = False
+    shares = [parts[first::count] for first in range(count)] if count > 1 else []
+    processes = [context.Process(target=_work, args=(share,), daemon=True) for share in shares]
+    interrupts: list[int] = []
 
-    def stop(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-        alive.close()
+    def at_work() -> bool:
+        if interrupts:
+            raise KeyboardInterrupt
+        return any(process.is_alive() for process in processes)
 
+    handles = bool(processes) and threading.current_thread() is threading.main_thread()  # which alone may do so
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number)) if handles else None
     try:
-        with _on_interrupt(stop):
-            try:
-                yield pool
-            finally:
-                pool.shutdown(cancel_futures=True)
-    except BrokenProcessPool:
-        if not interrupted:
-            raise OSError(
-                "a process was killed, for want of memory perhaps; call again to go on, with fewer --workers"
-            ) from None
+        for process in processes:
+            _start(process)
+        yield at_work
     finally:
-        alive.close()
-        end.close()
-    if interrupted:
-        raise KeyboardInterrupt
+        for process in processes:
+            process.terminate()
+            process.join()
+        close_archives()
+        if handles:
+            time.sleep(0.1 if interrupts else 0)  # while Ctrl-C is held down
+            signal.signal(signal.SIGINT, before)
 
 
-@contextlib.contextmanager
-def _on_interrupt(handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # has no say in it
-        yield
+def _start(process: SpawnProcess) -> None:
+    """Start a process that is deaf to Ctrl-C; here it is heard when the process has started."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        process.start()
         return
-    before = signal.signal(signal.SIGINT, handler)
+    resource_tracker.ensure_running()  # else it is started with the process, and unblocks what is blocked here
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        process.start()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker(end: Connection) -> None:
-    """Leave Ctrl-C to the parent process, and exit with it or when it asks for that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def follow() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            end.recv()  # nothing comes: the other side is closed, or gone
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-# ---- the arrays
-
-
-def _write(out: Path, parts: list[_Part], rows: list[list[Any]]) -> dict[str, Any]:
-    """Write frames and index; returns their entries of the manifest."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([("name", *COLUMNS), *rows])
-    frames = sum(row[1 + COLUMNS.index("length")] for row in rows)
-
-    def pieces() -> Iterator[bytes]:
-        head = io.BytesIO()
-        shape = (frames, SLOTS, JOINTS, 3)
-        np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": shape})
-        yield head.getvalue()
+def _work(parts: list[_Part]) -> None:
+    """Make parts in a process, until all are made, one of them fails, or the process that started it is gone."""
+    parent = multiprocessing.parent_process()
+    with contextlib.suppress(OSError):
         for part in parts:
-            yield part.path(".frames").read_bytes()
-
-    files = {
-        FRAMES: _write_file(out / FRAMES, pieces),
-        INDEX: _write_file(out / INDEX, lambda: iter([text.getvalue().encode()])),
-    }
-    return {"format": FORMAT, "samples": len(rows), "frames": frames, "files": files}
-
-
-def _write_file(path: Path, pieces: Callable[[], Iterator[bytes]]) -> dict[str, Any]:
-    digest, size = hashlib.sha256(), 0
-
-    def write(file: IO[bytes]) -> None:
-        nonlocal size
-        for piece in pieces():
-            file.write(piece)
-            digest.update(piece)
-            size += len(piece)
-
-    write_atomically(path, write)
-    return {"bytes": size, "sha256": digest.hexdigest()}
+            if parent is not None and parent.is_alive():
+                part.make()

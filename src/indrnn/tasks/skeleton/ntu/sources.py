@@ -32,10 +32,6 @@ _ZIP_TROUBLES = (
 )
 
 
-class UnreadError(ValueError):
-    """The disk or the system failed to read a file; a later attempt may succeed."""
-
-
 @dataclass(frozen=True)
 class Source:
     """A file, or a member of an archive."""
@@ -50,7 +46,7 @@ class Source:
         return str(self.path) if self.member is None else f"{self.path}:{self.member}"
 
     def read(self) -> bytes:
-        """Read the content; raises `ValueError` with the reason if that fails."""
+        """Read the content; raises `ValueError` if it is damaged, and `OSError` if the disk does not give it."""
         if self.size > MOST_BYTES:
             raise ValueError(f"it has {self.size:,} bytes, more than any recording")
         try:
@@ -58,7 +54,7 @@ class Source:
         except OSError as error:
             if self.member is not None and error.errno is None:  # of bz2, for a damaged stream
                 raise ValueError(f"it cannot be read from the archive: {error}") from None
-            raise UnreadError(f"it cannot be read: {error.strerror or error}") from None
+            raise OSError(f"{self}: it cannot be read: {error.strerror or error}") from None
         except _ZIP_TROUBLES as error:
             raise ValueError(f"it cannot be read from the archive: {error}") from None
 

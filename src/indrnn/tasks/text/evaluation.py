@@ -1,0 +1,209 @@
+"""`indrnn evaluate` of a language model: as it is, or with dynamic evaluation, set by hand or by a grid search."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...checks import check_count
+from ...networks import LanguageModel
+from ...training import Shard
+from ...training.folder import finite
+from ...training.processes import Processes, choose_device
+from ...words import duration, numbers
+from ..recipe import Say
+from ..runs import Run
+from .corpus import Split
+from .dynamic import SEGMENT, DynamicResult, dynamic_evaluation, gradient_statistics, grid
+from .recipe import EvaluationOptions
+from .task import LanguageTask
+
+LRS, DECAYS = (3e-6, 1e-5, 3e-5, 1e-4, 3e-4), (0.0, 0.004, 0.016, 0.064)
+"""What `--grid` chooses from; 2.4e-6 and 0.016 were best in the log of the paper's authors."""
+_LR, _DECAY = 1e-5, 0.016
+_TIMED = 5  # segments
+
+
+def evaluate(run: Run, options: EvaluationOptions, *, data_dir: Path | None, device: str, say: Say) -> dict[str, Any]:
+    """Measure a run's best weights on the test text; returns the numbers for the output file."""
+    _check(options)
+    recipe: Any = run.at(data_dir)
+    if options.dynamic:
+        task = run.checked_task(recipe)
+        assert isinstance(task, LanguageTask)
+        return _evaluate_dynamically(run, options, task, device, say)
+    if options.test_batch is not None:
+        recipe = replace(recipe, test_batch=options.test_batch)
+    test, which = run.evaluate(recipe, device)
+    say(f"{run.recipe_name}: {numbers(test, 6)} with {which}")
+    return {"weights": which, "test": test}
+
+
+def _check(options: EvaluationOptions) -> None:
+    for name, value in asdict(options).items():
+        if value is not None and value is not False and name not in ("dynamic", "test_batch") and not options.dynamic:
+            raise ValueError(f"{name} is for --dynamic")
+    if options.dynamic and options.test_batch is not None:
+        raise ValueError("test_batch is not for --dynamic, which reads the text as one stream")
+    for name in ("segment", "statistics_windows"):
+        if getattr(options, name) is not None:
+            check_count(name, getattr(options, name))
+    for name in ("lr", "decay"):
+        value = getattr(options, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be a number of at least 0, got {value}")
+
+
+def _evaluate_dynamically(
+    run: Run, options: EvaluationOptions, task: LanguageTask, device: str, say: Say
+) -> dict[str, Any]:
+    model, which = run.best
+    if not isinstance(model, LanguageModel):
+        raise ValueError(f"run must be of a language model, and {run.path} is of a {type(model).__name__}")
+    epoch, corpus = task.steps_per_epoch, task.corpus
+    windows = min(options.statistics_windows or epoch, epoch)
+    plan = _Plan(model.to(choose_device(device, Processes())).eval(), task, options.segment or SEGMENT, windows)
+    lrs = LRS if options.lr is None else (options.lr,)
+    decays = DECAYS if options.decay is None else (options.decay,)
+    pairs = len(lrs) * len(decays) if options.grid else 0
+    used = f"statistics over {windows:,} of {epoch:,} windows"
+    work = [f"{used} of the training text"]
+    if pairs:
+        work.append(f"{pairs} pairs of lr and decay on {plan.segments(corpus.validation):,} segments of validation")
+    work.append(f"{plan.segments(corpus.test):,} segments of the test")
+    say(f"about {duration(plan.seconds(pairs))}: {', '.join(work)}")
+
+    with _progress("statistics", windows) as progress:
+        statistics = plan.statistics(windows, progress)
+    lr, decay = (_LR if options.lr is None else options.lr), (_DECAY if options.decay is None else options.decay)
+    tried: list[dict[str, float]] = []
+    if options.grid:
+        best, tried = _chosen(plan, statistics, lrs, decays, say)
+        lr, decay = best.lr, best.decay
+    static = plan.measure(corpus.test, "test, static", statistics, 0.0, 0.0)
+    dynamic = plan.measure(corpus.test, "test, dynamic", statistics, lr, decay)
+    before, after = plan.value(static), plan.value(dynamic)
+    rule = f"lr {lr:g}, decay {decay:g}" + (", chosen on validation" if options.grid else "")
+    say(
+        f"{run.recipe_name}: {task.metric} {before:.6g} static, {after:.6g} dynamic ({_change(before, after)}), tokens "
+        f"{static.tokens:,} in one stream, with {which}; {rule}, segments of {plan.segment}, {used}"
+    )
+    measured = {"weights": which, "metric": task.metric, "static": before, "dynamic": after, "tokens": static.tokens}
+    measured |= {"lr": lr, "decay": decay, "segment": plan.segment}
+    measured |= {"statistics_windows": windows, "windows_in_epoch": epoch}
+    return measured | ({"grid": tried} if tried else {})
+
+
+def _change(before: float, after: float) -> str:
+    if not math.isfinite(after):
+        return "diverged"
+    return f"{abs(before - after) / before:.2%} {'lower' if after <= before else 'higher'}"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A dynamic evaluation: its model, data and settings."""
+
+    model: LanguageModel
+    task: LanguageTask
+    segment: int
+    windows: int
+    """Number of windows of the training text for the statistics."""
+
+    def statistics(self, count: int, progress: Callable[[int], None]) -> dict[str, Tensor]:
+        """Mean square gradients over the first windows of the training text."""
+
+        def windows() -> Iterator[tuple[Tensor, Tensor]]:
+            for step in range(count):
+                progress(step)
+                window = self.task.batch(step, Shard())
+                yield window.inputs, window.target
+
+        return gradient_statistics(self.model, windows())
+
+    def segments(self, split: Split) -> int:
+        """Number of updates over a text."""
+        return math.ceil((len(split) - 1) / self.segment)
+
+    def seconds(self, pairs: int) -> float:
+        """Estimated duration, from timing a few windows and segments."""
+        self.statistics(1, _silent)  # to warm up
+        start = time.perf_counter()
+        statistics = self.statistics(1, _silent)
+        window = time.perf_counter() - start
+        corpus = self.task.corpus
+        text = tokens_of(corpus.validation)[: 1 + _TIMED * self.segment]
+        each = []
+        for lr in (0.0, _LR):
+            start = time.perf_counter()
+            dynamic_evaluation(self.model, text, statistics, lr=lr, decay=_DECAY, segment=self.segment)
+            each.append((time.perf_counter() - start) / math.ceil((len(text) - 1) / self.segment))
+        static, dynamic = each
+        chosen = (static + pairs * dynamic) * self.segments(corpus.validation) if pairs else 0.0
+        return window * self.windows + (static + dynamic) * self.segments(corpus.test) + chosen
+
+    def measure(
+        self, split: Split, title: str, statistics: dict[str, Tensor], lr: float, decay: float
+    ) -> DynamicResult:
+        """Evaluate on a part of the corpus."""
+        text = tokens_of(split)
+        rule: dict[str, Any] = {"lr": lr, "decay": decay, "segment": self.segment}
+        with _progress(title, len(text) - 1) as progress:
+            return dynamic_evaluation(self.model, text, statistics, progress=progress, **rule)
+
+    def value(self, result: DynamicResult) -> float:
+        """A result in the task's metric."""
+        return result.perplexity if self.task.metric == "perplexity" else result.bits
+
+
+def tokens_of(split: Split) -> Tensor:
+    """A part of a corpus as a tensor."""
+    return torch.from_numpy(split.ids.astype(np.int64))
+
+
+def _chosen(
+    plan: _Plan, statistics: dict[str, Tensor], lrs: tuple[float, ...], decays: tuple[float, ...], say: Say
+) -> tuple[DynamicResult, list[dict[str, float]]]:
+    """The best lr and decay on the validation text, and all results; prints a table."""
+    split = plan.task.corpus.validation
+    static = plan.measure(split, "validation, static", statistics, 0.0, 0.0)
+    text = tokens_of(split)
+    with _progress("validation, grid", len(lrs) * len(decays) * (len(text) - 1)) as progress:
+        results = grid(plan.model, text, statistics, lrs=lrs, decays=decays, segment=plan.segment, progress=progress)
+    # A pair that is no better than the model as it is, or diverged, is not chosen
+    best, metric = results[0] if results[0].loss < static.loss else static, plan.task.metric
+    say(f"{'lr':>8}  {'decay':>6}  {metric} on validation")
+    for result in results:
+        note = "  chosen" if result is best else ""
+        say(f"{result.lr:>8g}  {result.decay:>6g}  {plan.value(result):.6g}{note}")
+    say(f"{'static':>16}  {plan.value(static):.6g}{'  chosen: no pair is better' if best is static else ''}")
+    for name, value, values in (("lr", best.lr, lrs), ("decay", best.decay, decays)):
+        if best is not static and len(values) > 1 and value > 0 and value in (min(values), max(values)):
+            say(f"{name} {value:g} is at the end of the grid: one beyond it, with --{name}, may be better")
+    every = (static, *results)
+    return best, [finite({"lr": one.lr, "decay": one.decay, metric: plan.value(one)}) for one in every]
+
+
+def _silent(done: int) -> None:
+    """Show no progress."""
+
+
+@contextlib.contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar, if there is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)
