@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from indrnn.analysis.curves import draw_adding, draw_panels, draw_run, smooth
 from torch import Tensor, nn
 
 from indrnn.analysis import gradients
-from indrnn.analysis.curves import draw_adding, draw_panels, draw_run, smooth
 from indrnn.baselines import Baseline
 from indrnn.networks import Head, Plain
 from indrnn.tasks.series.scores import ClassScores

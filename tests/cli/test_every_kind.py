@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from indrnn.cli.opened import open_run
 
 import indrnn
 from indrnn.cli import main
-from indrnn.cli.opened import open_run
 from indrnn.training import Shard
 from indrnn.training.evaluation import measure
 from indrnn.training.processes import Processes

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from indrnn.tasks.adding_recipe import AddingRecipe
+from indrnn.tasks.pixels_recipe import PixelsRecipe
+from indrnn.tasks.types import TYPES
 from torch import nn
 
 from indrnn.baselines import Baseline
@@ -25,13 +28,10 @@ from indrnn.networks import (
 )
 from indrnn.saving import from_json, to_json
 from indrnn.tasks.adding import Adding
-from indrnn.tasks.adding_recipe import AddingRecipe
 from indrnn.tasks.pixels import Pixels
-from indrnn.tasks.pixels_recipe import PixelsRecipe
 from indrnn.tasks.rows import ROWS, Row, find
 from indrnn.tasks.skeleton.recipe import SkeletonRecipe
 from indrnn.tasks.text import recipe as language
-from indrnn.tasks.types import TYPES
 from indrnn.training import Constant, Cosine, OneCycle, Plateau, Shard, Steps, Training
 
 LENGTHS = [100, 500, 1000, 5000]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from indrnn.tasks.types import TYPES
 
 from indrnn.baselines import Baseline, Transformer
 from indrnn.networks import Dense, DenseIndRNN, Language, LanguageModel, Plain, PlainIndRNN, Residual, ResidualIndRNN
@@ -19,7 +20,6 @@ from indrnn.tasks.text import corpus
 from indrnn.tasks.text import recipe as module
 from indrnn.tasks.text.recipe import PennRecipe, TextRecipe
 from indrnn.tasks.text.task import LanguageTask
-from indrnn.tasks.types import TYPES
 from indrnn.training import Plateau, Shard
 
 CHARS = {"6": ("1.26", "1.21"), "res21": ("1.21", "1.17"), "dense": ("1.19", "1.16")}
