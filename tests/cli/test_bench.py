@@ -44,10 +44,10 @@ def test_wrong_results_are_not_timed(call: Call, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rounds", "1"], "rounds must be a whole number of at least 2, got 1"),
-        (["--steps", "0"], "steps must be a whole number of at least 1, got 0"),
-        (["--steps"], "number of steps must be a whole number of at least 1, got 0"),
-        (["--threads", "0"], "threads must be a whole number of at least 1, got 0"),
+        (["--rounds", "1"], "rounds must be at least 2, got 1"),
+        (["--steps", "0"], "steps must be at least 1, got 0"),
+        (["--steps"], "number of steps must be at least 1, got 0"),
+        (["--threads", "0"], "threads must be at least 1, got 0"),
         (["--device", "abacus"], "device must be auto, cpu, cuda or cuda:NUMBER, got 'abacus'"),
         (["layer"], "Unrecognized options: layer"),
     ],
