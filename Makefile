@@ -20,7 +20,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/indrnn bench layer
+	$(BIN)/python -m benchmarks.layer
 
 # torch first, by itself: it is pinned there, and nothing later may pull in another.
 $(READY): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/indrnn/*/*.cpp src/indrnn/*/*/*.cpp src/indrnn/*/*/*.h)

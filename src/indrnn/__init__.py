@@ -69,7 +69,6 @@ _MODULES = (
     *(home for home in _HOMES if "." not in home),
     "analysis",
     "baselines",
-    "bench",
     "cli",
     "checks",
     "files",

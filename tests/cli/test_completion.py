@@ -82,10 +82,9 @@ def test_options_of_a_recipe_are_completed(recipe: str, script: Path, call: Call
 @pytest.mark.parametrize(
     "command",
     [
-        *(command for command in COMMANDS if command not in ("train", "prepare", "analyse", "bench", "completion")),
+        *(command for command in COMMANDS if command not in ("train", "prepare", "analyse", "completion")),
         "prepare ntu",
         *(f"analyse {kind}" for kind in ("gradients", "depth", "skeletons", *KINDS)),
-        *(f"bench {kind}" for kind in ("layer", "network", "stream", "scale", "loop", "parse")),
     ],
 )
 def test_options_of_a_command_are_completed(command: str, script: Path, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""`indrnn analyse memory`, `weights`, `ablate` and `complexity`, and `gradients` of other tasks."""
+"""`indrnn analyse memory`, `weights` and `ablate`, and `gradients` of other tasks."""
 
 from __future__ import annotations
 
@@ -108,13 +108,6 @@ def test_folders_that_cannot_be_written_to(finished: Path, call: Call, tmp_path:
     (tmp_path / "memory.md").write_text("kept")
     assert_refused(call("analyse", "memory", finished, "--out", tmp_path), "memory.md already")
     assert (tmp_path / "memory.md").read_text() == "kept"
-
-
-def test_complexity(call: Call, tmp_path: Path) -> None:
-    said = assert_done(call("analyse", "complexity", KEPT.parent / "bench" / "layer.json", "--out", tmp_path))
-    assert "| IndRNN, 1 layer |" in said.out
-    assert (tmp_path / "complexity.png").exists()
-    assert_refused(call("analyse", "complexity", tmp_path / "none", "--out", tmp_path), "measured must be")
 
 
 def test_what_is_refused(finished: Path, call: Call, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from ..files import write_atomically
 from ..tasks.runs import open_run
@@ -123,7 +124,7 @@ def gather(page: Table, runs: Iterable[Path], out: Path, *, overwrite: bool = Fa
         panel, name, points = page.curve(each)
         curves = panels.setdefault(panel, {})
         curves[name if name not in curves else f"{name}, {each['name']}"] = points
-    usual = {"across": "training step", "up": page.metric, "logarithmic": not page.higher_is_better}
+    usual: dict[str, Any] = {"across": "training step", "up": page.metric, "logarithmic": not page.higher_is_better}
     draw_panels(picture, panels, **(usual | page.picture))
     return table_of(page, every)
 

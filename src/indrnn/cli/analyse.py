@@ -93,7 +93,7 @@ def analyse(arguments: list[str]) -> int:
         say("  depth [RUN]        measure how gradients reach the first layers, of a run before and after training")
         say("  skeletons RUN      plot sampled skeletons, and the confusion matrix of a run")
         for name, kind in KINDS.items():
-            say(f"  {f'{name} {kind.takes}':<17}  {kind.about}")
+            say(f"  {f'{name} RUN':<17}  {kind.about}")
         return 0
     if arguments and arguments[0] in KINDS:
         return KINDS[arguments[0]].run(arguments[1:])

@@ -1,130 +1,120 @@
-"""The command `indrnn bench`: benchmarks of speed and memory."""
+"""`indrnn bench`: a training step of IndRNN beside `torch.nn.LSTM` on this device, its results checked first."""
 
 from __future__ import annotations
 
-import shlex
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from statistics import median, quantiles
 
 import torch
-import tyro
+from torch import Tensor, nn
 
-from ..checks import check_count
-from ..system import keep_memory
-from ..training.folder import RunFolder
-from .main import UsageError
+from ..checks import check_count, check_threads
+from ..layers import IndRNN
+from ..ops import backends
+from ..training import RunError
+from ..training.folder import machine
+from ..training.processes import Processes, choose_device
+from .main import say
+from .parse import Parser
 
-if TYPE_CHECKING:
-    from ..bench.measure import Bench
+INPUTS, HIDDEN, BATCH, TOLERANCE = 2, 128, 50, 1e-4
 
-KINDS = {
-    "layer": "training step of a layer, against LSTM, GRU, RNN, SRU, minGRU and Python loops: the paper's figure",
-    "network": "training step of the paper's networks, against their matrix products alone",
-    "stream": "latency of one step at batch size 1, against PyTorch's cells",
-    "scale": "time and memory for growing T, batch size, neurons, layers and threads",
-    "loop": "overhead of the training loop over a bare loop, and of the command line over starting Python",
-    "skeleton": "sequences per second in training and testing at the shapes of NTU RGB+D, against LSTM",
-}
-ROUNDS = {"layer": 15, "network": 15, "stream": 20, "scale": 9, "loop": 41, "skeleton": 15}
-ROUNDS_AGAINST = 31  # a few per cent are looked for
+
+@dataclass
+class BenchOptions:
+    """Time a training step of one layer of IndRNN and of torch.nn.LSTM on this device, in less than a minute.
+
+    A step is the forward pass, a loss over all steps of the sequence, and the backward pass, in float32. Output and
+    gradients are first compared with those of the reference. The two layers alternate; the table holds medians over
+    rounds, and the 20 % and 80 % quantiles of the ratio. For reliable figures, run nothing else on the machine.
+    """
+
+    device: str = "auto"
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
+    steps: tuple[int, ...] = (256, 1024)
+    """Sequence lengths T."""
+    rounds: int = 9
+    """Number of timings of each layer and length."""
+    threads: int | None = None
+    """Number of CPU threads; None for PyTorch's default."""
+
+
+BENCH = Parser("bench", BenchOptions)
 
 
 def bench(arguments: list[str]) -> int:
-    """Measure speed and memory."""
-    if arguments[:1] in (["--help"], ["-h"]):
-        print("usage: indrnn bench {" + ",".join(KINDS) + "} [OPTIONS]\n\nMeasure speed and memory on this machine:\n")
-        for kind, about in KINDS.items():
-            print(f"  {kind:8} {about}")
-        print("\n`indrnn bench layer --help` shows the options, which are the same for all kinds.")
-        return 0
-    if not arguments or arguments[0] not in KINDS:
-        given = f", got {arguments[0]}" if arguments else ""
-        raise UsageError(f"bench needs one of {', '.join(KINDS)}{given}")
-    kind = arguments[0]
-
-    @dataclass
-    class Options:
-        """Measure in interleaved rounds, after checking that the results agree, and print tables.
-
-        Tables hold medians over the rounds, with the 20 % and 80 % quantiles, of times and of ratios within a round.
-        For reliable figures, run nothing else on the machine.
-        """
-
-        out: Path = Path("results/bench")
-        """Output folder of the numbers (.json), tables (.md) and figure (.png), named after the benchmark."""
-        quick: bool = False
-        """Fewer sizes and rounds; takes less than a minute."""
-        rounds: int | None = None
-        """Rounds of interleaved timing; None for the benchmark's default."""
-        device: str = "cpu"
-        """Device: cpu, cuda, cuda:1, ..."""
-        threads: int | None = None
-        """Number of CPU threads; None for PyTorch's default."""
-        keep_memory: bool = False
-        """Call indrnn.system.keep_memory() first, as `indrnn train` does, for everything measured."""
-        against: Path | None = None
-        """For layer and network: compare this version with the one installed in the .venv of this checkout only;
-        files are named KIND-against."""
-
-    options = tyro.cli(Options, args=arguments[1:], prog=f"indrnn bench {kind}", config=(tyro.conf.FlagCreatePairsOff,))
-    usual = ROUNDS[kind] if options.against is None else ROUNDS_AGAINST
-    rounds = (3 if options.quick else usual) if options.rounds is None else options.rounds
-    check_count("rounds", rounds, least=2)
+    """Compare the layer's speed with LSTM's."""
+    options = BENCH(arguments)
+    check_count("number of steps", len(options.steps))
+    for T in options.steps:
+        check_count("steps", T)
+    check_count("rounds", options.rounds, least=2)
     if options.threads is not None:
-        check_count("threads", options.threads)
+        check_threads(options.threads)
         torch.set_num_threads(options.threads)
-    device = _usable(options.device)
-    command = shlex.join(["indrnn", "bench", *arguments])
-    from ..bench import layer, loop, network, scale, skeleton, stream
-    from ..bench.measure import Bench
-
-    if options.against is not None:
-        measured = Bench(f"{kind}-against", options.out, device, rounds, quick=options.quick)
-        _against(measured, kind, options.against, command, options.keep_memory)
-        return 0
-    RunFolder(options.out).prepare()
-    modules: dict[str, ModuleType] = {
-        "layer": layer,
-        "network": network,
-        "stream": stream,
-        "scale": scale,
-        "loop": loop,
-        "skeleton": skeleton,
-    }
+    device = choose_device(options.device, Processes())
+    names = " ".join(name for name, backend in backends(torch.empty(0, device=device)).items() if backend.available)
+    about = {"device": device, "threads": torch.get_num_threads(), **machine(), "backends": names}
+    say(", ".join(f"{key} {value}" for key, value in about.items()))
     torch.manual_seed(0)
-    if options.keep_memory:
-        keep_memory()
-    measured = Bench(kind, options.out, device, rounds, quick=options.quick)
-    measured.start()
-    modules[kind].run(measured)
-    measured.write(command)
-    try:
-        modules[kind].draw(measured, options.out / f"{kind}.png")
-    except ImportError:
-        print("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')")
-    print(f"\nkept in {options.out / kind}.json, .md and .png")
+    lstm, ours = nn.LSTM(INPUTS, HIDDEN, device=device), IndRNN(INPUTS, HIDDEN, device=device)
+    x = torch.rand(min(options.steps), BATCH, INPUTS, device=device)
+    say(f"\noutput and gradients differ from those of the reference by {check_agreement(ours, x):.0e} at most\n")
+    title = f"training step, {INPUTS} → {HIDDEN}, batch {BATCH}"
+    say(f"| {title} | torch.nn.LSTM, ms | IndRNN, ms | times faster [20 %, 80 %] |\n|---|---|---|---|")
+    for T in options.steps:
+        x, weights = torch.rand(T, BATCH, INPUTS, device=device), torch.rand(T * BATCH * HIDDEN, device=device)
+        steps = {"lstm": training_step(lstm, x, weights), "ours": training_step(ours, x, weights)}
+        ms = interleaved(steps, options.rounds, device)
+        ratios = [a / b for a, b in zip(ms["lstm"], ms["ours"], strict=True)]
+        low, *_, high = quantiles(ratios, n=5, method="inclusive")
+        times = f"{median(ms['lstm']):.2f} | {median(ms['ours']):.2f}"
+        say(f"| T = {T} | {times} | {median(ratios):.2f} [{low:.2f}, {high:.2f}] |")
     return 0
 
 
-def _against(measured: Bench, kind: str, checkout: Path, command: str, keep_memory: bool) -> None:
-    from ..bench import against
+def check_agreement(layer: IndRNN, x: Tensor) -> float:
+    """Largest difference of output and gradients from the reference's, relative to the largest number of each tensor.
 
-    if kind not in against.CASES:
-        raise UsageError(f"against: bench {' and '.join(against.CASES)} compare versions, bench {kind} does not")
-    with against.versions(checkout, measured.device, keep_memory=keep_memory) as pair:
-        RunFolder(measured.out).prepare()
-        measured.start()
-        against.run(measured, kind, pair)
-        measured.write(command, this=pair.this.about, other=pair.other.about)
-    print(f"\nkept in {measured.out / measured.name}.json and .md")
+    Raises:
+        RunError: if it is above the tolerance.
+    """
+    reference = IndRNN(layer.input_size, layer.hidden_size, backend="reference", device=x.device)
+    reference.load_state_dict(layer.state_dict())
+    results = []
+    for model in (layer, reference):
+        output = model(x)[0]
+        results.append([output.detach(), *torch.autograd.grad(output.square().mean(), list(model.parameters()))])
+    difference = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(*results, strict=True))
+    if not difference <= TOLERANCE:
+        raise RunError(f"output or gradients differ from those of the reference by {difference:.0e}: nothing is timed")
+    return difference
 
 
-def _usable(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"device: {name} cannot be used: {str(error).splitlines()[0]}") from None
-    return device
+def training_step(model: nn.Module, x: Tensor, weights: Tensor) -> Callable[[], None]:
+    """A training step: forward, a loss over all steps, backward."""
+
+    def run() -> None:
+        x.grad = None
+        model.zero_grad(set_to_none=True)
+        torch.dot(model(x)[0].flatten(), weights).backward()
+
+    return run
+
+
+def interleaved(
+    candidates: Mapping[str, Callable[[], object]], rounds: int, device: torch.device, warm_up: int = 2
+) -> dict[str, list[float]]:
+    """Milliseconds, round by round: each runs once a round, so that other load on the machine affects all alike."""
+    ms: dict[str, list[float]] = {name: [] for name in candidates}
+    for i in range(warm_up + rounds):
+        for name, run in candidates.items():
+            start = time.perf_counter()
+            run()
+            if device.type != "cpu":
+                torch.accelerator.synchronize(device)
+            if i >= warm_up:
+                ms[name].append((time.perf_counter() - start) * 1e3)
+    return ms

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-
 from .main import COMMANDS, UsageError, say
-from .parse import words_of
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -56,6 +52,7 @@ def _offers() -> list[tuple[list[str], list[str]]]:
     from ..saving import flat, to_json
     from ..tasks.rows import ROWS, Row
     from .analyse import DEPTH, GRADIENTS, SKELETONS
+    from .bench import BENCH
     from .explore import EXPLORE
     from .fit import FIT
     from .generate import GENERATE
@@ -74,8 +71,6 @@ def _offers() -> list[tuple[list[str], list[str]]]:
         )
         alike.setdefault(repr(same), []).append(row)
     offers = [([f"train {row.name}" for row in rows], train_parser(rows[0]).words()) for rows in alike.values()]
-    kinds, options = _bench()
-    offers += [([f"bench {kind}" for kind in kinds], options), (["bench"], kinds)]
     offers += [(["analyse gradients"], GRADIENTS.words()), (["analyse depth"], DEPTH.words())]
     offers += [([f"analyse {name}"], kind.parser.words()) for name, kind in KINDS.items()]
     offers += [
@@ -83,19 +78,9 @@ def _offers() -> list[tuple[list[str], list[str]]]:
         (["train"], [*ROWS, "--resume", "--config", "--help"]),
     ]
     offers += [(["analyse skeletons"], SKELETONS.words()), (["prepare ntu"], NTU.words()), (["prepare"], ["ntu"])]
-    for parser in (DEMO, RECIPES, FIT, PREDICT, EVALUATE, EXPLORE, GENERATE, REPORT):
+    for parser in (DEMO, RECIPES, FIT, PREDICT, EVALUATE, EXPLORE, GENERATE, REPORT, BENCH):
         offers.append(([parser.name], parser.words()))
     return [*offers, (["completion"], list(SHELLS))]
-
-
-def _bench() -> tuple[list[str], list[str]]:
-    """The kinds of benchmarks, and their options as listed by the help."""
-    from .bench import KINDS, bench
-
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        bench([next(iter(KINDS)), "--help"])
-    return list(KINDS), words_of(printed.getvalue())
 
 
 def _fish() -> str:

@@ -1,10 +1,10 @@
-"""`indrnn analyse memory`, `weights`, `ablate`, `distil`, `complexity`: memory and time of trained networks."""
+"""`indrnn analyse memory`, `weights`, `ablate`, `distil`: the memory of trained networks."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,18 +120,6 @@ class DistilOptions:
     """Replace existing files."""
 
 
-@dataclass
-class ComplexityOptions:
-    """Plot the time of a training step over the sequence length, from the results of `indrnn bench layer`."""
-
-    measured: tyro.conf.Positional[Path] = Path("results/bench/layer.json")
-    """Results file of `indrnn bench layer`."""
-    out: Path = Path("results/insight")
-    """Output folder of complexity.json and complexity.png."""
-    overwrite: bool = False
-    """Replace existing files."""
-
-
 def _memory(arguments: list[str]) -> int:
     options = MEMORY(arguments)
     from ..analysis import memory, neurons
@@ -201,18 +189,6 @@ def _ablate(arguments: list[str]) -> int:
     )
     say(ablate.write(found, output.about, output.out))
     return output.say_drawn("ablate")
-
-
-def _complexity(arguments: list[str]) -> int:
-    options = COMPLEXITY(arguments)
-    from ..analysis import complexity
-
-    found = complexity.curves(options.measured)
-    check_free(options.out, "complexity", options.overwrite)
-    RunFolder(options.out).prepare()
-    say(complexity.write(found, {"from": options.measured.name}, options.out))
-    say(f"drawn in {options.out / 'complexity.png'}")
-    return 0
 
 
 def _distil(arguments: list[str]) -> int:
@@ -295,7 +271,7 @@ class _Output:
 
 MEMORY, WEIGHTS = Parser("analyse memory", MemoryOptions), Parser("analyse weights", WeightsOptions)
 DISTIL = Parser("analyse distil", DistilOptions)
-ABLATE, COMPLEXITY = Parser("analyse ablate", AblateOptions), Parser("analyse complexity", ComplexityOptions)
+ABLATE = Parser("analyse ablate", AblateOptions)
 
 
 @dataclass(frozen=True)
@@ -305,7 +281,6 @@ class Kind:
     parser: Parser
     run: Callable[[list[str]], int]
     about: str
-    takes: str = field(default="RUN")
 
 
 KINDS = {
@@ -313,6 +288,5 @@ KINDS = {
     "weights": Kind(WEIGHTS, _weights, "plot histograms of the recurrent weights before and after training"),
     "ablate": Kind(ABLATE, _ablate, "ablate neurons of short, middle or long memory of a run, layer by layer"),
     "distil": Kind(DISTIL, _distil, "distil a run's RNN on the adding problem into an IndRNN"),
-    "complexity": Kind(COMPLEXITY, _complexity, "plot the time against LSTM over T, from `indrnn bench layer`", "FILE"),
 }
 """By name."""

@@ -28,7 +28,7 @@ commands:
   report RUN ...       collect runs of a task in small JSON files, a figure and a table; --html FILE: in one page
   analyse KIND         analyse a run's network: memory, weights, gradients, ablation, distillation
   explore RUN          write an HTML page to inspect a run's network neuron by neuron, in any browser
-  bench KIND           measure speed and memory on this machine, against LSTM, GRU, SRU, minGRU and more
+  bench                measure the speed of the layer on this machine, against torch.nn.LSTM
   completion SHELL     print a completion script for bash, zsh or fish
 
 options:

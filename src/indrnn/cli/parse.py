@@ -46,10 +46,16 @@ class Parser:
     kind: Any
     about: str | None = None
     avoid_subcommands: bool = False
+    program: str = "indrnn"
 
     def _more(self) -> dict[str, Any]:
         config = (tyro.conf.FlagCreatePairsOff, *([tyro.conf.AvoidSubcommands] if self.avoid_subcommands else []))
-        return {"prog": f"indrnn {self.name}", "description": self.about, "config": config, "registry": _REGISTRY}
+        return {
+            "prog": f"{self.program} {self.name}",
+            "description": self.about,
+            "config": config,
+            "registry": _REGISTRY,
+        }
 
     def __call__(self, arguments: list[str]) -> Any:
         """Parse; for wrong arguments or --help, print the error or the help and exit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -11,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import IndRNN
-from ..baselines import SRU
-from ..ops.cpu import kernel
+from indrnn import IndRNN
+from indrnn.baselines import SRU
+from indrnn.ops.cpu import kernel
 
 
 class Loop(nn.Module):
@@ -38,15 +39,21 @@ class Loop(nn.Module):
         return torch.stack(outputs), h
 
 
-class _BatchFirst(nn.Module):
-    """Wraps a model that has the batch before time and returns only its output."""
+class OutputOnly(nn.Module):
+    """A model that returns nothing but its output, called like a layer.
 
-    def __init__(self, model: nn.Module) -> None:
+    Args:
+        model: the model.
+        batch_first: whether it has the batch before time.
+    """
+
+    def __init__(self, model: nn.Module, *, batch_first: bool = False) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.batch_first = model, batch_first
 
     def forward(self, x: Tensor) -> tuple[Tensor, None]:
-        return self.model(x.transpose(0, 1)).transpose(0, 1), None
+        """Every step's output, and no state."""
+        return (self.model(x.transpose(0, 1)).transpose(0, 1) if self.batch_first else self.model(x)), None
 
 
 def own_sru(device: torch.device, hidden: int, layers: int = 1) -> nn.Module | str:
@@ -59,30 +66,29 @@ def own_sru(device: torch.device, hidden: int, layers: int = 1) -> nn.Module | s
 
 def sru_package(device: torch.device, hidden: int) -> nn.Module | str:
     """The SRU of its authors, or why it is not measured."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its import compiles its kernels, with TorchScript and much to say
-            import sru
-    except Exception as error:
-        return _why(error, "sru")
+    package = _import("sru", "sru")
     warnings.filterwarnings("ignore", message="Running SRU on CPU with grad_enabled=True")
-    made: nn.Module = sru.SRU(2, hidden, num_layers=1)
-    return made.to(device)
+    return package if isinstance(package, str) else package.SRU(2, hidden, num_layers=1).to(device)
 
 
 def min_gru(device: torch.device, hidden: int) -> nn.Module | str:
     """The minGRU of the package minGRU-pytorch, or why it is not measured."""
+    package = _import("minGRU_pytorch", "minGRU-pytorch")
+    if isinstance(package, str):
+        return package
+    return OutputOnly(package.minGRU(2, expansion_factor=hidden / 2, proj_out=False), batch_first=True).to(device)
+
+
+def _import(module: str, package: str) -> Any:
+    """The module, or why it cannot be imported."""
     try:
-        from minGRU_pytorch import minGRU
-    except Exception as error:
-        return _why(error, "minGRU-pytorch")
-    return _BatchFirst(minGRU(2, expansion_factor=hidden / 2, proj_out=False)).to(device)
-
-
-def _why(error: Exception, package: str) -> str:
-    if isinstance(error, ModuleNotFoundError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # sru compiles its kernels here, with TorchScript and much to say
+            return importlib.import_module(module)
+    except ModuleNotFoundError:
         return f"it is not installed (pip install {package}; both with pip install 'indrnn[bench]')"
-    return f"it cannot be imported: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+    except Exception as error:
+        return f"it cannot be imported: {type(error).__name__}: {str(error).strip().split(chr(10))[0]}"
 
 
 OUR_SRU, THEIR_SRU = "SRU, ours, on a fused kernel", "SRU, the package sru"

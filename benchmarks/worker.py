@@ -7,6 +7,7 @@ version, so the other version need not include it: it imports only what both hav
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 import os
 import platform
@@ -42,15 +43,15 @@ def peak_bytes(run: Callable[[], object], device: torch.device | str = "cpu") ->
     ):
         run()
     assert profiler.profiler is not None
-    events, found = list(profiler.profiler.kineto_results.experimental_event_tree()), []
+    events, allocations = list(profiler.profiler.kineto_results.experimental_event_tree()), []
     while events:
         event = events.pop()
         events += event.children
         if event.tag == _EventType.Allocation:
-            found.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size))
+            allocations.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size))
     held = peak = 0
     own = set()
-    for _, address, size in sorted(found, key=lambda each: each[0]):
+    for _, address, size in sorted(allocations, key=lambda allocation: allocation[0]):
         if size > 0:
             own.add(address)
         elif address in own:
@@ -63,7 +64,7 @@ def peak_bytes(run: Callable[[], object], device: torch.device | str = "cpu") ->
 
 
 class Worker:
-    """Makes one case at a time, and measures it.
+    """Makes one case at a time, and measures it; a method for each request.
 
     Args:
         device: the device.
@@ -72,7 +73,7 @@ class Worker:
 
     def __init__(self, device: str, cases: dict[str, Any]) -> None:
         self.device, self.cases = device, cases
-        self.made: Any = None
+        self.candidate: Any = None
 
     def hello(self) -> dict[str, Any]:
         """The versions and backends."""
@@ -88,45 +89,48 @@ class Worker:
 
     def make(self, name: str, sizes: dict[str, Any]) -> None:
         """Make a case, replacing the previous one, from the same seed in every version."""
-        self.made = None
+        self.candidate = None
         gc.collect()
         torch.manual_seed(0)
-        self.made = self.cases[name](self.device, **sizes)
+        self.candidate = self.cases[name](self.device, **sizes)
 
     def results(self, path: str) -> None:
         """Write the case's outputs and gradients to a file."""
-        torch.save({name: tensor.cpu() for name, tensor in self.made.results().items()}, path)
+        torch.save({name: tensor.cpu() for name, tensor in self.candidate.results().items()}, path)
 
     def time(self, calls: int) -> float:
         """Mean milliseconds over `calls` calls, after one call that warms the cache."""
-        run = self.made.run
-        run()
+        self.candidate.run()
         self._wait()
         start = time.perf_counter()
         for _ in range(calls):
-            run()
+            self.candidate.run()
         self._wait()
         return (time.perf_counter() - start) * 1e3 / calls
 
     def peak(self) -> int:
         """The peak memory of a call."""
-        return peak_bytes(self.made.run, self.device)
+        return peak_bytes(self.candidate.run, self.device)
 
     def _wait(self) -> None:
         if torch.device(self.device).type != "cpu":
             torch.accelerator.synchronize(self.device)
 
 
-def main(device: str, threads: str, keep_memory: str) -> None:
+def keep_memory() -> None:
+    """Keep freed memory in the process; versions have this in either of two modules."""
+    home = "indrnn.system" if importlib.util.find_spec("indrnn.system") else "indrnn.memory"
+    importlib.import_module(home).keep_memory()
+
+
+def main(device: str, threads: str, memory: str) -> None:
     """Answer requests until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; who asks ends this process
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     torch.set_num_threads(int(threads))
-    if keep_memory == "keep":
-        from indrnn.system import keep_memory as keep
-
-        keep()
+    if memory == "keep":
+        keep_memory()
     worker = Worker(device, runpy.run_path(str(Path(__file__).with_name("cases.py"))))
     for line in sys.stdin:
         request, arguments = json.loads(line)

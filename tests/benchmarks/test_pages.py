@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from indrnn.analysis.pages import check
+from benchmarks.pages import check
 
 
 def ratio(median: float) -> dict[str, float]:
@@ -44,6 +44,6 @@ def test_numbers_in_json(rows: list[object], table: str, wrong: str | None, tmp_
     source, page = tmp_path / "numbers.json", tmp_path / "page.md"
     source.write_text(json.dumps({"rows": rows}))
     page.write_text(f"Text.\n\n<!-- from {source} -->\n{table}\n")
-    found, tables = check([page], {})
+    found, tables = check([page])
     assert tables == 1
     assert (wrong is None and not found) or (len(found) == 1 and wrong is not None and wrong in found[0]), found

@@ -1,11 +1,10 @@
-"""Timing and memory, shared by all benchmarks: interleaved rounds, medians with quantiles, ratios."""
+"""Timing, memory, tables and files, shared by all benchmarks."""
 
 from __future__ import annotations
 
 import json
 import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,14 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ..files import write_atomically
-from ..training.folder import machine
+from indrnn.cli.bench import interleaved
+from indrnn.files import write_atomically
+from indrnn.training.folder import machine
+
 from .worker import peak_bytes
+
+Candidates = Mapping[str, Callable[[], object]]
+"""What is timed, by name."""
 
 
 @dataclass
@@ -29,16 +33,26 @@ class Quantiles:
     def __str__(self) -> str:
         return f"{short(self.median)} [{short(self.low)}, {short(self.high)}]"
 
+    def thousandths(self) -> str:
+        """Format with three decimals, where differences of a few per cent matter."""
+        return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
 
 def short(value: float) -> str:
     """Three digits, or all digits before the point."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def quantiles(values: list[float]) -> Quantiles:
+def quantiles(values: Iterable[float]) -> Quantiles:
     """Median and 20 % and 80 % quantiles of values."""
+    values = list(values)
     fifths = statistics.quantiles(values, n=5, method="inclusive")
     return Quantiles(statistics.median(values), fifths[0], fifths[3])
+
+
+def ratios(over: Iterable[float], under: Iterable[float]) -> Quantiles:
+    """Quantiles of the ratios within each round."""
+    return quantiles(a / b for a, b in zip(over, under, strict=True))
 
 
 class Bench:
@@ -66,48 +80,41 @@ class Bench:
         """Print what it is measured on."""
         self.say(", ".join(f"{key} {value}" for key, value in self.machine().items()))
 
+    def head(self, title: str, *columns: str) -> None:
+        """Print the title and the head of a table."""
+        self.say(f"\n{title}\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+
+    def line(self, *cells: object) -> None:
+        """Print a row of a table."""
+        self.say(f"| {' | '.join(map(str, cells))} |")
+
     def compare(
-        self,
-        title: str,
-        base: str,
-        candidates: Mapping[str, Callable[[], object]],
-        *,
-        slower: bool = False,
-        rounds: int | None = None,
+        self, title: str, base: str, candidates: Candidates, *, slower: bool = False, rounds: int | None = None
     ) -> dict[str, Quantiles]:
         """Time all candidates, and return the time of `base` over each one's (with `slower`, each one's over `base`'s).
 
         `rounds` is for candidates that take long; None for the benchmark's own number.
-
-        Returns:
-            The ratios.
         """
-        raw = self.interleaved(candidates, rounds=rounds)
-        head = f"time, as a multiple of {base}" if slower else f"times faster than {base}"
-        self.say(f"\n{title}\n\n| | {head} [20 %, 80 %] | ms |\n|---|---|---|")
-        ratios = {}
-        for name, values in raw.items():
-            pairs = zip(raw[base], values, strict=True)
-            ratio = ratios[name] = quantiles([b / a if slower else a / b for a, b in pairs])
-            took = quantiles(values)
-            self.say(f"| {name} | {'1' if name == base else ratio} | {short(took.median)} |")
-            self.rows.append({"title": title, "name": name, "base": base, "ms": asdict(took), "ratio": asdict(ratio)})
-        return ratios
+        raw = self.interleaved(candidates, rounds)
+        what = f"time, as a multiple of {base}" if slower else f"times faster than {base}"
+        self.head(title, "", f"{what} [20 %, 80 %]", "ms")
+        found = {}
+        for name, ms in raw.items():
+            found[name] = ratios(ms, raw[base]) if slower else ratios(raw[base], ms)
+            time = quantiles(ms)
+            self.line(name, 1 if name == base else found[name], short(time.median))
+            self.keep(title=title, name=name, base=base, ms=time, ratio=found[name])
+        return found
 
-    def interleaved(
-        self, candidates: Mapping[str, Callable[[], object]], warm_up: int = 2, *, rounds: int | None = None
-    ) -> dict[str, list[float]]:
-        """Milliseconds, round by round: each runs once a round, so that other load on the machine affects all alike."""
-        raw: dict[str, list[float]] = {name: [] for name in candidates}
-        for i in range(warm_up + (self.rounds if rounds is None else rounds)):
-            for name, run in candidates.items():
-                self.wait()
-                start = time.perf_counter()
-                run()
-                self.wait()
-                if i >= warm_up:
-                    raw[name].append((time.perf_counter() - start) * 1e3)
-        return raw
+    def keep(self, **row: Any) -> dict[str, Any]:
+        """Keep a row of numbers for the JSON file."""
+        plain = {name: asdict(value) if isinstance(value, Quantiles) else value for name, value in row.items()}
+        self.rows.append(plain)
+        return plain
+
+    def interleaved(self, candidates: Candidates, rounds: int | None = None) -> dict[str, list[float]]:
+        """Milliseconds of each candidate, round by round."""
+        return interleaved(candidates, self.rounds if rounds is None else rounds, self.device)
 
     def wait(self) -> None:
         """Wait for an accelerator to finish its work."""
@@ -128,9 +135,21 @@ class Bench:
     def write(self, command: str, **more: object) -> None:
         """Write NAME.json and NAME.md into the folder."""
         content = {"command": command, "machine": self.machine(), "rounds": self.rounds, **more, "rows": self.rows}
+        write_json(self.out / f"{self.name}.json", content)
         text = "\n".join([f"`{command}`", "", *self._text, ""])
-        write_atomically(self.out / f"{self.name}.json", (json.dumps(content, indent=1) + "\n").encode())
         write_atomically(self.out / f"{self.name}.md", text.encode())
+
+    def titles(self) -> dict[str, list[dict[str, Any]]]:
+        """The kept rows by their titles."""
+        titles: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            titles.setdefault(row["title"], []).append(row)
+        return titles
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write numbers to a file, which is never partial."""
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def kernel_time(run: Callable[[], object], times: int = 20) -> float:

@@ -1,14 +1,11 @@
-"""The cases of `indrnn bench layer --against` and `network --against`: one function makes each kind of case.
+"""What `--against` measures: a function for each kind of case.
 
 `worker.py` loads this file by its path into the process of either version, so it uses only names of indrnn that both
-have. If a version changes how something is made or called, this file is the place to adapt: `_options` (how a
-network is given its settings), `_dense_dropout`, `_classifier`, `_first`, and `_role` (which parameters are recurrent
-weights) look at what the version has.
+have. If a version makes or calls something in another way, this file is the place to adapt.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,11 +20,11 @@ indrnn: Any = installed  # a name that only one of the versions has is no error 
 CLASSES = 10
 
 
-class Made(NamedTuple):
+class Candidate(NamedTuple):
     """A case that is ready to run."""
 
     run: Callable[[], object]
-    """What is timed, and of which the peak of memory is taken."""
+    """What is timed, and whose peak memory is taken."""
     results: Callable[[], dict[str, Tensor]]
     """Outputs and gradients, to be compared with the other version's; called once, before the first `run`."""
 
@@ -43,7 +40,7 @@ def layer(
     nonlinearity: str = "relu",
     input_gradient: bool = False,
     lengths: bool = False,
-) -> Made:
+) -> Candidate:
     """IndRNN forward and backward, with a loss over all steps."""
     model = with_same_weights(indrnn.IndRNN(inputs, N, layers, nonlinearity=nonlinearity)).to(device)
     x = torch.rand(T, B, inputs).to(device).requires_grad_(input_gradient)
@@ -58,13 +55,13 @@ def layer(
         return output
 
     def results() -> dict[str, Tensor]:
-        found = {"output": run().detach()} | gradients(model)
-        return found | ({"gradient of the input": x.grad} if x.grad is not None else {})
+        results = {"output": run().detach()} | gradients(model)
+        return results | ({"gradient of the input": x.grad} if x.grad is not None else {})
 
-    return Made(run, results)
+    return Candidate(run, results)
 
 
-def op(device: str, *, T: int, B: int, N: int, dtype: str = "float32", backward: bool = True) -> Made:
+def op(device: str, *, T: int, B: int, N: int, dtype: str = "float32", backward: bool = True) -> Candidate:
     """The recurrence alone, forward or forward and backward."""
     kind = getattr(torch, dtype)
     x, gradient = (torch.randn(T, B, N).to(device, kind) for _ in range(2))
@@ -80,10 +77,10 @@ def op(device: str, *, T: int, B: int, N: int, dtype: str = "float32", backward:
         names = ("h", "gradient of x", "gradient of u")
         return {name: tensor.detach() for name, tensor in zip(names, run(), strict=False)}
 
-    return Made(run, results)
+    return Candidate(run, results)
 
 
-def stream(device: str, *, N: int, cell: bool) -> Made:
+def stream(device: str, *, N: int, cell: bool) -> Candidate:
     """One step of a stream at batch size 1, with carried state, by IndRNNCell or by IndRNN on T = 1."""
     model = with_same_weights((indrnn.IndRNNCell if cell else indrnn.IndRNN)(N, N)).to(device)
     x = torch.rand(1, N).to(device)
@@ -98,32 +95,24 @@ def stream(device: str, *, N: int, cell: bool) -> Made:
         h = state
         return state
 
-    return Made(run, lambda: {f"step {i}": run().clone() for i in range(5)})
+    return Candidate(run, lambda: {f"step {i}": run().clone() for i in range(5)})
 
 
-def training(device: str, *, network: str, T: int, B: int, dropout: bool = False) -> Made:
+def training(device: str, *, network: str, T: int, B: int, dropout: bool = False) -> Candidate:
     """A training step: forward, loss, backward, clipping, Adam and the constraint."""
-    model, x, target = _pixels(device, network, T, B, dropout)
-    optimizer = torch.optim.Adam(indrnn.parameter_groups(model, 1e-4), lr=2e-4)
-
-    def run() -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(_first(model(x)), target).backward()
-        nn.utils.clip_grad_value_(model.parameters(), 10.0)
-        optimizer.step()
-        indrnn.constrain_(model)
+    run = update(*_pixels(device, network, T, B, dropout))
 
     def results() -> dict[str, Tensor]:
         """Results without dropout, whose masks a version may draw in another order."""
-        plain = _pixels(device, network, T, B, dropout=False)[0]
-        logits = _first(plain(x))
+        model, x, target = _pixels(device, network, T, B, dropout=False)
+        logits = model(x)[0]
         F.cross_entropy(logits, target).backward()
-        return {"logits": logits.detach()} | gradients(plain)
+        return {"logits": logits.detach()} | gradients(model)
 
-    return Made(run, results)
+    return Candidate(run, results)
 
 
-def evaluation(device: str, *, network: str, T: int, B: int) -> Made:
+def evaluation(device: str, *, network: str, T: int, B: int) -> Candidate:
     """An evaluation pass: forward, with the norms' running statistics, without gradients."""
     model, x, _ = _pixels(device, network, T, B, dropout=False)
     with torch.no_grad():
@@ -133,61 +122,46 @@ def evaluation(device: str, *, network: str, T: int, B: int) -> Made:
 
     @torch.inference_mode()
     def run() -> Tensor:
-        return _first(model(x))
+        logits: Tensor = model(x)[0]
+        return logits
 
-    return Made(run, lambda: {"logits": run().clone()})
+    return Candidate(run, lambda: {"logits": run().clone()})
+
+
+def update(model: nn.Module, x: Tensor, target: Tensor) -> Callable[[], None]:
+    """A training step on this batch: forward, loss, backward, clipping, Adam and the constraint."""
+    optimizer = torch.optim.Adam(indrnn.parameter_groups(model, 1e-4), lr=2e-4)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x)[0], target).backward()
+        nn.utils.clip_grad_value_(model.parameters(), 10.0)
+        optimizer.step()
+        indrnn.constrain_(model)
+
+    return run
+
+
+NETWORKS = ("plain", "residual", "dense")
+
+
+def config(network: str, T: int, *, dropout: bool) -> Any:
+    """The configuration of a network of the pixel-MNIST recipes."""
+    options: dict[str, Any] = {"sequence_length": T, "long_memory": True}
+    if network == "dense":
+        names = ("first_dropout", "bottleneck_dropout", "dense_dropout", "transition_dropout")
+        return indrnn.Dense(
+            1, 16, **options, **(dict(zip(names, (0.2, 0.1, 0.2, 0.1), strict=True)) if dropout else {})
+        )
+    kind, size = {"plain": (indrnn.Plain, 6), "residual": (indrnn.Residual, 5)}[network]
+    return kind(1, 128, size, **options, dropout=0.1 if dropout else 0.0)
 
 
 def _pixels(device: str, network: str, T: int, B: int, dropout: bool) -> tuple[nn.Module, Tensor, Tensor]:
-    """A network of the pixel-MNIST recipes with the same weights in every version, and a batch."""
-    model = with_same_weights(_classifier(NETWORKS[network](T, dropout)), long_memory=T).to(device)
+    """A network with the same weights in every version, and a batch."""
+    model = indrnn.SequenceClassifier(config(network, T, dropout=dropout).build(), CLASSES)
+    model = with_same_weights(model, long_memory=T).to(device)
     return model, torch.rand(T, B, 1).to(device), torch.randint(CLASSES, (B,)).to(device)
-
-
-def _plain(T: int, dropout: bool) -> Any:
-    kind = indrnn.PlainIndRNN
-    return kind(1, 128, 6, **_options(kind, T), dropout=0.1 if dropout else 0.0)
-
-
-def _residual(T: int, dropout: bool) -> Any:
-    kind = indrnn.ResidualIndRNN
-    return kind(1, 128, 5, **_options(kind, T), dropout=0.1 if dropout else 0.0)
-
-
-def _dense(T: int, dropout: bool) -> Any:
-    kind = indrnn.DenseIndRNN
-    return kind(1, 16, **_options(kind, T), **_dense_dropout(0.2, 0.1, 0.2, 0.1) if dropout else {})
-
-
-NETWORKS: dict[str, Callable[[int, bool], Any]] = {"plain": _plain, "residual": _residual, "dense": _dense}
-
-
-def _options(network: type[nn.Module], T: int) -> dict[str, Any]:
-    """Settings for a norm after each recurrence and a long memory of T steps, in the form that this version takes."""
-    settings = {"sequence_length": T, "long_memory": True}
-    if "recurrent" in inspect.signature(network).parameters:
-        return {"recurrent": indrnn.Recurrent(norm="after", **settings)}
-    return {"norm": "batch", "norm_place": "after", **settings}
-
-
-def _dense_dropout(*probabilities: float) -> dict[str, Any]:
-    """Dropout of a dense network: first layer, bottlenecks, dense layers, transitions."""
-    if hasattr(indrnn, "DenseDropout"):
-        return {"dropout": indrnn.DenseDropout(*probabilities)}
-    names = ("first_dropout", "bottleneck_dropout", "dense_dropout", "transition_dropout")
-    return dict(zip(names, probabilities, strict=True))
-
-
-def _classifier(network: nn.Module) -> Any:
-    """The head that classifies the last step."""
-    kind = indrnn.SequenceClassifier if hasattr(indrnn, "SequenceClassifier") else indrnn.LastStepClassifier
-    return kind(network, CLASSES)
-
-
-def _first(result: Any) -> Tensor:
-    """The logits of logits and state."""
-    logits: Tensor = result[0]
-    return logits
 
 
 def _role(name: str, parameter: Tensor) -> str:
@@ -204,15 +178,15 @@ def with_same_weights(model: nn.Module, long_memory: int | None = None) -> nn.Mo
     of IndRNN; with `long_memory`, the last u is drawn for a memory of that many steps. Torch's generator is seeded
     afterwards, for the inputs.
     """
-    seen: dict[tuple[str, tuple[int, ...]], int] = {}
+    count: dict[tuple[str, tuple[int, ...]], int] = {}
     last: Tensor | None = None
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             role, shape = _role(name, parameter), tuple(parameter.shape)
             if role == "b":
                 continue
-            place = seen[role, shape] = seen.get((role, shape), 0) + 1
-            torch.manual_seed(1000 * place + sum(shape))
+            index = count[role, shape] = count.get((role, shape), 0) + 1
+            torch.manual_seed(1000 * index + sum(shape))
             if role == "W":
                 bound = 0.304 / math.sqrt(shape[1])
                 parameter.uniform_(-bound, bound)
@@ -227,7 +201,7 @@ def with_same_weights(model: nn.Module, long_memory: int | None = None) -> nn.Mo
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     """Gradients by role and shape, stacked in order; for b, whose order may differ, the sum of squares."""
-    found: dict[str, list[Tensor]] = {}
+    stacks: dict[str, list[Tensor]] = {}
     squares = torch.zeros((), dtype=torch.float64)
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -235,5 +209,5 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
         if role == "b":
             squares += parameter.grad.double().square().sum().cpu()
         else:
-            found.setdefault(f"gradients of {role}, {tuple(parameter.shape)}", []).append(parameter.grad)
-    return {"squares of the gradients of b": squares} | {key: torch.stack(all_) for key, all_ in found.items()}
+            stacks.setdefault(f"gradients of {role}, {tuple(parameter.shape)}", []).append(parameter.grad)
+    return {"squares of the gradients of b": squares} | {key: torch.stack(stack) for key, stack in stacks.items()}

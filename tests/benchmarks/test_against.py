@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 import indrnn
-from indrnn.bench import against, cases
-from indrnn.bench.against import Case, Pair, differ, measure, verdict, versions
-from indrnn.bench.measure import Bench
+from benchmarks import against, cases
+from benchmarks.against import Case, Pair, differ, measure, verdict, versions
+from benchmarks.measure import Bench
 from indrnn.training import RunError
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the interpreters of these tests are shell scripts")
@@ -283,13 +283,19 @@ def test_ctrl_c_leaves_no_process_behind(checkout: Path) -> None:
     tell(checkout, this={"time": "time.sleep(600)"})
     program = f"""
 from pathlib import Path
-from indrnn.bench import against
-from indrnn.cli import main
+from benchmarks import against
+from benchmarks.command import start
+from benchmarks.layer import BENCHMARK
 against.WORKER = Path({str(against.WORKER)!r})
-main(["bench", "layer", "--against", {str(checkout)!r}, "--out", {str(checkout / "out")!r}])
+start(BENCHMARK, ["--against", {str(checkout)!r}, "--out", {str(checkout / "out")!r}])
 """
     parent = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        cwd=Path(against.__file__).parents[1],
     )
     assert parent.stdout is not None
     for line in parent.stdout:
@@ -299,7 +305,7 @@ main(["bench", "layer", "--against", {str(checkout)!r}, "--out", {str(checkout /
     started = pids()
     parent.send_signal(signal.SIGINT)
     _, said = parent.communicate(timeout=60)
-    assert (parent.returncode, said) == (130, "indrnn: interrupted\n")
+    assert (parent.returncode, said) == (130, "benchmarks: interrupted\n")
     assert len(started) == 2
     assert not any(alive(pid) for pid in started)
 

@@ -1,4 +1,4 @@
-"""Check of the tables on pages against their source files: `indrnn report --check`.
+"""Check of the tables in README and docs against their source files: `python -m benchmarks.pages`.
 
 A table after a line `<!-- from SOURCE -->` is compared with SOURCE: a folder of kept runs, a folder of such folders,
 the tables of a benchmark, whose headings are the page's columns, or the numbers of an analysis or a benchmark in JSON.
@@ -13,57 +13,69 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..tasks.table import Table
-from .runs import kept, table_of
+from indrnn.analysis.runs import kept, table_of
+from indrnn.tasks.rows import recipe_kinds
 
-_Rows = list[dict[str, str]]
+from .command import start
+
+Table = list[dict[str, str]]
 """Rows, by the names of columns."""
+TASKS = {kind.table.name: kind.table for kind in recipe_kinds() if hasattr(kind, "table")}
+"""By the name of a folder of results: how the runs in it are summarised."""
 
 
-def check(pages: list[Path], kinds: dict[str, Table]) -> tuple[list[str], int]:
+def main(arguments: list[str]) -> int:
+    """Check these pages, or README.md and docs, and print each difference."""
+    pages = [Path(name) for name in arguments] or [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
+    differences, tables = check(pages)
+    for line in differences:
+        print(line)
+    print(f"{tables} tables on {len(pages)} pages, {len(differences)} differences")
+    return 1 if differences else 0
+
+
+def check(pages: list[Path]) -> tuple[list[str], int]:
     """Compare all tables that name a source.
 
     Returns:
         A line for each difference, and the number of tables.
     """
-    wrong: list[str] = []
+    differences: list[str] = []
     count = 0
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        for found in re.finditer(r"<!-- from (\S+) -->\n+((?:\|.*\n)+)", text + "\n"):
-            source = Path(found[1])
+        for match in re.finditer(r"<!-- from (\S+) -->\n+((?:\|.*\n)+)", text + "\n"):
             count += 1
             try:
-                rows = _source(source, kinds)
+                rows = _source(Path(match[1]))
             except OSError as error:
-                wrong.append(f"{page}: {source}: {error.strerror}")
+                differences.append(f"{page}: {match[1]}: {error.strerror}")
                 continue
-            for table in tables(found[2]):
-                wrong += [f"{page}: {source}: {problem}" for row in table if (problem := _differs(row, rows))]
-    return wrong, count
+            problems = (_difference(row, rows) for table in tables(match[2]) for row in table)
+            differences += [f"{page}: {match[1]}: {problem}" for problem in problems if problem]
+    return differences, count
 
 
-def _source(source: Path, kinds: dict[str, Table]) -> _Rows:
-    if source.name in kinds:
-        return [row for table in tables(table_of(kinds[source.name], kept(source))) for row in table]
+def _source(source: Path) -> Table:
+    if source.name in TASKS:
+        return _rows(table_of(TASKS[source.name], kept(source)))
     if source.is_dir():
-        return [row for name in sorted(kinds) if (source / name).is_dir() for row in _source(source / name, kinds)]
+        return [row for name in sorted(TASKS) if (source / name).is_dir() for row in _source(source / name)]
     text = source.read_text(encoding="utf-8")
     if source.suffix == ".json":
         return _measured(json.loads(text)["rows"])
     headed = re.findall(r"^([^|\n]+?):[^|\n]*\n+((?:\|.*\n?)+)", text, re.MULTILINE)
     if not headed:
-        return [row for table in tables(text) for row in table]
+        return _rows(text)
     rows: dict[str, dict[str, str]] = {}
     for heading, block in headed:
-        for table in tables(block):
-            for row in table:
-                name, *cells = row.values()
-                rows.setdefault(name, {"": name})[heading] = " ".join(cells)
+        for row in _rows(block):
+            name, *cells = row.values()
+            rows.setdefault(name, {"": name})[heading] = " ".join(cells)
     return list(rows.values())
 
 
-def _measured(rows: list[dict[str, Any]]) -> _Rows:
+def _measured(rows: list[dict[str, Any]]) -> Table:
     """The rows of JSON numbers: of an analysis, unchanged; of a benchmark, one row per title, with its candidates."""
     if not all({"title", "name"} <= row.keys() for row in rows):
         return [{name.replace("_", " "): str(value) for name, value in row.items()} for row in rows]
@@ -76,45 +88,46 @@ def _measured(rows: list[dict[str, Any]]) -> _Rows:
     return list(by_title.values())
 
 
-def tables(text: str) -> list[_Rows]:
+def tables(text: str) -> list[Table]:
     """The tables of a Markdown page."""
-    result: list[_Rows] = []
+    result: list[Table] = []
     for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
         head, _, *rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in block.splitlines()]
         result.append([dict(zip(head, row, strict=False)) for row in rows])
     return result
 
 
+def _rows(text: str) -> Table:
+    return [row for table in tables(text) for row in table]
+
+
 def _plain(cell: str) -> str:
     return re.sub(r"[*`]", "", cell).strip()
 
 
-def _differs(row: dict[str, str], rows: _Rows) -> str | None:
+def _difference(row: dict[str, str], rows: Table) -> str | None:
     """What is wrong with a row; None if it agrees with the source."""
-    key = "command" if "command" in row and all("command" in each for each in rows) else next(iter(row))
+    key = "command" if "command" in row and all("command" in source for source in rows) else next(iter(row))
     name = _plain(row[key])
-    found = [each for each in rows if _plain(each.get(key, next(iter(each.values())))) == name]
-    if not found:
+    sources = [source for source in rows if _plain(source.get(key, next(iter(source.values())))) == name]
+    if not sources:
         return f"no row {name!r} in the source"
-    problems = [problem for each in found if (problem := _cells(row, each, key))]
-    return None if len(problems) < len(found) else f"{name}: {' or '.join(problems)}"
+    problems = [_cells(row, source, key) for source in sources]
+    return None if None in problems else f"{name}: {' or '.join(map(str, problems))}"
 
 
 def _cells(row: dict[str, str], source: dict[str, str], key: str) -> str | None:
     everything = _numbers(" ".join(source.values()))
     for column, cell in row.items():
-        if column == key:
-            continue
         mine = _numbers(cell)
-        if column in source:
-            theirs = _numbers(source[column])
-            same = all(map(_rounds, mine, theirs)) and len(mine) <= len(theirs) and bool(mine or cell == source[column])
-            if not same and _plain(cell) != _plain(source[column]) and cell:
-                return f"{column} is {cell!r}, and {source[column]!r} in the source"
-        elif column == "ours":
+        if column == "ours" and column not in source:
             for number in mine:
-                if not any(_rounds(number, each) for each in everything):
+                if not any(_rounds(number, other) for other in everything):
                     return f"{number} of {cell!r} is not in the source's row"
+        elif column != key and column in source and cell and _plain(cell) != _plain(source[column]):
+            theirs = _numbers(source[column])
+            if not mine or len(mine) > len(theirs) or not all(map(_rounds, mine, theirs)):
+                return f"{column} is {cell!r}, and {source[column]!r} in the source"
     return None
 
 
@@ -127,3 +140,7 @@ def _rounds(mine: str, theirs: str) -> bool:
     digits, _, power = mine.partition("e")
     half = 0.5 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
     return mine == theirs or abs(float(mine) - float(theirs)) <= half * (1 + 1e-9)
+
+
+if __name__ == "__main__":
+    start(main)

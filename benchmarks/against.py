@@ -25,20 +25,19 @@ import torch
 from torch import Tensor
 
 import indrnn
+from indrnn.training import RunError
 
-from ..training import RunError
-from .measure import Bench, Quantiles, quantiles, short
+from .measure import Bench, Quantiles, quantiles, ratios, short
 
 WORKER = Path(__file__).with_name("worker.py")
 PYTHON = Path(".venv/Scripts/python.exe" if os.name == "nt" else ".venv/bin/python")
 LIMIT = 1.03
-"""A ratio above this is named at the end."""
+"""Ratio from which a case is named at the end."""
 PAUSE = 0.05
 """Seconds before each measurement. OpenMP's threads spin for some milliseconds after their last work, on cores that the
 other process needs."""
-LEAST_MS = 40.0
-"""So much is timed at least in each measurement, by several calls of what takes less."""
-MOST_CALLS = 1000
+LEAST_MS, MOST_CALLS = 40.0, 1000
+"""Time that a measurement takes at least, by several calls of what takes less; and the most calls."""
 ENOUGH = 15
 """Rounds with which a verdict on time comes without a warning."""
 PATIENCE = 10.0
@@ -51,26 +50,23 @@ quarter of that already (the backends native and scan of one version do)."""
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table.
-
-    Args:
-        title: what is measured.
-        make: the function of `cases.py` that makes it.
-        sizes: its arguments.
-        tolerance: largest relative difference of results.
-        quick: whether `--quick` includes it.
-    """
+    """One row of the table."""
 
     title: str
+    """Title of the row."""
     make: str
+    """Function of `cases.py` that makes it."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of that function."""
     tolerance: float = FULL
+    """Largest relative difference of results."""
     quick: bool = False
+    """Whether `--quick` includes it."""
 
 
 _OP = {"T": 784, "B": 32, "N": 128}
 _SHORT, _MIDDLE, _LONG = ({"T": T, "B": 50, "N": 128, "inputs": 2} for T in (256, 512, 1024))
-_PIXELS = {"T": 784, "B": 32}
+_PLAIN, _RESIDUAL, _DENSE = ({"network": name, "T": 784, "B": 32} for name in ("plain", "residual", "dense"))
 CASES: dict[str, tuple[Case, ...]] = {
     "layer": (
         Case("2 → 128, batch 50, T = 256", "layer", _SHORT, quick=True),
@@ -90,16 +86,17 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("the op, (400, 1, 512)", "op", {"T": 400, "B": 1, "N": 512}),
     ),
     "network": (
-        Case("plain, 6 layers of 128", "training", {"network": "plain", **_PIXELS}, DEEP, quick=True),
-        Case("plain, dropout", "training", {"network": "plain", **_PIXELS, "dropout": True}, DEEP),
-        Case("plain, evaluation", "evaluation", {"network": "plain", **_PIXELS}, DEEP, quick=True),
-        Case("residual, 5 blocks of two, 128", "training", {"network": "residual", **_PIXELS}, DEEP),
-        Case("residual, dropout", "training", {"network": "residual", **_PIXELS, "dropout": True}, DEEP),
-        Case("dense, k = 16", "training", {"network": "dense", **_PIXELS}, DEEPEST),
-        Case("dense, dropout", "training", {"network": "dense", **_PIXELS, "dropout": True}, DEEPEST),
+        Case("plain, 6 layers of 128", "training", _PLAIN, DEEP, quick=True),
+        Case("plain, dropout", "training", {**_PLAIN, "dropout": True}, DEEP),
+        Case("plain, evaluation", "evaluation", _PLAIN, DEEP, quick=True),
+        Case("residual, 5 blocks of two, 128", "training", _RESIDUAL, DEEP),
+        Case("residual, dropout", "training", {**_RESIDUAL, "dropout": True}, DEEP),
+        Case("dense, k = 16", "training", _DENSE, DEEPEST),
+        Case("dense, dropout", "training", {**_DENSE, "dropout": True}, DEEPEST),
     ),
 }
-ABOUT = {
+"""Cases of each benchmark that compares versions."""
+UNLESS_SAID = {
     "layer": "forward and backward, unless said",
     "network": "training steps with batch 32 and T = 784, unless said",
 }
@@ -115,17 +112,17 @@ class Version:
     Args:
         name: its name in messages.
         python: its interpreter.
-        said: the file for its stderr.
+        log: the file for its stderr.
         arguments: arguments of `worker.py`.
     """
 
-    def __init__(self, name: str, python: Path, said: Path, arguments: list[str]) -> None:
-        self.name, self.python, self._said = name, python, said
+    def __init__(self, name: str, python: Path, log: Path, arguments: list[str]) -> None:
+        self.name, self.python, self._log = name, python, log
         self.about: dict[str, Any] = {}
         self.package = Path()
         # -P and no PYTHONPATH: indrnn is the one that is installed, and nothing beside the program is imported for it.
         environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-        with said.open("wb") as stderr:
+        with log.open("wb") as stderr:
             try:
                 self._process = subprocess.Popen(
                     [python, "-P", WORKER, *arguments],
@@ -153,7 +150,7 @@ class Version:
             answer = json.loads(self._process.stdout.readline())
         except (BrokenPipeError, json.JSONDecodeError):
             fate = self._fate()
-            raise RunError(f"against: the process of {self.name} {fate} at {doing}: {self._words()}") from None
+            raise RunError(f"against: the process of {self.name} {fate} at {doing}: {self._last_words()}") from None
         if "error" in answer:
             raise CaseError(f"{self.name}: {answer['error']}")
         return answer["answer"]
@@ -163,7 +160,7 @@ class Version:
         try:
             self.about = self.ask("hello", "its start")
         except RunError:
-            raise ValueError(f"against: {self.python} cannot import indrnn: {self._words()}") from None
+            raise ValueError(f"against: {self.python} cannot import indrnn: {self._last_words()}") from None
         self.package = Path(self.about.pop("file")).resolve().parent
         if not self.package.is_relative_to(within.resolve()):
             raise ValueError(f"against: {self.python} imports indrnn from {self.package}, which is not in {within}")
@@ -185,8 +182,8 @@ class Version:
             return "gave no answer"
         return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
-    def _words(self) -> str:
-        lines = self._said.read_text(errors="replace").split("\n")
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
@@ -197,30 +194,20 @@ class Pair(NamedTuple):
     other: Version
 
 
-def find_python(checkout: Path) -> Path:
-    """The interpreter of a checkout.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    if not checkout.is_dir():
-        raise ValueError(f"against: no such folder: {checkout}")
-    python = checkout / PYTHON
-    if not python.is_file():
-        raise ValueError(f"against: {checkout} has no {PYTHON}: make it ready with `make -C {checkout} .venv/.ready`")
-    return python.absolute()
-
-
 @contextmanager
 def versions(checkout: Path, device: torch.device, *, keep_memory: bool = False) -> Iterator[Pair]:
     """This version and that of a checkout, each in its own process; both processes are ended on exit."""
+    if not checkout.is_dir():
+        raise ValueError(f"against: no such folder: {checkout}")
+    python = (checkout / PYTHON).absolute()
+    if not python.is_file():
+        raise ValueError(f"against: {checkout} has no {PYTHON}: make it ready with `make -C {checkout} .venv/.ready`")
     arguments = [str(device), str(torch.get_num_threads()), "keep" if keep_memory else "free"]
-    pythons = (("this version", Path(sys.executable)), (str(checkout), find_python(checkout)))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        started = []
-        for i, (name, python) in enumerate(pythons):
-            started.append(Version(name, python, folder / f"{i}.txt", arguments))
+        started: list[Version] = []
+        for name, interpreter in (("this version", Path(sys.executable)), (str(checkout), python)):
+            started.append(Version(name, interpreter, folder / f"{len(started)}.txt", arguments))
             stack.callback(started[-1].close)
         pair = Pair(*started)
         pair.this.greet(Path(indrnn.__file__).parent)
@@ -228,47 +215,40 @@ def versions(checkout: Path, device: torch.device, *, keep_memory: bool = False)
         yield pair
 
 
-def run(bench: Bench, kind: str, pair: Pair) -> None:
-    """Measure every case of a kind, and report at the end which became slower or larger."""
+def run(bench: Bench, name: str, pair: Pair) -> None:
+    """Measure every case of a benchmark, and report at the end which became slower or larger."""
     for label, version in zip(("this version", "the other"), pair, strict=True):
         bench.say(f"{label}: " + ", ".join(f"{key} {value}" for key, value in version.about.items()))
     if pair.this.package == pair.other.package:
         bench.say("both are the same installation: ratios show how far the measurement itself spreads")
-    bench.say(f"\n{kind}, this version beside the other: {ABOUT[kind]}\n")
     columns = ["", "ms, this", "ms, other", "this / other [20 %, 80 %]"]
     columns += ["peak MiB, this", "peak MiB, other", "this / other", "results differ by", "allowed"]
-    bench.say(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    left_out = []
-    for case in CASES[kind]:
+    bench.head(f"{name}, this version beside the other: {UNLESS_SAID[name]}", *columns)
+    remarks = []
+    for case in CASES[name]:
         if bench.quick and not case.quick:
             continue
         try:
-            row = measure(case, pair, bench.rounds)
+            row = bench.keep(**measure(case, pair, bench.rounds))
         except CaseError as error:
-            left_out.append(f"left out: {case.title}: {error}")
+            remarks.append(f"left out: {case.title}: {error}")
             continue
-        bench.rows.append(row)
-        ms, peak = ([row[what][which] for which in ("this", "other")] for what in ("ms", "peak_bytes"))
-        cells = [case.title, *(short(each["median"]) for each in ms), _ratio(Quantiles(**row["ratio"]))]
-        cells += [*(short(each / 2**20) for each in peak), f"{peak[0] / peak[1]:.3f}" if peak[1] else "–"]
-        bench.say(f"| {' | '.join([*cells, _apart(row), f'{case.tolerance:.0e}'])} |")
-    few = [f"{bench.rounds} rounds are too few to tell some per cent of time"] if bench.rounds < ENOUGH else []
-    bench.say("\n" + "\n".join([*left_out, *few, *verdict(bench.rows)]))
+        peak = row["peak_bytes"]
+        cells = [short(row["ms"][side]["median"]) for side in peak]
+        cells += [Quantiles(**row["ratio"]).thousandths(), *(short(size / 2**20) for size in peak.values())]
+        cells += [f"{peak['this'] / peak['other']:.3f}" if peak["other"] else "–", _difference(row)]
+        bench.line(case.title, *cells, f"{case.tolerance:.0e}")
+    if bench.rounds < ENOUGH:
+        remarks.append(f"{bench.rounds} rounds are too few to tell some per cent of time")
+    bench.say("\n" + "\n".join([*remarks, *verdict(bench.rows)]))
 
 
 def measure(case: Case, pair: Pair, rounds: int) -> dict[str, Any]:
     """Compare the results of a case, time it, and measure its peak memory."""
     doing = f'"{case.title}"'
-    found: list[dict[str, Tensor]] = []
     for version in pair:
         version.ask("make", doing, name=case.make, sizes=dict(case.sizes))
-    with tempfile.TemporaryDirectory() as folder:
-        for i, version in enumerate(pair):
-            path = Path(folder, str(i))
-            version.ask("results", doing, path=str(path))
-            found.append(torch.load(path, weights_only=True))
-    difference = differ(*found)
-    del found
+    difference = differ(*(_results(version, doing) for version in pair))
 
     def timed(version: Version, calls: int) -> float:
         time.sleep(PAUSE)
@@ -279,22 +259,27 @@ def measure(case: Case, pair: Pair, rounds: int) -> dict[str, Any]:
     raw: dict[Version, list[float]] = {version: [] for version in pair}
     for i in range(rounds + 1):  # the first is warm-up
         for version in pair if i % 2 == 0 else reversed(pair):
-            took = timed(version, calls)
+            ms = timed(version, calls)
             if i > 0:
-                raw[version].append(took)
-    peaks = [int(version.ask("peak", doing)) for version in pair]
-    ratio = quantiles([a / b for a, b in zip(raw[pair.this], raw[pair.other], strict=True)])
-    ms = [asdict(quantiles(raw[version])) for version in pair]
+                raw[version].append(ms)
     return {
         "title": case.title,
-        "ms": {"this": ms[0], "other": ms[1]},
-        "ratio": asdict(ratio),
+        "ms": {side: asdict(quantiles(raw[version])) for side, version in pair._asdict().items()},
+        "ratio": asdict(ratios(raw[pair.this], raw[pair.other])),
         "calls": calls,
-        "peak_bytes": {"this": peaks[0], "other": peaks[1]},
+        "peak_bytes": {side: int(version.ask("peak", doing)) for side, version in pair._asdict().items()},
         "difference": difference,
         "tolerance": case.tolerance,
         "agree": not isinstance(difference, str) and difference <= case.tolerance,
     }
+
+
+def _results(version: Version, doing: str) -> dict[str, Tensor]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "results")
+        version.ask("results", doing, path=str(path))
+        results: dict[str, Tensor] = torch.load(path, weights_only=True)
+    return results
 
 
 def differ(this: dict[str, Tensor], other: dict[str, Tensor]) -> float | str:
@@ -308,45 +293,38 @@ def differ(this: dict[str, Tensor], other: dict[str, Tensor]) -> float | str:
             return f"{name} is {tuple(a.shape)} {a.dtype} here and {tuple(b.shape)} {b.dtype} there"
         if not (a.isfinite().all() and b.isfinite().all()):
             return f"{name} is not finite"
-        apart, scale = (a.double() - b.double()).abs().max().item(), b.double().abs().max().item()
-        if apart > 0 and scale == 0:
+        difference, scale = (a.double() - b.double()).abs().max().item(), b.double().abs().max().item()
+        if difference > 0 and scale == 0:
             return f"{name} is zero there and not here"
-        largest = max(largest, apart / scale if apart > 0 else 0.0)
+        largest = max(largest, difference / scale if difference > 0 else 0.0)
     return largest
 
 
 def verdict(rows: list[dict[str, Any]]) -> list[str]:
     """Lines on what disagrees or is slower or larger by more than the limit; the last says if nothing is."""
-    more = f"{LIMIT - 1:.0%}".replace("%", " %")
-    slower = {row["title"]: Quantiles(**row["ratio"]) for row in rows if row["ratio"]["median"] > LIMIT}
-    clearly = {title: ratio for title, ratio in slower.items() if ratio.low > LIMIT}
-    perhaps = {title: ratio for title, ratio in slower.items() if ratio.low <= LIMIT}
-    peaks = {row["title"]: row["peak_bytes"] for row in rows}
-    larger = {title: peak for title, peak in peaks.items() if peak["this"] > LIMIT * peak["other"]}
-    lines = []
-    if apart := [row for row in rows if not row["agree"]]:
-        which = (f"{row['title']} ({_apart(row)}, allowed {row['tolerance']:.0e})" for row in apart)
-        lines.append(f"results disagree: {'; '.join(which)}")
-    if perhaps:
-        which = (f"{title} ({_ratio(ratio)})" for title, ratio in perhaps.items())
-        lines.append(f"slower by more than {more} in the median, not beyond the spread of rounds: {'; '.join(which)}")
-    if larger:
-        which = (f"{title} ({peak['other']:,} → {peak['this']:,} bytes)" for title, peak in larger.items())
-        lines.append(f"larger by more than {more}: {'; '.join(which)}")
-    if clearly:
-        which = (f"{title} ({_ratio(ratio)})" for title, ratio in clearly.items())
-        lines.append(f"slower by more than {more}: {'; '.join(which)}")
-    if not (slower or larger):
-        lines.append(f"of {len(rows)} cases, none is slower or larger by more than {more}")
+    more = f"by more than {LIMIT - 1:.0%}".replace("%", " %")
+    parts: dict[str, list[str]] = {
+        "results disagree": [
+            f"{row['title']} ({_difference(row)}, allowed {row['tolerance']:.0e})" for row in rows if not row["agree"]
+        ],
+        f"slower {more} in the median, not beyond the spread of rounds": [],
+        f"larger {more}": [],
+        f"slower {more}": [],
+    }
+    _, perhaps, larger, slower = parts.values()
+    for row in rows:
+        ratio, peak = Quantiles(**row["ratio"]), row["peak_bytes"]
+        if ratio.median > LIMIT:
+            (slower if ratio.low > LIMIT else perhaps).append(f"{row['title']} ({ratio.thousandths()})")
+        if peak["this"] > LIMIT * peak["other"]:
+            larger.append(f"{row['title']} ({peak['other']:,} → {peak['this']:,} bytes)")
+    lines = [f"{what}: {'; '.join(cases)}" for what, cases in parts.items() if cases]
+    if not (perhaps or larger or slower):
+        lines.append(f"of {len(rows)} cases, none is slower or larger {more}")
     return lines
 
 
-def _ratio(ratio: Quantiles) -> str:
-    """Format with three decimals, as differences of a few per cent matter."""
-    return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-
-
-def _apart(row: dict[str, Any]) -> str:
+def _difference(row: dict[str, Any]) -> str:
     return row["difference"] if isinstance(row["difference"], str) else f"{row['difference']:.0e}"
 
 
@@ -354,7 +332,7 @@ def _revision(folder: Path) -> str:
     """The git revision of the checkout of this folder."""
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:  # no git
         return "unknown"
-    return found.stdout.strip() if found.returncode == 0 else "unknown"
+    return answer.stdout.strip() if answer.returncode == 0 else "unknown"

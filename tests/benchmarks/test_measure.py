@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.measure import Bench, Quantiles, quantiles
+from benchmarks.worker import peak_bytes
 from indrnn import IndRNN
-from indrnn.bench.measure import Bench, Quantiles, quantiles
-from indrnn.bench.worker import peak_bytes
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -45,7 +45,7 @@ def test_ratios_are_taken_within_a_round(
 ) -> None:
     """On a clock that only the candidates move, one three times as far as the other."""
     now = 0.0
-    monkeypatch.setattr("indrnn.bench.measure.time.perf_counter", lambda: now)
+    monkeypatch.setattr("indrnn.cli.bench.time.perf_counter", lambda: now)
 
     def take(seconds: float) -> None:
         nonlocal now
@@ -56,13 +56,13 @@ def test_ratios_are_taken_within_a_round(
     assert ratios["long"] == Quantiles(1 / 3, 1 / 3, 1 / 3)
     assert ratios["short"] == Quantiles(1.0, 1.0, 1.0)
     assert bench.rows[1]["ms"]["median"] == 3000.0
-    bench.write("indrnn bench name")
+    bench.write("python -m benchmarks.name")
     kept = json.loads((tmp_path / "name.json").read_text())
     assert kept["rounds"] == 3
     assert kept["machine"]["torch"] == torch.__version__
     assert [row["name"] for row in kept["rows"]] == ["short", "long"]
     text = (tmp_path / "name.md").read_text()
-    assert text.startswith("`indrnn bench name`")
+    assert text.startswith("`python -m benchmarks.name`")
     assert capsys.readouterr().out.strip() in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["name.json", "name.md"]
 
