@@ -5,44 +5,43 @@ from __future__ import annotations
 import csv
 import functools
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..._lazy import Lazy
 from ...files import checksum
+from ..npz import decoded, read_arrays
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = Lazy("numpy")
 
 FRAMES, INDEX, MANIFEST = "frames.npy", "index.csv", "prepared.json"
-"""The files that `indrnn prepare` leaves in its folder; the last is written when all else is there."""
+"""Files that `indrnn prepare` leaves in its folder; the last is written when all else is there."""
 FORMAT = 1
-"""Of these files; a folder of another format is prepared anew."""
+"""Number of the format of these files; a folder of another format is prepared anew."""
 COLUMNS = ("setup", "camera", "performer", "replication", "action", "length", "body_1", "body_2")
-"""Whole numbers in the index, behind the name."""
+"""Columns of whole numbers in the index, after the name."""
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """Sequences of skeletons.
-
-    Args:
-        frames: (ΣT, bodies, joints, 3) in float32, sequences concatenated; may be a memory map. An absent body is
-            zero.
-        lengths: (n,) int64, number of frames of each sequence.
-        label: (n,) int64, class of each sequence, from 0.
-        subject: (n,) int64, subject (person) of each sequence.
-        fields: other fields of the sequences, by name, such as "camera" or "view": (n,) each.
-    """
+    """Sequences of skeletons."""
 
     frames: NDArray[np.float32]
+    """Joints of all sequences, concatenated, (ΣT, bodies, joints, 3); may be a memory map. An absent body is zero."""
     lengths: NDArray[np.int64]
+    """Number of frames of each sequence, (n,)."""
     label: NDArray[np.int64]
+    """Class of each sequence, from 0, (n,)."""
     subject: NDArray[np.int64]
+    """Subject (person) of each sequence, (n,)."""
     fields: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Other fields of the sequences, by name, such as "camera" or "view", (n,) each."""
 
     def __post_init__(self) -> None:
         if self.frames.ndim != 4 or self.frames.shape[3] != 3 or self.frames.dtype != np.float32:
@@ -59,16 +58,10 @@ class Recordings:
         if n and self.lengths.min() < 1:
             at = int(self.lengths.argmin())
             raise ValueError(f"lengths must be at least 1, got {self.lengths[at]} for sequence {at}")
-        if n and self.lengths.max() > len(self.frames):
-            at = int(self.lengths.argmax())
+        total = sum(self.lengths.tolist())  # of any size
+        if total != len(self.frames):
             raise ValueError(
-                f"lengths must add up to the {len(self.frames)} frames that are there, got {self.lengths[at]} for "
-                f"sequence {at}"
-            )
-        if self.lengths.sum() != len(self.frames):
-            raise ValueError(
-                f"lengths must add up to the {len(self.frames)} frames that are there, and add up to "
-                f"{self.lengths.sum()}"
+                f"lengths must add up to the {len(self.frames)} frames that are there, and add up to {total}"
             )
         if n and self.label.min() < 0:
             raise ValueError(f"label must be numbers from 0, got {self.label.min()}")
@@ -110,29 +103,24 @@ def read_npz(
         ValueError: if a field is missing or wrong; the message names the file and the field.
         FileNotFoundError: if there is no such file.
     """
+    own = (frames_field, lengths_field, label_field, subject_field)
+    arrays = read_arrays(path, own)
     try:
-        arrays = _arrays(path, (frames_field, lengths_field, label_field, subject_field))
+        for name in own:
+            if name not in arrays:
+                raise ValueError(f"it has no {name}; it has {', '.join(arrays) or 'no arrays'}")
         frames = _frames(frames_field, arrays[frames_field])
         lengths = _whole(lengths_field, arrays[lengths_field])
         subject = _whole(subject_field, arrays[subject_field])
-        label = arrays[label_field]
-        if label.dtype.kind not in "iuUS":
-            raise ValueError(f"{label_field} must be (n,) whole numbers or words, got {label.shape} in {label.dtype}")
-        for name in (label_field, subject_field):
+        label = arrays[label_field] = _label(label_field, arrays[label_field])
+        for name in (label_field, subject_field, *({"view"} & arrays.keys())):
             if arrays[name].shape != lengths.shape:
                 raise ValueError(
                     f"{name} must have the shape {lengths.shape}, as {lengths_field} has, got {arrays[name].shape}"
                 )
-        if "view" in arrays and arrays["view"].shape != lengths.shape:
-            raise ValueError(f"view must have the shape {lengths.shape}, got {arrays['view'].shape}")
-        if label.dtype.kind == "S":
-            label = arrays[label_field] = _words(label_field, label)
         numbered = np.unique(label, return_inverse=True)[1].astype(np.int64)
-        fields = {
-            name: array
-            for name, array in arrays.items()
-            if array.shape == lengths.shape and name not in {frames_field, lengths_field, subject_field} - {label_field}
-        }
+        others = arrays.keys() - ({*own} - {label_field})
+        fields = {name: array for name, array in arrays.items() if array.shape == lengths.shape and name in others}
         read = Recordings(frames, lengths, numbered, subject, fields)
         broken = ~np.isfinite(frames).all((1, 2, 3))
         if broken.any():
@@ -146,35 +134,6 @@ def read_npz(
     return read
 
 
-def _arrays(path: Path, needed: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    try:
-        with path.open("rb") as opened:
-            file = np.load(opened, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is one array, not a .npz file of several")
-            lacking = [name for name in needed if name not in file]
-            if lacking:
-                has = f"it has {', '.join(file)}" if len(file) else "it is empty"
-                raise ValueError(f"it has no {lacking[0]}; {has}")
-            found = {name: _array(file, name, name in needed) for name in file}
-            return {name: array for name, array in found.items() if array is not None}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
-        raise ValueError(f"it cannot be read as .npz: {error}") from None
-
-
-def _array(file: Any, name: str, needed: bool) -> NDArray[Any] | None:
-    """Read an array of a file; None for an array of Python objects that is not needed."""
-    try:
-        found: NDArray[Any] = file[name]
-    except ValueError as error:
-        if needed:
-            raise ValueError(f"{name} must be an array of numbers or words: {error}") from None
-        return None
-    return found
-
-
 def _frames(name: str, array: NDArray[Any]) -> NDArray[np.float32]:
     if array.ndim not in (3, 4) or array.shape[-1] != 3 or array.dtype.kind not in "fiu" or 0 in array.shape:
         raise ValueError(
@@ -186,9 +145,11 @@ def _frames(name: str, array: NDArray[Any]) -> NDArray[np.float32]:
     return array[:, None] if array.ndim == 3 else array
 
 
-def _words(name: str, array: NDArray[Any]) -> NDArray[Any]:
+def _label(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind not in "iuUS":
+        raise ValueError(f"{name} must be (n,) whole numbers or words, got {array.shape} in {array.dtype}")
     try:
-        return np.char.decode(array, "utf-8")
+        return decoded(array)
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} must be words in UTF-8: {error}") from None
 
@@ -236,14 +197,14 @@ def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        found, files = manifest["format"], manifest["files"]
+        version, files = manifest["format"], manifest["files"]
         sound = all(isinstance(files[name]["bytes"], int) for name in (FRAMES, INDEX))
     except FileNotFoundError:
         raise ValueError(f"{folder} is not a folder that `indrnn prepare` has finished: it has no {MANIFEST}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} cannot be read: {error!r}") from None
-    if found != FORMAT or not sound:
-        raise ValueError(f"{path} has format {found}, and {FORMAT} is expected; prepare it anew with this version")
+    if version != FORMAT or not sound:
+        raise ValueError(f"{path} has format {version}, and {FORMAT} is expected; prepare it anew with this version")
     return dict(manifest)
 
 
@@ -259,16 +220,10 @@ def _check(path: Path, about: Mapping[str, Any], verify: bool) -> None:
 
 
 def _index(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read: {error}; prepare it anew") from None
-    if not rows or tuple(rows[0]) != ("name", *COLUMNS) or any(len(row) != len(rows[0]) for row in rows):
+    with path.open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)  # as it was written: its checksum was verified
+    if tuple(head) != ("name", *COLUMNS):
         raise ValueError(f"{path} must have the columns {', '.join(('name', *COLUMNS))}; prepare it anew")
-    names, *numbers = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(rows[0])
-    try:
-        whole = [np.array([int(each) for each in column], dtype=np.int64) for column in numbers]
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"{path}: {error}; prepare it anew") from None
-    return {"name": np.array(names, dtype=np.str_), **dict(zip(COLUMNS, whole, strict=True))}
+    names, *numbers = zip(*rows, strict=True)
+    columns = [np.array([int(number) for number in column], dtype=np.int64) for column in numbers]
+    return {"name": np.array(names, dtype=np.str_), **dict(zip(COLUMNS, columns, strict=True))}
