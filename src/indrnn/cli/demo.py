@@ -28,11 +28,11 @@ DEMO = Parser("demo", DemoOptions)
 
 def demo(arguments: list[str]) -> int:
     """Learn the adding problem in about a minute."""
+    options = DEMO(arguments)
     from ..system import keep_memory
     from ..tasks.runs import train_recipe
     from ..training import RunFolder
 
-    options = DEMO(arguments)
     recipe = find("adding-100-fast").recipe
     recipe = replace(recipe, training=replace(recipe.training, steps=options.steps))  # type: ignore[call-arg]
     folder = RunFolder(options.out)

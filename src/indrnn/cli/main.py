@@ -43,22 +43,10 @@ class UsageError(Exception):
     """A request that cannot be carried out."""
 
 
-COMMANDS = {
-    "demo": "demo",
-    "recipes": "recipes",
-    "train": "train",
-    "fit": "fit",
-    "predict": "predict",
-    "prepare": "prepare",
-    "evaluate": "evaluate",
-    "generate": "generate",
-    "report": "report",
-    "analyse": "analyse",
-    "explore": "explore",
-    "bench": "bench",
-    "completion": "completion",
-}
-"""The commands, and the modules that have them: imported when they are called."""
+COMMANDS = tuple(
+    dict.fromkeys(line.split()[0] for line in USAGE.partition("commands:\n")[2].partition("\n\n")[0].splitlines())
+)
+"""Names of the commands: each is a function of that name in a module of that name, imported when it is called."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -135,7 +123,7 @@ def _dispatch(arguments: list[str], program: bool) -> int:
         close = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
         hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(COMMANDS)}"
         raise UsageError(f"no such command: {arguments[0]}{hint}")
-    module = importlib.import_module(f".{COMMANDS[arguments[0]]}", __package__)
+    module = importlib.import_module(f".{arguments[0]}", __package__)
     if program and "torch" in sys.modules:
         flush_denormals()
     code: int = getattr(module, arguments[0])(arguments[1:])
