@@ -32,17 +32,27 @@ def keep_memory() -> bool:
     return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
 
 
-def flush_denormals() -> None:
-    """Flush numbers below 1.2e-38 to 0: vanishing gradients pass through them, many times more slowly.
+_program = False
+
+
+def run_as_program() -> None:
+    """Say that this process is the program `indrnn` alone, whose settings `load_torch` may change."""
+    global _program
+    _program = True
+
+
+def load_torch() -> None:
+    """Import torch; in the program, flush numbers below 1.2e-38 to 0, through which vanishing gradients pass slowly.
 
     Call it before other threads exist: torch sets it for the calling thread, and threads started from there inherit it
     permanently. In a process that continues afterwards threads would differ, so only the program itself does this.
     """
     import torch
 
-    torch.set_flush_denormal(True)
-    # NumPy finds it odd when something asks it for the limits of a type
-    warnings.filterwarnings("ignore", message="The value of the smallest subnormal")
+    if _program:
+        torch.set_flush_denormal(True)
+        # NumPy finds it odd when something asks it for the limits of a type
+        warnings.filterwarnings("ignore", message="The value of the smallest subnormal")
 
 
 # ---- half precision

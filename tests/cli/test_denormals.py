@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import sys
 import numpy, torch
-import indrnn.cli.analyse, indrnn.cli.bench, indrnn.cli.train
+import indrnn.tasks.runs
 from indrnn.cli import main
 
 def left(threads):
@@ -25,9 +25,9 @@ def look(*args, **kwargs):
     str(numpy.finfo(numpy.float32))  # it has a warning about that
     sys.exit(0)
 
-indrnn.cli.train.train_recipe = indrnn.cli.analyse.analyse = indrnn.cli.bench.bench = look
+indrnn.tasks.runs.train_recipe = indrnn.tasks.runs.open_run = look
 """
-COMMANDS = ["train adding-100-fast", "bench", "analyse gradients"]
+COMMANDS = ["train adding-100-fast", "explore run", "analyse weights run"]
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="not every CPU can take them as zero")

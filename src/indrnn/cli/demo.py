@@ -29,7 +29,9 @@ DEMO = Parser("demo", DemoOptions)
 def demo(arguments: list[str]) -> int:
     """Learn the adding problem in about a minute."""
     options = DEMO(arguments)
-    from ..system import keep_memory
+    from ..system import keep_memory, load_torch
+
+    load_torch()
     from ..tasks.runs import train_recipe
     from ..training import RunFolder
 

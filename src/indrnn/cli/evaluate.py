@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from ..files import write_atomically
+from ..system import load_torch
 from ..tasks.recipe import Extra
 from ..tasks.rows import recipe_kinds
 from ..words import numbers
@@ -60,6 +61,7 @@ def evaluate(arguments: list[str]) -> int:
             raise UsageError(f"out must be a new file, and {options.out} is there already")
         if not options.out.absolute().parent.is_dir():
             raise UsageError(f"out must be a file in a folder, and {options.out.parent} is none")
+    load_torch()
     from ..saving import as_bytes
     from ..tasks.runs import open_group
     from ..training.folder import finite

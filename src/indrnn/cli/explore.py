@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tyro
 
+from ..system import load_torch
 from .main import say
 from .parse import Parser
 
@@ -35,6 +36,7 @@ EXPLORE = Parser("explore", ExploreOptions)
 def explore(arguments: list[str]) -> int:
     """Write the explorer's page of a run."""
     options = EXPLORE(arguments)
+    load_torch()
     from ..analysis import explorer
     from ..analysis.html import check_page
     from ..tasks.runs import open_run

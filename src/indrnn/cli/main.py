@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 
-from ..system import flush_denormals
+from ..system import run_as_program
 
 USAGE = """\
 usage: indrnn COMMAND [OPTIONS]
@@ -124,7 +124,7 @@ def _dispatch(arguments: list[str], program: bool) -> int:
         hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(COMMANDS)}"
         raise UsageError(f"no such command: {arguments[0]}{hint}")
     module = importlib.import_module(f".{arguments[0]}", __package__)
-    if program and "torch" in sys.modules:
-        flush_denormals()
+    if program:
+        run_as_program()
     code: int = getattr(module, arguments[0])(arguments[1:])
     return code

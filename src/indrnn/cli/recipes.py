@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import tyro
 
-from ..tasks.rows import rows
+from ..tasks.rows import listed, rows
 from .main import UsageError, say
 from .parse import Parser
 
@@ -28,20 +28,8 @@ def recipes(arguments: list[str]) -> int:
     chosen = [row for row in rows().values() if all(_has(row.name, word) for word in options.words)]
     if not chosen:
         raise UsageError(f"no recipe has {' and '.join(options.words)} in its name; `indrnn recipes` lists all")
-    groups = list(dict.fromkeys(row.name.partition("-")[0] for row in chosen))
-    chosen.sort(key=lambda row: groups.index(row.name.partition("-")[0]))
-    columns = ["recipe", "in the paper", "reported there", "parameters", "cost"]
-    counts = ["by data" if row.parameters is None else f"{row.parameters:,}" for row in chosen]
-    cells = [[row.name, row.paper, row.value, count, row.cost] for row, count in zip(chosen, counts, strict=True)]
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    group = ""
-    for row, line in zip([None, *chosen], [columns, *cells], strict=True):
-        if row is not None and row.name.partition("-")[0] != group:
-            group = row.name.partition("-")[0]
-            say(f"\n{type(row.recipe).__doc__} ({group})")
-        aligned = [f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)]
-        aligned[3] = line[3].rjust(widths[3])
-        say("  ".join(aligned).rstrip())
+    for line in listed(chosen):
+        say(line)
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tyro
 
+from ..system import load_torch
 from .main import UsageError, say
 from .parse import Parser
 
@@ -38,6 +39,7 @@ REPORT = Parser("report", ReportOptions)
 def report(arguments: list[str]) -> int:
     """Gather runs into a table or a page."""
     options = REPORT(arguments)
+    load_torch()
     if options.html is not None:
         return _page(options)
     from ..analysis import runs as summaries

@@ -13,7 +13,7 @@ import tyro
 
 from ..checks import check_seed
 from ..tasks.recipe import Recipe, Row
-from ..tasks.rows import find, rows
+from ..tasks.rows import find, listed, rows
 from ..training.schedules import SCHEDULES
 from ..words import duration, numbers
 from .main import UsageError, say
@@ -25,8 +25,7 @@ usage: indrnn train RECIPE [--FIELD VALUE ...] [--out DIR] [--resume] [--overwri
        indrnn train --config FILE [--FIELD VALUE ...]
 
 Train a recipe into a run folder; resume a run, with the options stored in its checkpoint; or train from a
-configuration file, such as a run's config.json. `indrnn recipes` lists the recipes, and
-`indrnn train RECIPE --help` shows all options of one, with their defaults.
+configuration file, such as a run's config.json. RECIPE is one of:
 """
 
 
@@ -35,6 +34,9 @@ def train(arguments: list[str]) -> int:
     first, second = [*arguments, "", ""][:2]
     if first in ("--help", "-h"):
         say(HELP)
+        for line in listed(rows().values()):
+            say(line)
+        say("\n`indrnn train RECIPE --help` shows all options, with their defaults.")
         return 0
     if first in ("--resume", "--config") and second and not second.startswith("-"):
         recorded = _of_run(Path(second)) if first == "--resume" else _of_file(Path(second))
@@ -141,7 +143,9 @@ def _row(recorded: dict[str, Any]) -> Row:
 
 
 def _train(options: Any, name: str, recorded: dict[str, Any], *, resume: bool = False) -> int:
-    from ..system import keep_memory
+    from ..system import keep_memory, load_torch
+
+    load_torch()
     from ..tasks.runs import train_recipe
     from ..training import RunFolder
     from ..training.resume import check_folder

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import typing
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 
 from .recipe import Own, Recipe, Row
@@ -35,6 +36,30 @@ def find(name: str) -> Row:
         hint = f"; did you mean {' or '.join(close)}?" if close else "; `indrnn recipes` lists them"
         raise ValueError(f"no such recipe: {name!r}{hint}")
     return known[name]
+
+
+def listed(chosen: Iterable[Row]) -> Iterator[str]:
+    """Lines of a table of recipes, grouped by task."""
+    groups: dict[str, list[Row]] = {}
+    for row in chosen:
+        groups.setdefault(row.name.partition("-")[0], []).append(row)
+    columns = ("recipe", "in the paper", "reported there", "parameters", "cost")
+    cells = {
+        row.name: (row.name, row.paper, row.value, f"{row.parameters:,}" if row.parameters else "by data", row.cost)
+        for group in groups.values()
+        for row in group
+    }
+    widths = [max(map(len, column)) for column in zip(columns, *cells.values(), strict=True)]
+
+    def aligned(line: Sequence[str]) -> str:
+        parts = [f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)]
+        parts[3] = line[3].rjust(widths[3])
+        return "  ".join(parts).rstrip()
+
+    yield aligned(columns)
+    for name, group in groups.items():
+        yield f"\n{type(group[0].recipe).__doc__} ({name})"
+        yield from (aligned(cells[row.name]) for row in group)
 
 
 @functools.cache
