@@ -18,7 +18,7 @@ from indrnn.cli import main
 from indrnn.tasks.runs import open_run
 from indrnn.training import Shard
 from indrnn.training.evaluation import measure
-from indrnn.training.processes import Processes
+from indrnn.training.parallel import Processes
 
 from ..analysis.pages import assert_one_file
 from ..browser import NEEDED, PHONE, assert_fits, browser, opened

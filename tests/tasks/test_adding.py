@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from indrnn.tasks.adding import BASELINE, Adding, adding_batch
 from indrnn.training import Batch, Measured, Shard, generator
 from indrnn.training.evaluation import measure
-from indrnn.training.processes import Processes
+from indrnn.training.parallel import Processes
 
 WHOLE = Shard()
 

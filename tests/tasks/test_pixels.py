@@ -20,7 +20,7 @@ from indrnn.tasks import pixels as module
 from indrnn.tasks.pixels import MNIST, Pixels, read_idx, read_mnist
 from indrnn.training import Measured, OneCycle, Shard, Training, generator, train
 from indrnn.training.evaluation import measure
-from indrnn.training.processes import Processes
+from indrnn.training.parallel import Processes
 
 WHOLE = Shard()
 

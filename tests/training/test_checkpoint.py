@@ -225,7 +225,7 @@ def taken_up(checkpoints: Checkpoints) -> tuple[dict[str, Any] | None, list[str]
     before = {path: path.read_bytes() for path in checkpoints.folder.glob("*")}
     found = checkpoints.find()
     assert before == {path: path.read_bytes() for path in checkpoints.folder.glob("*")}  # and moves nothing
-    checkpoints.settle()
+    checkpoints.set_aside()
     return found
 
 
@@ -464,7 +464,7 @@ def test_an_unreadable_one_is_set_aside_and_the_one_before_it_taken(checkpoints:
     (checkpoints.folder / "last.damaged").write_bytes(b"an earlier one")
     later = Checkpoints(checkpoints.folder)
     found, troubles = later.find()
-    later.settle()
+    later.set_aside()
     assert_same(found, generation(1))
     assert len(troubles) == 1
     assert "last.ckpt" in troubles[0]

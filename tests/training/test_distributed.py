@@ -374,7 +374,7 @@ def test_all_stop_when_one_is_told_to(found: list[dict[str, Any]], folder: Path)
     assert not first.finished
     assert not second.finished
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
-    assert (checkpoint["step"], checkpoint["processes"]) == (first.steps, 2)
+    assert (checkpoint["step"], checkpoint["config"]["processes"]) == (first.steps, 2)
 
 
 def test_a_resumed_run_ends_with_the_same_bits(found: list[dict[str, Any]], folder: Path) -> None:
@@ -515,7 +515,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(number: signal.Signals, tmp_p
     assert len(told) == 1, ended
     step, again = int(told[0][0]), told[0][1]
     checkpoint = load(out / "checkpoints" / "last.ckpt")
-    assert (checkpoint["step"], checkpoint["processes"]) == (step, 2)
+    assert (checkpoint["step"], checkpoint["config"]["processes"]) == (step, 2)
 
     refused = run(*adding_run(out, "--resume", recipe="adding-100", steps=step + 15), count=1)
     assert refused.code == 2

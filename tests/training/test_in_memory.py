@@ -1,8 +1,9 @@
-"""Training in memory: the loop written by hand, the run in a folder, and what it leaves alone."""
+"""Training without a folder: the loop written by hand, the run in a folder, and what it leaves alone."""
 
 from __future__ import annotations
 
 import copy
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from indrnn import PlainIndRNN, SequenceClassifier
-from indrnn.training import Listener, Measured, RunError, Shard, TensorTask, Training, train
-from indrnn.training.in_memory import train_in_memory
+from indrnn.training import Batch, Listener, Measured, Result, RunError, Shard, TensorTask, Training, train
 from indrnn.training.listeners import Evaluation
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "tensorboard": False, "curve": False, "clip": None}
@@ -76,7 +76,7 @@ def by_hand(steps: int, lr: float = 0.1) -> nn.Module:
 def test_weights_are_those_of_the_best_evaluation() -> None:
     found, told = model(), Told()
     options = Training(steps=8, lr=0.1, evaluate_every=2, **OPTIONS)
-    result = train_in_memory(found, scripted(0.2, 0.7, 0.6, 0.1), options, listeners=[told])
+    result = train(found, scripted(0.2, 0.7, 0.6, 0.1), options, listeners=[told], quiet=True)
     assert (result.steps, result.best_step, result.best["accuracy"], result.finished) == (8, 4, 0.7, True)
     assert [event.step for event in told.evaluations] == [2, 4, 6, 8]
     assert_close(dict(found.named_parameters()), dict(by_hand(4).named_parameters()), rtol=1e-9, atol=1e-12)
@@ -85,7 +85,7 @@ def test_weights_are_those_of_the_best_evaluation() -> None:
 def test_patience_ends_it() -> None:
     options = Training(steps=12, lr=0.1, evaluate_every=2, patience=2, **OPTIONS)
     told = Told()
-    train_in_memory(model(), scripted(0.7, 0.6, 0.5, 0.9, 0.9, 0.9), options, listeners=[told])
+    train(model(), scripted(0.7, 0.6, 0.5, 0.9, 0.9, 0.9), options, listeners=[told], quiet=True)
     assert [event.step for event in told.evaluations] == [2, 4, 6]
 
 
@@ -100,7 +100,7 @@ def test_the_same_as_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     options = Training(steps=7, lr=0.01, evaluate_every=3, **OPTIONS)
     what = TensorTask((x[:17], y[:17]), (x[17:], y[17:]), batch_size=5)
     told = Told()
-    here = train_in_memory(first, what, options, seed=4, listeners=[told])
+    here = train(first, what, options, seed=4, listeners=[told], quiet=True)
     assert list(tmp_path.iterdir()) == []
     there = train(second, what, options, out=tmp_path / "run", seed=4, quiet=True)
     assert (here.steps, here.best_step, here.best) == (there.steps, there.best_step, there.best)
@@ -115,12 +115,43 @@ def test_what_is_global_stays_as_it_was() -> None:
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    train_in_memory(found, task(), Training(steps=2, threads=threads + 1, **OPTIONS), seed=1)
+    train(found, task(), Training(steps=2, threads=threads + 1, **OPTIONS), seed=1, quiet=True)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_loss_that_is_not_finite_ends_it() -> None:
+def test_a_loss_that_is_not_finite_ends_it_and_says_where_it_began() -> None:
     what = TensorTask(data(25, 0), batch_size=11, loss=lambda output, target: (-1 - output.square()).sqrt().mean())
-    with pytest.raises(RunError, match="step 1: the loss or a gradient is not finite"):
-        train_in_memory(model(), what, Training(steps=4, **OPTIONS))
+    ended: list[Result] = []
+
+    class Ends(Listener):
+        def on_end(self, result: Result) -> None:
+            ended.append(result)
+
+    with pytest.raises(RunError, match=r"^step 1: the loss became nan, in the loss itself; .*\. A lower lr may help$"):
+        train(model(), what, Training(steps=4, **OPTIONS), listeners=[Ends()], quiet=True)
+    assert [(result.steps, result.finished, result.folder) for result in ended] == [(0, False, None)]
+
+
+def test_an_interrupt_has_its_usual_effect_and_listeners_are_told() -> None:
+    ended: list[Result] = []
+
+    class Interrupts(Listener):
+        def on_end(self, result: Result) -> None:
+            ended.append(result)
+
+    class Interrupted(TensorTask):
+        def batch(self, step: int, shard: Shard) -> Batch:
+            if step == 2:
+                signal.raise_signal(signal.SIGINT)
+            return super().batch(step, shard)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(model(), Interrupted(data(25, 0)), Training(steps=4, **OPTIONS), listeners=[Interrupts()], quiet=True)
+    assert [result.steps for result in ended] == [2]
+
+
+@pytest.mark.parametrize("what", ["resume", "overwrite"])
+def test_without_a_folder_nothing_is_resumed_or_deleted(what: str) -> None:
+    with pytest.raises(ValueError, match=f"out must be a folder to {what}, got None"):
+        train(model(), task(), **{what: True})

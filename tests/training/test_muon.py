@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import indrnn
 from indrnn.training import Muon
-from indrnn.training.muon import orthogonal
+from indrnn.training.optimizers import orthogonal
 
-from .test_loop import QUICK, classifier, go, task, weights_of
+from .runs import QUICK, classifier, go, task, weights_of
 
 
 class Net(nn.Module):

@@ -35,11 +35,12 @@ from indrnn.training import (
     evaluate,
     train,
 )
+from indrnn.training.best import is_finished, load_best
 from indrnn.training.checkpoint import load, save
 from indrnn.training.folder import RunFolder
-from indrnn.training.update import Later, Stepper
+from indrnn.training.update import DeferredScalars, Updater
 
-from .test_loop import QUICK, Scripted, Told, classifier, contents, go, metrics, sequences, task, timeless, weights_of
+from .runs import QUICK, Scripted, Told, classifier, contents, go, metrics, sequences, task, timeless, weights_of
 
 EVERY = replace(QUICK, checkpoint_every=0)
 
@@ -158,14 +159,69 @@ def test_the_options_are_those_of_the_checkpoint(finished: Path, tmp_path: Path)
     assert go(classifier("after", 0.2), task(), out, EVERY, resume=True).finished
 
 
-def test_a_checkpoint_of_a_later_version(finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [2, 99])
+def test_a_checkpoint_of_another_version(
+    finished: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused by name, by whatever reads it, and left alone."""
     out = tmp_path / "run"
     shutil.copytree(finished, out)
-    save(out / "checkpoints" / "last.ckpt", load(out / "checkpoints" / "last.ckpt") | {"format": 99})
+    path = out / "checkpoints" / "last.ckpt"
+    state = load(path)
+    if number == 2:
+        path.write_bytes(b"indrnn checkpoint 1\n" + bytes(999))
+    else:
+        with monkeypatch.context() as later:
+            later.setattr("indrnn.training.checkpoint.FORMAT", number)
+            save(path, state)
     before = contents(out)
-    with pytest.raises(RunError, match="format 99, of a later version"):
-        go(classifier("after", 0.2), task(), out, EVERY, resume=True)
+    for call in (
+        lambda: go(classifier("after", 0.2), task(), out, EVERY, resume=True),
+        lambda: evaluate(classifier("after", 0.2), task(), out),
+        lambda: RunFolder(out).recorded(),
+    ):
+        with pytest.raises((RunError, ValueError), match=rf"last\.ckpt has format {number}, this version reads 3"):
+            call()
     assert contents(out) == before
+
+
+def test_what_stands_in_a_header_is_read_there(finished: Path, tmp_path: Path) -> None:
+    """Configuration and step of a run whose checkpoints have lost all else."""
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    for path in (out / "checkpoints").glob("*.ckpt"):
+        os.truncate(path, path.stat().st_size - 99)
+    (out / "config.json").unlink()
+    folder = RunFolder(out)
+    assert is_finished(folder)
+    assert folder.recorded()["training"]["lr"] == 0.01
+    weights = {name: value.clone() for name, value in classifier("after", 0.2, seed=8).state_dict().items()}
+    model = classifier("after", 0.2, seed=8)
+    assert load_best(model, folder) == (folder.read_json(folder.result)["best_step"], True)
+    assert any(not torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+def test_a_resumption_reads_each_generation_once(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    opened: list[str] = []
+    real = Path.open
+
+    def counted(self: Path, mode: str = "r", *others: Any, **more: Any) -> Any:
+        if self.suffix == ".ckpt" and mode == "rb":
+            opened.append(self.name)
+        return real(self, mode, *others, **more)
+
+    monkeypatch.setattr(Path, "open", counted)
+    loads: list[Any] = []
+    real_load = torch.load
+    monkeypatch.setattr(torch, "load", lambda *a, **k: loads.append(a) or real_load(*a, **k))
+    go(classifier("after", 0.2), task(), out, replace(EVERY, steps=6), resume=True)
+    best = next((out / "checkpoints").glob("best-*")).name
+    assert sorted(opened) == sorted(["last.ckpt", "previous.ckpt", best, best])  # the best is loaded at the end
+    assert len(loads) == 2
 
 
 @pytest.mark.parametrize("other", ["batch size", "data", "model"])
@@ -293,6 +349,7 @@ def test_each_evaluation_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_picture_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     class Occupies(Told):
         def on_start(self, event: Start) -> None:
+            assert event.folder is not None
             (event.folder / "curve.png").mkdir()
 
     told = Occupies()
@@ -527,16 +584,16 @@ def test_numbers_that_are_not_finite_on_a_device_that_would_be_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights do not take them, the run ends a step later, and the step is named."""
-    real = Later.__init__
-    monkeypatch.setattr(Later, "__init__", lambda self, device, *, waits: real(self, device, waits=True))
+    real = DeferredScalars.__init__
+    monkeypatch.setattr(DeferredScalars, "__init__", lambda self, device, *, waits: real(self, device, waits=True))
     taken: list[int] = []
-    take = Stepper.take
+    update = Updater.update
 
-    def counted(self: Stepper, step: int, stop: bool) -> bool:
+    def counted(self: Updater, step: int, stop: bool) -> bool:
         taken.append(step)
-        return take(self, step, stop)
+        return update(self, step, stop)
 
-    monkeypatch.setattr(Stepper, "take", counted)
+    monkeypatch.setattr(Updater, "update", counted)
 
     class Bad(TensorTask):
         def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -549,7 +606,7 @@ def test_numbers_that_are_not_finite_on_a_device_that_would_be_waited_for(
         go(model, data, tmp_path / "run", replace(QUICK, steps=9, evaluate_every=9))
     assert taken == [0, 1, 2, 3, 4]
     whole = classifier()
-    monkeypatch.setattr(Later, "__init__", real)
+    monkeypatch.setattr(DeferredScalars, "__init__", real)
     go(whole, task(), tmp_path / "three", replace(QUICK, steps=3, evaluate_every=3))
     for value, expected in zip(model.parameters(), whole.parameters(), strict=True):
         assert torch.equal(value, expected)

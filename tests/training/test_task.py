@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from indrnn.training import Batch, Measured, Shard, TensorTask, derive_seed, generator
 from indrnn.training.evaluation import measure
-from indrnn.training.processes import Processes
+from indrnn.training.parallel import Processes
 from indrnn.training.task import rows_of
 
 ITEMS, FEATURES, CLASSES, BATCH = 23, 3, 5, 7

@@ -22,7 +22,7 @@ from ..layers.options import EPSILON
 from ..networks.unit import RecurrentUnit
 from ..ops.calls import Forward
 from ..training.evaluation import measure
-from ..training.processes import Processes
+from ..training.parallel import Processes
 from ..training.task import Task, generator
 from .memory import BOUNDS, COLOURS, GROUPS, Memory, memory
 from .neurons import Layer, layers_of, some, watched

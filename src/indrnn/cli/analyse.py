@@ -14,7 +14,7 @@ from ..checks import check_count
 from ..layers.bound import recurrent_weights
 from ..tasks.skeleton.recipe import SkeletonRecipe
 from ..training import RunFolder, Shard
-from ..training.processes import Processes, choose_device
+from ..training.parallel import Processes, choose_device
 from .insight import KINDS
 from .main import UsageError, say
 from .opened import check_free, distinct, open_run

@@ -15,7 +15,7 @@ from ..layers import IndRNN
 from ..ops import backends
 from ..training import RunError
 from ..training.folder import machine
-from ..training.processes import Processes, choose_device
+from ..training.parallel import Processes, choose_device
 from .main import say
 from .parse import Parser
 

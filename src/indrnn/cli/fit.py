@@ -18,7 +18,7 @@ from ..tasks.series.collection import Array, Collection
 from ..tasks.series.fitting import members_of
 from ..tasks.series.reading import Reading
 from ..training.folder import RunFolder, finite
-from ..training.processes import Processes, choose_device
+from ..training.parallel import Processes, choose_device
 from .main import UsageError, say
 from .parse import Parser
 

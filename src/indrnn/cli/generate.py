@@ -54,7 +54,7 @@ GENERATE = Parser("generate", GenerateOptions)
 def generate(arguments: list[str]) -> int:
     """Write text, token by token."""
     options = GENERATE(arguments)
-    from ..training.processes import Processes, choose_device
+    from ..training.parallel import Processes, choose_device
 
     device = choose_device(options.device, Processes())
     model, tokeniser = _language_model(options.run)

@@ -21,7 +21,7 @@ from ..tasks.adding_recipe import AddingRecipe
 from ..training import RunFolder, Shard, generator
 from ..training.evaluation import measure
 from ..training.folder import machine
-from ..training.processes import Processes, choose_device
+from ..training.parallel import Processes, choose_device
 from .main import UsageError, say
 from .opened import check_free, open_run
 from .parse import Parser

@@ -68,7 +68,7 @@ def predict(arguments: list[str]) -> int:
 def estimator_of(run: Path, device: str = "auto") -> Any:
     """The estimator of a finished run."""
     from .. import load
-    from ..training.processes import Processes, choose_device
+    from ..training.parallel import Processes, choose_device
 
     fit_of(run)
     if not (run / "estimator.json").exists():

@@ -18,9 +18,9 @@ from ..layers.config import config_of
 from ..saving import from_json, to_json
 from ..system import limit_onednn
 from ..training import Listener, Result, RunFolder, Shard, Task, Training, train
-from ..training.evaluation import best_model, load_best, measure
-from ..training.in_memory import train_in_memory
-from ..training.processes import Processes, choose_device
+from ..training.best import best_model, load_best
+from ..training.evaluation import measure
+from ..training.parallel import Processes, choose_device
 from ..training.update import autocast
 from .recipe import Own, Recipe
 from .rows import kinds
@@ -131,23 +131,19 @@ def train_members(
         model = new_model(recipe, member)
         if init_from is not None and not (resume and home is not None and RunFolder(home).used):
             init_from.initialise(model, task)
-        seed = recipe.member_seed(member)
-        if home is None:
-            result = train_in_memory(model, task, recipe.training, seed=seed, listeners=listeners)
-        else:
-            result = train(
-                model,
-                task,
-                recipe.training,
-                out=home,
-                seed=seed,
-                resume=resume,
-                overwrite=overwrite,
-                config=config,
-                resume_command=resume_command,
-                listeners=listeners,
-                quiet=quiet,
-            )
+        result = train(
+            model,
+            task,
+            recipe.training,
+            out=home,
+            seed=recipe.member_seed(member),
+            resume=resume,
+            overwrite=overwrite,
+            config=config,
+            resume_command=resume_command,
+            listeners=listeners,
+            quiet=quiet,
+        )
         models.append(model)
         results.append(result)
         if not result.finished:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .evaluation import evaluate
     from .folder import RunFolder
     from .listeners import Evaluation, Listener, Start, Step
-    from .muon import Muon
+    from .optimizers import Muon
     from .options import Training
     from .run import Result, train
     from .schedules import Constant, Cosine, OneCycle, Plateau, Schedule, Steps
@@ -20,7 +20,7 @@ _HOMES = {
     "evaluation": ("evaluate",),
     "folder": ("RunFolder",),
     "listeners": ("Evaluation", "Listener", "Start", "Step"),
-    "muon": ("Muon",),
+    "optimizers": ("Muon",),
     "options": ("Training",),
     "run": ("Result", "train"),
     "schedules": ("Constant", "Cosine", "OneCycle", "Plateau", "Schedule", "Steps"),

@@ -1,33 +1,43 @@
 """Checkpoints that survive a kill at any moment, a damaged file and a full disk.
 
 `last.ckpt` and `previous.ckpt` are two generations of the whole state of a run; `best-STEP.ckpt` holds the best weights
-that one of them refers to. Each is written under a temporary name, flushed to disk and renamed, and starts with a
-checksum of the rest. A run can be resumed from a generation even without its best weights.
+that one of them refers to. Each is written under a temporary name, flushed to disk and renamed. A run can be resumed
+from a generation even without its best weights.
+
+A file is one line that names it, the checksums of its two parts, a line of JSON (format, step, best step,
+configuration) and what torch has written of all else. The first part is read without the second, and without torch.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
+import json
 import os
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-
 from ..files import flush_folder, write_atomically
-from ..networks import state as _state  # noqa: F401 - which lets torch load a network's state
 
-_MAGIC = b"indrnn checkpoint 1\n"
-_HEADER = len(_MAGIC) + 65  # the checksum's digits and a line's end
+FORMAT = 3
+"""Number of the form of a checkpoint."""
+
+_MAGIC, _EARLIER_MAGIC = b"indrnn training state\n", b"indrnn checkpoint 1\n"
+_DIGITS = 65  # of a checksum, with the end of its line
+_IN_HEADER = ("step", "best_step", "config")
 _PIECE = 1 << 20
-
-FORMAT = 2
-"""Of the state in a checkpoint; 1 had no options in it."""
 
 
 class BrokenCheckpointError(Exception):
     """A checkpoint is damaged, or not a checkpoint."""
+
+
+class OtherFormatError(ValueError):
+    """A checkpoint is of another version of this package."""
+
+    def __init__(self, path: Path, number: object) -> None:
+        super().__init__(f"{path} has format {number}, this version reads {FORMAT}")
 
 
 class _Hashed(io.RawIOBase):
@@ -45,11 +55,10 @@ class _Hashed(io.RawIOBase):
 
 
 class _Payload(io.RawIOBase):
-    """The content of a checkpoint after its header, as a file of its own."""
+    """The rest of a file as a file of its own."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-        self.seek(0)
+        self.file, self.start = file, file.tell()
 
     def readable(self) -> bool:
         return True
@@ -58,55 +67,95 @@ class _Payload(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self.file.seek(offset + (_HEADER if whence == os.SEEK_SET else 0), whence) - _HEADER
+        return self.file.seek(offset + (self.start if whence == os.SEEK_SET else 0), whence) - self.start
 
     def tell(self) -> int:
-        return self.file.tell() - _HEADER
+        return self.file.tell() - self.start
 
     def readinto(self, buffer: Any) -> int:
         return self.file.readinto(buffer)  # type: ignore[attr-defined,no-any-return]
 
 
+# ---- one file
+
+
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write one checkpoint."""
+    """Write one checkpoint; "step", "best_step" and "config" of the state stand in its header."""
+    import torch
+
+    content = {name: state[name] for name in _IN_HEADER if name in state}
+    header = (json.dumps({"format": FORMAT, **content}) + "\n").encode()
+    payload = {name: value for name, value in state.items() if name not in content}
 
     def write(file: IO[bytes]) -> None:
-        file.write(_MAGIC + b"0" * 64 + b"\n")
+        file.write(_MAGIC + _digest(hashlib.sha256(header)) + b"0" * 64 + b"\n" + header)
         hashed: Any = _Hashed(file)
-        torch.save(state, hashed)
-        file.seek(len(_MAGIC))
-        file.write(hashed.checksum.hexdigest().encode())
+        torch.save(payload, hashed)
+        file.seek(len(_MAGIC) + _DIGITS)
+        file.write(_digest(hashed.checksum))
 
     write_atomically(path, write)
 
 
-def _verify(file: IO[bytes], path: Path) -> None:
-    header = file.read(_HEADER)
-    if len(header) < _HEADER or not header.startswith(_MAGIC):
+def _digest(checksum: Any) -> bytes:
+    return checksum.hexdigest().encode() + b"\n"  # type: ignore[no-any-return]
+
+
+def _read_header(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes]:
+    """The header, verified, and the payload's checksum; the file then stands at the payload."""
+    magic = file.read(len(_MAGIC))
+    if magic.startswith(_EARLIER_MAGIC):
+        raise OtherFormatError(path, 2)
+    own, payload, header = file.read(_DIGITS), file.read(_DIGITS), file.readline()
+    if magic != _MAGIC or not header:
         size = os.fstat(file.fileno()).st_size
         raise BrokenCheckpointError(f"{path} is not a checkpoint, or only the start of one ({size} bytes)")
-    checksum = hashlib.sha256()
+    if _digest(hashlib.sha256(header)) != own:
+        raise BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
+    content: dict[str, Any] = json.loads(header)
+    if content.pop("format") != FORMAT:
+        raise OtherFormatError(path, json.loads(header)["format"])
+    return content, payload
+
+
+def _verify(file: IO[bytes], path: Path) -> dict[str, Any]:
+    """Check the whole file; returns the header, with the file at the payload."""
+    header, expected = _read_header(file, path)
+    start, checksum = file.tell(), hashlib.sha256()
     while piece := file.read(_PIECE):
         checksum.update(piece)
-    if checksum.hexdigest().encode() + b"\n" != header[len(_MAGIC) :]:
+    if _digest(checksum) != expected:
         raise BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
+    file.seek(start)
+    return header
 
 
-def verify(path: Path) -> None:
-    """Raise `BrokenCheckpointError` or `OSError` unless a checkpoint is intact."""
+def read_header(path: Path) -> dict[str, Any]:
+    """The step, best step and configuration of a checkpoint; its payload is not read."""
     with path.open("rb") as file:
-        _verify(file, path)
+        return _read_header(file, path)[0]
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """The header of a checkpoint; raises `BrokenCheckpointError` or `OSError` unless all of it is intact."""
+    with path.open("rb") as file:
+        return _verify(file, path)
 
 
 def load(path: Path) -> dict[str, Any]:
     """Read one checkpoint; raises `BrokenCheckpointError`, with the reason, if it is damaged."""
+    import torch
+
+    from ..networks import state as _state  # noqa: F401 - which lets torch load a network's state
+
     with path.open("rb") as file:
-        _verify(file, path)
+        header = _verify(file, path)
         payload: Any = _Payload(file)
-        state = torch.load(payload, weights_only=True, map_location="cpu")
-    if not isinstance(state, dict):
-        raise BrokenCheckpointError(f"{path} holds no state of a run")
-    return state
+        state: dict[str, Any] = torch.load(payload, weights_only=True, map_location="cpu")
+    return header | state
+
+
+# ---- those of a run
 
 
 class Checkpoints:
@@ -119,8 +168,8 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.next, self.last, self.previous = (folder / f"{name}.ckpt" for name in ("next", "last", "previous"))
-        self._kept: dict[Path, int | None] = {}  # generation: the step of its best
-        self._broken: list[Path] = []
+        self._best_steps: dict[Path, int | None] = {}  # of each generation that was read or written
+        self._damaged: list[Path] = []
 
     def best(self, step: int) -> Path:
         """The file of best weights from this step."""
@@ -138,80 +187,98 @@ class Checkpoints:
         # From here on nothing is written, only renamed: a full disk does not matter, nor a kill in between.
         if self.last.exists():
             self.last.replace(self.previous)
-            self._kept[self.previous] = self._kept.get(self.last)
+            self._best_steps[self.previous] = self._best_steps.get(self.last)
         self.next.replace(self.last)
         flush_folder(self.folder)
-        self._kept[self.last] = state["best_step"]
-        self._tidy(state["best_step"])
+        self._best_steps[self.last] = state["best_step"]
+        self._remove_unused(state["best_step"])
 
     def save_best(self, step: int, state: dict[str, Any]) -> None:
         """Write the best weights so far."""
         self.folder.mkdir(parents=True, exist_ok=True)
         save(self.best(step), state)
-        self._tidy(step)
+        self._remove_unused(step)
 
-    def _tidy(self, best_step: int | None) -> None:
+    def _remove_unused(self, best_step: int | None) -> None:
         """Remove best weights that no generation refers to."""
-        if self.last.exists() and self.last not in self._kept:
+        if self.last.exists() and self.last not in self._best_steps:
             return  # of an earlier process, and not read: better to keep too much
-        wanted = {self.best(step) for step in (*self._kept.values(), best_step) if step is not None}
+        used = {self.best(step) for step in (*self._best_steps.values(), best_step) if step is not None}
         for path in self.folder.glob("best-*.ckpt"):
-            if path not in wanted:
+            if path not in used:
                 path.unlink(missing_ok=True)
 
+    def load_best(self, step: int) -> dict[str, Any]:
+        """Read the best weights of this step."""
+        return load(self.best(step))
+
+    def newest_header(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """The header of the newest generation, None if there is none; and what is wrong with newer ones."""
+        problems: list[str] = []
+        for path in (self.next, self.last, self.previous):
+            try:
+                return read_header(path), problems
+            except FileNotFoundError:
+                continue
+            except (BrokenCheckpointError, OSError) as error:
+                problems.append(str(error))
+        return None, problems
+
     def find(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """Read the newest intact generation, without moving files.
+        """Read the newest intact generation, without moving files; each generation is read once.
 
         Returns:
             The state, or None if there is none; and what is wrong with the others.
         """
-        found: Path | None = None
         state: dict[str, Any] | None = None
-        troubles: list[str] = []
-        self._kept, self._broken = {}, []
-        for path in (self.previous, self.last, self.next):  # the newest is read last: one is in memory at a time
+        problems: list[str] = []
+        self._best_steps, self._damaged = {}, []
+        for path in (self.next, self.last, self.previous):
             if not path.exists():
                 continue
-            state = None
             try:
-                state = load(path)
-                self._kept[path] = state["best_step"]
-                found = path
-            except (BrokenCheckpointError, OSError, KeyError) as error:
-                troubles.insert(0, str(error) if not isinstance(error, KeyError) else f"{path} lacks {error}")
-                self._broken.append(path)
-        if found is not None and state is None:
-            state = load(found)
-        return state, troubles
+                if state is None:
+                    header = state = load(path)
+                else:
+                    header = verify(path)
+                self._best_steps[path] = header["best_step"]
+            except (BrokenCheckpointError, OSError) as error:
+                problems.append(str(error))
+                self._damaged.append(path)
+        return state, problems
 
-    def settle(self) -> list[Path]:
-        """Rename files after `find`: damaged ones aside, one that a killed process had not renamed to `last.ckpt`.
-
-        Returns:
-            The new paths of the damaged files.
-        """
-        aside = []
-        for path in self._broken:
+    def set_aside(self) -> None:
+        """Rename files after `find`: damaged ones, and one that a killed process had not renamed to `last.ckpt`."""
+        for path in self._damaged:
             target = path.with_suffix(".damaged")
             number = 1
             while target.exists():
                 number += 1
                 target = path.with_suffix(f".damaged{number}")
             path.replace(target)
-            aside.append(target)
-        if self.next in self._kept:
-            if self.last in self._kept:
+        if self.next in self._best_steps:
+            if self.last in self._best_steps:
                 self.last.replace(self.previous)
-                self._kept[self.previous] = self._kept[self.last]
+                self._best_steps[self.previous] = self._best_steps[self.last]
             self.next.replace(self.last)
-            self._kept[self.last] = self._kept.pop(self.next)
-        return aside
+            self._best_steps[self.last] = self._best_steps.pop(self.next)
 
     def forget_best(self) -> None:
         """Remove references to the last generation's best weights, which are lost, from all generations."""
-        lost = self._kept.get(self.last)
-        self._kept = {path: None if step == lost else step for path, step in self._kept.items()}
+        lost = self._best_steps.get(self.last)
+        self._best_steps = {path: None if step == lost else step for path, step in self._best_steps.items()}
+
+
+class BestInMemory:
+    """The best weights of a run that writes nothing, in place of its `Checkpoints`."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Any] = {}
+
+    def save_best(self, step: int, state: dict[str, Any]) -> None:
+        """Keep a copy."""
+        self._state = copy.deepcopy(state)
 
     def load_best(self, step: int) -> dict[str, Any]:
-        """Read the best weights of this step."""
-        return load(self.best(step))
+        """The weights that were kept last."""
+        return self._state

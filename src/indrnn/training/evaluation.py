@@ -1,4 +1,4 @@
-"""Evaluation: metrics averaged over processes, stops between batches, and saving and loading of the best weights."""
+"""Evaluation: metrics averaged over processes, stops between batches, and the choice of the best weights."""
 
 from __future__ import annotations
 
@@ -6,17 +6,37 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ..saving import load_module, load_tokeniser, new_module
-from .checkpoint import BrokenCheckpointError, Checkpoints
+from .best import load_best
 from .folder import RunFolder
-from .processes import Processes, choose_device
+from .parallel import Processes, choose_device
 from .task import Measured, Shard, Task
-from .update import Stepper, autocast
+from .update import Updater, autocast
+
+
+def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "auto") -> dict[str, float]:
+    """Evaluate the best weights of a run in its training precision, by `Task.test`, else by `Task.evaluate`.
+
+    Args:
+        model: built as for the run; the best weights are loaded into it.
+        task: the run's task.
+        run: the run's folder.
+        device: device to compute on; on a CPU, float32 replaces fp16.
+    """
+    folder = RunFolder(Path(run))
+    load_best(model, folder)
+    where = choose_device(device, Processes())
+    model.to(where).eval()
+    precision = folder.read_json(folder.config)["training"]["precision"]
+    if precision == "fp16" and where.type == "cpu":
+        precision = "float32"
+    with torch.no_grad(), autocast(precision, where):
+        metrics = measure(task.test(model, Shard()), Processes(), task=task)
+        return metrics or measure(task.evaluate(model, 0, Shard()), Processes(), task=task) or {}
 
 
 def measure(
@@ -38,10 +58,10 @@ def measure(
     items = 0
     halted = False
     while not (halted := stopped()):
-        found = next(pieces, None)
-        if found is None:
+        piece = next(pieces, None)
+        if piece is None:
             break
-        means, count = found
+        means, count = piece
         for name, mean in means.items():
             wide = mean.detach() if isinstance(mean, Tensor) else float(mean)
             if isinstance(wide, Tensor) and wide.device.type != "mps":
@@ -49,220 +69,153 @@ def measure(
             sums[name] = sums.get(name, 0.0) + wide * count
         items += count
     everyone = group.of_all(({name: float(value) for name, value in sums.items()}, items, halted))
-    if any(each[2] for each in everyone):
+    if any(halted for _, _, halted in everyone):
         return None
-    total = sum(each[1] for each in everyone)
-    names = dict.fromkeys(name for each in everyone for name in each[0])
-    measured = {name: sum(each[0].get(name, 0.0) for each in everyone) / total for name in names}
+    total = sum(items for _, items, _ in everyone)
+    names = dict.fromkeys(name for sums, _, _ in everyone for name in sums)
+    measured = {name: sum(sums.get(name, 0.0) for sums, _, _ in everyone) / total for name in names}
     derive: Callable[[dict[str, float]], dict[str, float]] = getattr(task, "derive", lambda means: means)
     return derive(measured) if measured else {}
 
 
-def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "auto") -> dict[str, float]:
-    """Evaluate the best weights of a run in its training precision, by `Task.test`, else by `Task.evaluate`.
+class BestWeights(Protocol):
+    """Where the best weights of a run are kept: its checkpoints, or memory."""
 
-    Args:
-        model: built as for the run; the best weights are loaded into it.
-        task: the run's task.
-        run: the run's folder.
-        device: device to compute on; on a CPU, float32 replaces fp16.
-    """
-    folder = RunFolder(Path(run))
-    load_best(model, folder)
-    where = choose_device(device, Processes())
-    model.to(where).eval()
-    precision = folder.read_json(folder.config)["training"]["precision"]
-    if precision == "fp16" and where.type == "cpu":
-        precision = "float32"
-    with torch.no_grad(), autocast(precision, where):
-        found = measure(task.test(model, Shard()), Processes(), task=task)
-        return found or measure(task.evaluate(model, 0, Shard()), Processes(), task=task) or {}
+    def save_best(self, step: int, state: dict[str, Any]) -> None:
+        """Keep the best weights so far."""
 
-
-def is_finished(folder: RunFolder) -> bool:
-    """Whether a run's saved weights belong to its last checkpoint, rather than to an end before it was resumed."""
-    if not (folder.result.exists() and folder.weights.exists()):
-        return False
-    state, _ = folder.checkpoints.find()
-    return state is None or bool(state["step"] == folder.read_json(folder.result)["steps"])
-
-
-def best_model(folder: RunFolder) -> tuple[nn.Module, str]:
-    """A run's model with its best weights, in evaluation mode, and which they are; nothing in the folder changes."""
-    if not folder.config.exists() or is_finished(folder):
-        which = "the finished run's weights" if folder.config.exists() else "the saved weights"
-        return load_module(folder.path), which
-    model = new_module(folder.path)
-    step, _ = load_best(model, folder)
-    if hasattr(model, "tokeniser"):
-        model.tokeniser = load_tokeniser(folder.path)  # type: ignore[assignment]
-    return model.eval(), f"the best weights so far, of step {step} (the run is not finished)"
-
-
-def load_best(model: nn.Module, folder: RunFolder) -> tuple[int | None, bool]:
-    """Load the best weights of a run into a model, without changing the run's folder.
-
-    Returns:
-        The step of those weights, and whether the run is finished.
-    """
-    if is_finished(folder):
-        from safetensors.torch import load_model
-
-        load_model(model, folder.weights)
-        return folder.read_json(folder.result)["best_step"], True
-    state, troubles = folder.checkpoints.find()
-    if state is None:
-        raise ValueError("; ".join(troubles) or f"{folder.path} holds no weights and no checkpoint")
-    if state["best_step"] is None:
-        raise ValueError(f"{folder.path} holds no weights and no checkpoint with an evaluation yet")
-    try:
-        best = folder.checkpoints.load_best(state["best_step"])
-    except (BrokenCheckpointError, OSError) as error:
-        raise ValueError(f"the best weights so far cannot be read: {error}") from None
-    model.load_state_dict(best.get("weights", best["model"]))
-    return state["best_step"], False
+    def load_best(self, step: int) -> dict[str, Any]:
+        """Read them."""
 
 
 class Evaluator:
-    """Evaluates a run's weights and saves the best.
+    """Evaluates a run's weights and keeps the best.
 
     Args:
-        stepper: holds the model.
-        checkpoints: where the best weights are saved.
+        updater: holds the model.
+        kept: where the best weights are kept.
     """
 
-    def __init__(self, stepper: Stepper, checkpoints: Checkpoints) -> None:
-        self.stepper, self.checkpoints = stepper, checkpoints
-        self.task, self.group = stepper.task, stepper.group
+    def __init__(self, updater: Updater, kept: BestWeights) -> None:
+        self.updater, self.kept = updater, kept
+        self.task, self.group, self.options = updater.task, updater.group, updater.options
         self.best_step: int | None = None
         self.best: dict[str, float] = {}
-        self.measured: dict[str, float] | None = None  # of this very step
+        self.measured: dict[str, float] = {}  # in the last evaluation
+        self.measured_step: int | None = None
         self.since_best = 0  # evaluations
-        self.due = False  # whether this step's evaluation was stopped before its end
+        self.due = False  # whether the last evaluation was stopped before its end
 
-    @contextlib.contextmanager
-    def evaluated_weights(self, step: int, stopped: Callable[[], bool]) -> Iterator[nn.Module]:
-        """The model as evaluated and saved, in evaluation mode; the training weights are restored on exit.
-
-        With `ema` it has the averaged weights, and with `gather` batch-norm statistics recomputed for these weights.
-        `differs` tells whether either applies.
-        """
-        model = self.stepper.model
-        self.stepper.share_buffers()
-        average = self.stepper.average
-        with average.applied() if average is not None else contextlib.nullcontext(), self._gathered(step, stopped):
-            model.eval()
-            try:
-                with torch.no_grad(), self.stepper.autocast():
-                    yield model
-            finally:
-                self.stepper.train(step)
-
-    @contextlib.contextmanager
-    def _gathered(self, step: int, stopped: Callable[[], bool]) -> Iterator[None]:
-        """Use batch-norm statistics of the training batches before this step; the model's own are restored on exit."""
-        if not self._gathers(step) or step == 0:
-            yield
-            return
-        kept = [(buffer, buffer.detach().clone()) for buffer in self.stepper.model.buffers()]
-        try:
-            self.stepper.gather(step, stopped)
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, before in kept:
-                    buffer.copy_(before)
-
-    def _gathers(self, step: int) -> bool:
-        stepper = self.stepper
-        return stepper.options.gather > 0 and step <= stepper.frozen_from and bool(stepper.norms)
-
-    def differs(self, step: int) -> bool:
-        """Whether the evaluated weights differ from the training weights, and are saved in addition to them."""
-        return self.stepper.average is not None or self._gathers(step)
-
-    def evaluate(self, step: int, stopped: Callable[[], bool], write: Callable[[Callable[[], None]], None]) -> bool:
-        """Evaluate, and save the weights if they are the best so far; returns False if it was stopped."""
+    def evaluate(self, step: int, stopped: Callable[[], bool]) -> bool:
+        """Evaluate, and keep the weights if they are the best so far; returns False if it was stopped."""
         shard = Shard(self.group.rank, self.group.count)
-        with self.evaluated_weights(step, stopped) as model:
+        weights = None
+        with self._evaluated_weights(step, stopped) as model:
             measured = measure(iter(self.task.evaluate(model, step, shard)), self.group, stopped, task=self.task)
-            weights = (
-                _copied(self.stepper.sharing.model_state()) if self.differs(step) and measured is not None else None
-            )
+            if measured is not None and (self.updater.average is not None or self._gathers(step)):
+                weights = _copied(self.updater.parallel.model_state())  # not those that are trained
         self.due = measured is None
         if measured is None:
             return False
-        self.measured = measured
+        self.measured, self.measured_step = measured, step
+        if not self._is_better(measured):
+            self.since_best += 1
+            return True
+        self.best_step, self.best, self.since_best = step, measured, 0
+        state = self.updater.training_state()
+        if weights is not None:
+            state["weights"] = weights
+        if self.group.main:
+            self.kept.save_best(step, state)
+        return True
+
+    def _is_better(self, measured: dict[str, float]) -> bool:
         value = measured[self.task.metric]
         sign = 1 if self.task.higher_is_better else -1
-        better = math.isfinite(value) and (self.best_step is None or sign * value > sign * self.best[self.task.metric])
-        if better:
-            self.best_step, self.best, self.since_best = step, measured, 0
-            sharing = self.stepper.sharing
-            optimizer = sharing.optimizer_state(self.stepper.optimizer)
-            state: dict[str, Any] = {"model": sharing.model_state(), "optimizer": optimizer}
-            if weights is not None:
-                state["weights"] = weights
-            if self.stepper.average is not None:
-                state["average"] = self.stepper.average.values
-            if self.group.main:
-                write(lambda: self.checkpoints.save_best(step, state))
-        else:
-            self.since_best += 1
-        return True
+        return math.isfinite(value) and (self.best_step is None or sign * value > sign * self.best[self.task.metric])
 
-    def schedule(self) -> bool:
+    @contextlib.contextmanager
+    def _evaluated_weights(self, step: int, stopped: Callable[[], bool]) -> Iterator[nn.Module]:
+        """The model as evaluated and saved, in evaluation mode; the training weights are restored on exit.
+
+        With `ema` it has the averaged weights, and with `gather` batch-norm statistics recomputed for these weights.
+        """
+        updater = self.updater
+        updater.parallel.share_buffers()
+        with contextlib.ExitStack() as stack:
+            if updater.average is not None:
+                stack.enter_context(updater.average.applied())
+            if step and self._gathers(step):
+                stack.enter_context(_restored_buffers(updater.model))
+                updater.gather(step, stopped)
+            updater.model.eval()
+            try:
+                with torch.no_grad(), updater.autocast():
+                    yield updater.model
+            finally:
+                updater.train_mode(step)
+
+    def _gathers(self, step: int) -> bool:
+        """Whether batch-norm statistics are recomputed at this step."""
+        return self.options.gather > 0 and step <= self.updater.frozen_from and bool(self.updater.norms)
+
+    def report_to_schedule(self) -> bool:
         """Report the last evaluation to the schedule; restore the best weights, and return True, if it asks to."""
-        if self.best_step is None or not self.stepper.schedule.evaluated(self.since_best == 0):
+        if self.best_step is None or not self.updater.schedule.evaluated(self.since_best == 0):
             return False
-        state = self.load_best()
-        self.stepper.sharing.load_model(state["model"])
-        if "optimizer" in state:
-            self.stepper.sharing.load_optimizer(self.stepper.optimizer, state["optimizer"])
-        if self.stepper.average is not None and "average" in state:
-            self.stepper.average.load(state["average"])
+        self.updater.load_training_state(self._load_best(self.best_step))
         return True
 
-    def load_best(self) -> dict[str, Any]:
+    def _load_best(self, step: int) -> dict[str, Any]:
         """Read the best weights, for all processes."""
-        assert self.best_step is not None
-        best = self.checkpoints.load_best(self.best_step) if self.group.main else None
-        state: dict[str, Any] = self.group.from_main(best)
+        state: dict[str, Any] = self.group.from_main(self.kept.load_best(step) if self.group.main else None)
         return state
 
-    def test(self, stopped: Callable[[], bool]) -> dict[str, float] | None:
-        """Load the best weights into the model for good, and test them; None if it was stopped."""
-        model = self.stepper.model
-        if self.best_step is not None:
-            best = self.load_best()
-            self.stepper.sharing.load_model(best.get("weights", best["model"]))
-        elif self.stepper.average is not None:
-            self.stepper.average.applied().__enter__()
-        model.eval()
-        with torch.no_grad(), self.stepper.autocast():
-            pieces = iter(self.task.test(model, Shard(self.group.rank, self.group.count)))
-            return measure(pieces, self.group, stopped, task=self.task)
-
-    def enough(self, until: float | None, patience: int | None) -> bool:
+    def enough(self, step: int) -> bool:
         """Whether to stop: this step's evaluation reaches `until`, or `patience` evaluations brought no new best."""
-        if self.measured is None:
+        until, patience = self.options.until, self.options.patience
+        if self.measured_step != step:
             return False
         value = self.measured[self.task.metric]
         if until is not None and (value >= until if self.task.higher_is_better else value <= until):
             return True
         return patience is not None and self.since_best >= patience
 
+    def test(self, stopped: Callable[[], bool]) -> dict[str, float] | None:
+        """Load the best weights into the model for good, and test them; None if it was stopped."""
+        updater = self.updater
+        if self.best_step is not None:
+            best = self._load_best(self.best_step)
+            updater.parallel.load_model(best.get("weights", best["model"]))
+        elif updater.average is not None:
+            updater.average.apply()
+        updater.model.eval()
+        with torch.no_grad(), updater.autocast():
+            pieces = iter(self.task.test(updater.model, Shard(self.group.rank, self.group.count)))
+            return measure(pieces, self.group, stopped, task=self.task)
+
+    _STATE = ("best_step", "best", "measured", "measured_step", "since_best", "due")
+
     def state_dict(self) -> dict[str, Any]:
         """State for a checkpoint."""
-        return {name: getattr(self, name) for name in ("best_step", "best", "measured", "since_best", "due")}
+        return {name: getattr(self, name) for name in self._STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore from a checkpoint; metrics that the task has renamed since get their present names."""
-        names: dict[str, str] = getattr(self.task, "renamed", {})
-        for key in ("best", "measured"):
-            numbers = state[key]
-            setattr(self, key, numbers and {names.get(name, name): value for name, value in numbers.items()})
-        self.best_step, self.since_best, self.due = state["best_step"], state["since_best"], state.get("due", False)
+        """Restore from a checkpoint."""
+        for name in self._STATE:
+            setattr(self, name, state[name])
+
+
+@contextlib.contextmanager
+def _restored_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore the model's buffers on exit."""
+    before = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:

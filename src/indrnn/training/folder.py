@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..files import LockedError, locked, write_atomically
 from .checkpoint import Checkpoints
 
@@ -115,12 +113,12 @@ class RunFolder:
         return value
 
     def recorded(self) -> dict[str, Any]:
-        """What a run was asked for: of its last valid checkpoint, which has a checksum."""
-        state, troubles = self.checkpoints.find()
-        if state is None:
-            what = "; ".join(troubles) or f"{self.path} holds no checkpoint"
+        """The configuration that a run would be resumed with: of its newest checkpoint, which has a checksum."""
+        header, problems = self.checkpoints.newest_header()
+        if header is None:
+            what = "; ".join(problems) or f"{self.path} holds no checkpoint"
             raise ValueError(f"cannot resume {self.path}: {what}; start over with its recipe and --overwrite")
-        config: dict[str, Any] = state["config"]
+        config: dict[str, Any] = header["config"]
         return config
 
     @property
@@ -144,6 +142,14 @@ class RunFolder:
                         lines.append(line)
         return lines
 
+    def flush_metrics(self) -> int:
+        """Flush metrics.jsonl to disk; returns its size."""
+        if not self.metrics.exists():
+            return 0
+        with self.metrics.open("ab") as file:
+            os.fsync(file.fileno())
+        return self.metrics.stat().st_size
+
     def cut_metrics(self, size: int) -> str | None:
         """Truncate metrics.jsonl to its size at a checkpoint; returns a message if it is shorter than that."""
         content = self.metrics.read_bytes() if self.metrics.exists() else b""
@@ -157,6 +163,8 @@ class RunFolder:
 
 def machine() -> dict[str, str]:
     """Hardware and software versions, for the record of a run."""
+    import torch
+
     from indrnn import __version__
 
     name = platform.processor() or platform.machine()

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
-
 from .folder import RunFolder, finite
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from .options import Training
     from .run import Result
 
 
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 class Start:
     """A run starts or resumes."""
 
-    folder: Path
+    folder: Path | None
+    """Folder of the run; None for one that writes nothing."""
     step: int
-    """Steps that are behind it."""
+    """Number of steps that are behind it."""
     steps: int
     metric: str
     higher_is_better: bool
@@ -42,7 +44,7 @@ class Step:
     steps: int
     lr: float
     loss: Tensor | float
-    """On the device: reading it waits for the step to be computed."""
+    """Loss, on the device: reading it waits for the step to be computed."""
     seconds: float
 
 
@@ -54,12 +56,13 @@ class Evaluation:
     steps: int
     lr: float
     train_loss: float
-    """Mean since the evaluation before."""
+    """Mean loss since the evaluation before."""
     gradient_norm: float
     measured: dict[str, float]
     best_step: int | None
-    """The best so far; this step where it is this evaluation."""
+    """Step of the best evaluation so far, which may be this one."""
     best: dict[str, float]
+    """Metrics of the best evaluation so far."""
     seconds: float
 
     @property
@@ -95,26 +98,26 @@ class Listeners:
     """Passes events to listeners, and keeps their errors from ending the run.
 
     Args:
-        each: the listeners.
+        listeners: the listeners.
     """
 
-    def __init__(self, each: list[Listener]) -> None:
-        self.each = each
+    def __init__(self, listeners: list[Listener]) -> None:
+        self.listeners = listeners
 
     def __call__(self, name: str, event: Any) -> None:
         """Call the method of this name on each listener."""
-        for listener in list(self.each):
+        for listener in list(self.listeners):
             try:
                 getattr(listener, name)(event)
             except Exception as error:
                 if isinstance(listener, MetricsFile):
                     raise
-                self.each.remove(listener)
-                about = str(error) or type(error).__name__
-                self("on_note", f"{type(listener).__name__} is told nothing more: {about}")
+                self.listeners.remove(listener)
+                problem = str(error) or type(error).__name__
+                self("on_note", f"{type(listener).__name__} is told nothing more: {problem}")
                 if isinstance(listener, (Lines, Bar)):  # whoever would have shown that
                     with contextlib.suppress(Exception):
-                        print(f"indrnn: the output ended ({about}); the run goes on", file=sys.stderr)
+                        print(f"indrnn: the output ended ({problem}); the run goes on", file=sys.stderr)
 
 
 class MetricsFile(Listener):
@@ -133,15 +136,16 @@ class MetricsFile(Listener):
 class TensorBoard(Listener):
     """Scalars for TensorBoard, in the run's folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._make: Any = SummaryWriter
         self._writer: Any = None
+        self.folder = folder
 
     def on_start(self, event: Start) -> None:
         """Open the file."""
-        self._writer = self._make(str(event.folder / "tensorboard"), purge_step=event.step)
+        self._writer = self._make(str(self.folder.path / "tensorboard"), purge_step=event.step)
 
     def on_evaluation(self, event: Evaluation) -> None:
         """Write the scalars."""
@@ -157,15 +161,16 @@ class TensorBoard(Listener):
 class WandB(Listener):
     """Scalars for Weights & Biases, configured by its environment variables; WANDB_MODE=offline keeps them local."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: RunFolder) -> None:
         import wandb  # type: ignore[import-not-found,unused-ignore]
 
+        self.folder = folder
         self._wandb: Any = wandb
         self._run: Any = None
 
     def on_start(self, event: Start) -> None:
         """Open the run."""
-        name = event.folder.name
+        name = self.folder.path.name
         self._run = self._wandb.init(project=os.environ.get("WANDB_PROJECT", "indrnn"), name=name, config=event.config)
 
     def on_evaluation(self, event: Evaluation) -> None:
@@ -180,29 +185,45 @@ class WandB(Listener):
 class Curve(Listener):
     """Draws curve.png at the end: the metric over the steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
         self._start: Start | None = None
 
     def on_start(self, event: Start) -> None:
-        """Keep what is needed for drawing."""
+        """Keep the name of the metric."""
         self._start = event
 
     def on_end(self, result: Result) -> None:
         """Draw it."""
-        if not result.finished or self._start is None:
+        start = self._start
+        if not result.finished or start is None:
             return
         from ..figures import draw_run
 
-        folder, start = RunFolder(result.folder), self._start
         try:
-            draw_run(folder.picture, folder.read_metrics(), start.metric, higher_is_better=start.higher_is_better)
+            lines = self.folder.read_metrics()
+            draw_run(self.folder.picture, lines, start.metric, higher_is_better=start.higher_is_better)
         except ImportError:
             raise RuntimeError("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')") from None
         except OSError as error:
-            raise RuntimeError(f"{folder.picture} cannot be written: {error.strerror or error}") from None
+            raise RuntimeError(f"{self.folder.picture} cannot be written: {error.strerror or error}") from None
 
 
-def shown(event: Evaluation, metric: str) -> str:
+def file_listeners(folder: RunFolder, options: Training, tell: Listeners) -> list[Listener]:
+    """The listeners that write into a run's folder, or to Weights & Biases, as the options say."""
+    listeners: list[Listener] = [MetricsFile(folder)]
+    if options.tensorboard:
+        with contextlib.suppress(ImportError):
+            listeners.append(TensorBoard(folder))
+    if options.wandb:
+        try:
+            listeners.append(WandB(folder))
+        except ImportError:
+            tell("on_note", "nothing is logged to Weights & Biases: pip install 'indrnn[wandb]'")
+    return [*listeners, *([Curve(folder)] if options.curve else [])]
+
+
+def format_evaluation(event: Evaluation, metric: str) -> str:
     """Format an evaluation as a line."""
     numbers = "  ".join(f"{name} {value:.4g}" for name, value in event.measured.items())
     best = ""
@@ -221,13 +242,13 @@ class Lines(Listener):
     def __init__(self, every: float = 30.0) -> None:
         self.every = every
         # Times and steps of the latest lines: the rate is over these alone, so a pause does not spoil it for good
-        self._told: deque[tuple[float, int]] = deque(maxlen=20)
+        self._printed: deque[tuple[float, int]] = deque(maxlen=20)
         self._metric = ""
 
     def on_start(self, event: Start) -> None:
         """Keep the name of the metric."""
         self._metric = event.metric
-        self._told.clear()
+        self._printed.clear()
 
     def on_note(self, text: str) -> None:
         """Print it."""
@@ -235,20 +256,20 @@ class Lines(Listener):
 
     def on_evaluation(self, event: Evaluation) -> None:
         """Print it."""
-        print(shown(event, self._metric), flush=True)
+        print(format_evaluation(event, self._metric), flush=True)
 
     def on_step(self, event: Step) -> None:
         """Print progress, unless the last line is less than `every` seconds old."""
         now = time.monotonic()
-        if event.step == event.steps or (self._told and now - self._told[-1][0] < self.every):
+        if event.step == event.steps or (self._printed and now - self._printed[-1][0] < self.every):
             return
-        said = f"step {event.step}/{event.steps}  loss {float(event.loss):.4g}"
-        if self._told:
-            before, step = self._told[0]
-            rate = (event.step - step) / max(now - before, 1e-9)
-            said += f"  {rate:.3g} steps/s  {(event.steps - event.step) / rate / 60:.0f} min left"
-        self._told.append((now, event.step))
-        print(said, flush=True)
+        line = f"step {event.step}/{event.steps}  loss {float(event.loss):.4g}"
+        if self._printed:
+            start, first = self._printed[0]
+            rate = (event.step - first) / max(now - start, 1e-9)
+            line += f"  {rate:.3g} steps/s  {(event.steps - event.step) / rate / 60:.0f} min left"
+        self._printed.append((now, event.step))
+        print(line, flush=True)
 
 
 class Bar(Listener):
@@ -263,7 +284,7 @@ class Bar(Listener):
         columns += [TimeRemainingColumn(), TextColumn("left")]
         self._progress = Progress(*columns, console=self._console, transient=True)
         self._task: Any = None
-        self._told = 0.0
+        self._updated = 0.0
         self._metric = ""
 
     def on_start(self, event: Start) -> None:
@@ -282,12 +303,12 @@ class Bar(Listener):
 
     def on_evaluation(self, event: Evaluation) -> None:
         """Print it above the bar."""
-        self.on_note(shown(event, self._metric))
+        self.on_note(format_evaluation(event, self._metric))
 
     def on_step(self, event: Step) -> None:
         """Move the bar, a few times a second."""
-        if event.step == event.steps or time.monotonic() - self._told > 0.2:
-            self._told = time.monotonic()
+        if event.step == event.steps or time.monotonic() - self._updated > 0.2:
+            self._updated = time.monotonic()
             self._progress.update(self._task, completed=event.step, description=f"loss {float(event.loss):.4g}")
 
 

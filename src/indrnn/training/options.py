@@ -101,6 +101,10 @@ class Training:
         check_choice("optimizer", self.optimizer, get_args(Optimizer))
         check_choice("precision", self.precision, get_args(Precision))
         check_choice("distributed", self.distributed, get_args(Distributed))
+        if self.distributed == "fsdp" and self.ema is not None:
+            raise ValueError(f"ema must be None with distributed fsdp, whose weights are sharded, got {self.ema!r}")
+        if self.distributed == "fsdp" and self.optimizer == "muon":
+            raise ValueError("optimizer must not be muon with distributed fsdp, whose matrices are sharded")
         if not isinstance(self.schedule, Schedule):
             raise ValueError(f"schedule must be one of the schedules of indrnn.training, got {self.schedule!r}")
 

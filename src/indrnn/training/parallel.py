@@ -1,19 +1,119 @@
-"""Data parallelism: gradients summed in a fixed order (exact), overlapped (DDP), or with sharded weights (FSDP)."""
+"""Data parallelism: the processes that `torchrun` started, and four ways to train in them.
+
+SingleProcess; ExactAllReduce, which sums gradients in a fixed order; DDP, which overlaps the sum with the backward
+pass; FSDP, which shards the weights.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .processes import Processes
+from .errors import RunError
 
 
-class Alone:
+@dataclass
+class Processes:
+    """This process among those that train together; a single process if not started by `torchrun`."""
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+    control: dist.ProcessGroup | None = None
+    """Group for small messages between CPUs, whatever the gradients go through."""
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the main process, which writes the files."""
+        return self.rank == 0
+
+    def from_main(self, value: Any) -> Any:
+        """Broadcast a picklable object from the main process to all."""
+        if self.count == 1:
+            return value
+        holder = [value]
+        dist.broadcast_object_list(holder, 0, group=self.control)
+        return holder[0]
+
+    def copy_from_main(self, tensors: list[Tensor]) -> None:
+        """Broadcast the main process's tensors to all, in place."""
+        if self.count > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+    def of_all(self, value: Any) -> list[Any]:
+        """Gather the picklable objects of all processes, on all."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+
+@contextlib.contextmanager
+def processes(device: str) -> Iterator[Processes]:
+    """Join the processes that `torchrun` started, if any; all leave together at the end."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Processes()
+        return
+    if not dist.is_initialized():
+        on_gpu = device != "cpu" and torch.cuda.is_available()
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+        atexit.register(_leave)  # and not after each run: torch's processes do not reliably meet a second time
+    control = dist.new_group(backend="gloo")
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    try:
+        yield Processes(dist.get_rank(), dist.get_world_size(), rank, control)
+        dist.barrier(group=control)  # or the first to leave takes the connection of the others with it
+    except RuntimeError as error:
+        if not re.search("Connection (closed|reset) by peer", str(error)):
+            raise
+        raise RunError("another process of this run ended; what it said says why") from error
+    finally:
+        dist.destroy_process_group(control)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def choose_device(name: str, group: Processes) -> torch.device:
+    """The device that this process computes on."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device {name!r} was asked for, and PyTorch finds no GPU here")
+        # torch's types say that an index is always there; "cuda" alone has none
+        number = int(name.partition(":")[2] or (group.local_rank if group.count > 1 else torch.cuda.current_device()))
+        if number >= torch.cuda.device_count():
+            raise ValueError(f"device {name!r} was asked for, and there are {torch.cuda.device_count()} GPUs here")
+        device = torch.device("cuda", number)
+        torch.cuda.set_device(device)
+    elif device.type == "mps":
+        if not torch.backends.mps.is_available():
+            raise ValueError(f"device {name!r} was asked for, and PyTorch finds no such GPU here")
+    elif device.type != "cpu":
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}")
+    return device
+
+
+class SingleProcess:
     """A single process; also the base class of the others.
 
     Args:
@@ -22,18 +122,22 @@ class Alone:
     """
 
     scale = 1.0
-    """What the loss is multiplied with, where gradients are averaged over the processes and not summed."""
+    """Factor of the loss: the number of processes where gradients are averaged over them and not summed."""
 
     def __init__(self, model: nn.Module, group: Processes) -> None:
         self.model = self.runner = model
         self.group = group
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def piece(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+    def share_buffers(self) -> None:
+        """Copy the main process's buffers to all processes."""
+        self.group.copy_from_main([buffer for buffer in self.model.buffers() if not buffer.is_sparse])
+
+    def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Context for the forward and backward pass of a piece of a batch."""
         return contextlib.nullcontext()
 
-    def finish(self, loss: Tensor, stop: bool) -> tuple[Tensor, Tensor | bool]:
+    def reduce(self, loss: Tensor, stop: bool) -> tuple[Tensor, Tensor | bool]:
         """Sum gradients, losses and stop requests over the processes."""
         return loss, stop
 
@@ -71,7 +175,7 @@ def _norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
     return norm
 
 
-class Exact(Alone):
+class ExactAllReduce(SingleProcess):
     """Gradients, losses and stop requests are summed in one buffer, in a fixed order: bit-identical in every run."""
 
     def __init__(self, model: nn.Module, group: Processes) -> None:
@@ -81,27 +185,27 @@ class Exact(Alone):
         device = self.parameters[0].device
         dtype = torch.float64 if wide else torch.float32
         self.buffer = torch.zeros(sum(sizes) + len(sizes) + 2, dtype=dtype, device=device)
-        *parts, self.there, self.more = self.buffer.split([*sizes, len(sizes), 2])
+        *parts, self.present, self.totals = self.buffer.split([*sizes, len(sizes), 2])
         self.views = [part.view_as(parameter) for part, parameter in zip(parts, self.parameters, strict=True)]
         self.used: list[bool] | None = None
 
-    def finish(self, loss: Tensor, stop: bool) -> tuple[Tensor, Tensor | bool]:
-        """See `Alone.finish`. A parameter without a gradient in any process stays without one."""
-        here = [parameter.grad is not None for parameter in self.parameters]
+    def reduce(self, loss: Tensor, stop: bool) -> tuple[Tensor, Tensor | bool]:
+        """See `SingleProcess.reduce`. A parameter without a gradient in any process stays without one."""
+        present = [parameter.grad is not None for parameter in self.parameters]
         for parameter, view in zip(self.parameters, self.views, strict=True):
             view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
-        self.there.copy_(torch.tensor(here, dtype=self.buffer.dtype), non_blocking=True)
-        self.more[0] = loss
-        self.more[1] = float(stop)
+        self.present.copy_(torch.tensor(present, dtype=self.buffer.dtype), non_blocking=True)
+        self.totals[0] = loss
+        self.totals[1] = float(stop)
         dist.all_reduce(self.buffer)
         if self.used is None or self.buffer.device.type == "cpu":  # a GPU would be waited for: there it stays so
-            self.used = [bool(count) for count in self.there.tolist()]
+            self.used = [bool(count) for count in self.present.tolist()]
         for parameter, view, used in zip(self.parameters, self.views, self.used, strict=True):
             parameter.grad = view.to(parameter.dtype) if used else None
-        return self.more[0].clone(), self.more[1] > 0
+        return self.totals[0].clone(), self.totals[1] > 0
 
 
-class Overlapped(Alone):
+class DDP(SingleProcess):
     """PyTorch's DDP: gradients are summed during the backward pass; equal up to rounding, not bit-identical."""
 
     runner: Any
@@ -111,18 +215,18 @@ class Overlapped(Alone):
         self.scale = float(group.count)
         self.runner = nn.parallel.DistributedDataParallel(model)
 
-    def piece(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """See `Alone.piece`; gradients are summed in the last piece's backward pass only."""
+    def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """See `SingleProcess.accumulate`; gradients are summed in the last piece's backward pass only."""
         return contextlib.nullcontext() if last else self.runner.no_sync()
 
-    def finish(self, loss: Tensor, stop: bool) -> tuple[Tensor, Tensor | bool]:
-        """See `Alone.finish`; the gradients are summed already."""
-        more = torch.stack([loss, torch.full_like(loss, float(stop))])
-        dist.all_reduce(more)
-        return more[0], more[1] > 0
+    def reduce(self, loss: Tensor, stop: bool) -> tuple[Tensor, Tensor | bool]:
+        """See `SingleProcess.reduce`; the gradients are summed already."""
+        totals = torch.stack([loss, torch.full_like(loss, float(stop))])
+        dist.all_reduce(totals)
+        return totals[0], totals[1] > 0
 
 
-class Divided(Overlapped):
+class FSDP(DDP):
     """PyTorch's FSDP2: each process holds a shard of weights, gradients and optimiser state; gathered for saving."""
 
     def __init__(self, model: nn.Module, group: Processes) -> None:
@@ -131,54 +235,51 @@ class Divided(Overlapped):
 
         device = next(model.parameters()).device
         fully_shard(model, mesh=init_device_mesh(device.type, (group.count,)))
-        Alone.__init__(self, model, group)
+        SingleProcess.__init__(self, model, group)
         self.scale = float(group.count)
 
-    def piece(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """See `Alone.piece`."""
+    def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """See `SingleProcess.accumulate`."""
         self.runner.set_requires_gradient_sync(last)
         return contextlib.nullcontext()
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
-        """See `Alone.norm`."""
+        """See `SingleProcess.norm`."""
         norm: Any = nn.utils.get_total_norm(gradients)
         return norm.full_tensor().double()  # type: ignore[no-any-return]
 
     def model_state(self) -> dict[str, Any]:
-        """See `Alone.model_state`; all processes take part."""
-        return {name: _whole(value) for name, value in self.model.state_dict().items()}
+        """See `SingleProcess.model_state`; all processes take part."""
+        return _gathered(self.model.state_dict())
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """See `Alone.optimizer_state`; all processes take part."""
+        """See `SingleProcess.optimizer_state`; all processes take part."""
         state = optimizer.state_dict()
-        moments = {
-            number: {name: _whole(value) for name, value in each.items()} for number, each in state["state"].items()
-        }
-        return {**state, "state": moments}
+        return {**state, "state": {number: _gathered(moments) for number, moments in state["state"].items()}}
 
     def load_model(self, state: dict[str, Any]) -> None:
-        """See `Alone.load_model`."""
-        mine = self.model.state_dict()
-        self.model.load_state_dict({name: _divided(value, mine[name]) for name, value in state.items()})
+        """See `SingleProcess.load_model`."""
+        own = self.model.state_dict()
+        self.model.load_state_dict({name: _sharded(value, own[name]) for name, value in state.items()})
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        """See `Alone.load_optimizer`."""
+        """See `SingleProcess.load_optimizer`."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        moments = {
-            number: {name: _divided(value, parameters[number]) for name, value in each.items()}
-            for number, each in state["state"].items()
+        sharded = {
+            number: {name: _sharded(value, parameters[number]) for name, value in moments.items()}
+            for number, moments in state["state"].items()
         }
-        optimizer.load_state_dict({**state, "state": moments})
+        optimizer.load_state_dict({**state, "state": sharded})
 
 
-def _whole(value: Any) -> Any:
-    """Gather a sharded tensor as a whole one, on the CPU."""
+def _gathered(state: dict[str, Any]) -> dict[str, Any]:
+    """Gather sharded tensors as whole ones, on the CPU."""
     from torch.distributed.tensor import DTensor
 
-    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+    return {name: value.full_tensor().cpu() if isinstance(value, DTensor) else value for name, value in state.items()}
 
 
-def _divided(value: Any, like: Any) -> Any:
+def _sharded(value: Any, like: Any) -> Any:
     """Shard a whole tensor like another of its shape."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -187,9 +288,9 @@ def _divided(value: Any, like: Any) -> Any:
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
-def share(kind: str, model: nn.Module, group: Processes) -> Alone:
-    """The strategy of this name; `Alone` for a single process."""
+def in_parallel(kind: str, model: nn.Module, group: Processes) -> SingleProcess:
+    """The strategy of this name; `SingleProcess` for a single process."""
     if group.count == 1:
-        return Alone(model, group)
+        return SingleProcess(model, group)
     group.copy_from_main([tensor.detach() for tensor in model.state_dict().values() if isinstance(tensor, Tensor)])
-    return {"exact": Exact, "ddp": Overlapped, "fsdp": Divided}[kind](model, group)
+    return {"exact": ExactAllReduce, "ddp": DDP, "fsdp": FSDP}[kind](model, group)

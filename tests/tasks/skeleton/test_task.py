@@ -22,7 +22,7 @@ from indrnn.tasks.skeleton.recordings import Recordings, read_npz
 from indrnn.tasks.skeleton.task import Sampling, SkeletonTask, split_by_subject
 from indrnn.training import Measured, OneCycle, Shard, Training, generator, train
 from indrnn.training.evaluation import measure
-from indrnn.training.processes import Processes
+from indrnn.training.parallel import Processes
 
 WHOLE = Shard()
 SMALL = Joints(5, centre=1, bones=((0, 1), (1, 4)), lines=((0, 1), (3, 2)), up=(1, 0), across=(2, 3))

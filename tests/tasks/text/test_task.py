@@ -28,7 +28,7 @@ from indrnn.tasks.text.task import SHORTEST, LanguageTask, Window
 from indrnn.training import Measured, Shard, Training, train
 from indrnn.training.checkpoint import load
 from indrnn.training.evaluation import measure
-from indrnn.training.processes import Processes
+from indrnn.training.parallel import Processes
 
 CLASSES = 7
 LETTERS = Tokeniser("char", tuple("abcdefg"))

@@ -17,7 +17,6 @@ from torch import nn
 
 from ...networks.config import Head
 from ...training import Cosine, Listener, Result, RunFolder, Training, derive_seed, train
-from ...training.in_memory import train_in_memory
 from .collection import Array, Collection
 from .defaults import Plan
 from .preparation import Preparation
@@ -177,22 +176,20 @@ class Fitting:
         for member in range(self.plan.members):
             model, task = self.model(member), self.task(member)
             seed = self.member_seed(member)
-            if out is None:
-                result = train_in_memory(model, task, self.options, seed=seed, listeners=listeners)
-            else:
-                result = train(
-                    model,
-                    task,
-                    self.options,
-                    out=Path(out) if self.plan.members == 1 else Path(out) / f"member-{member}",
-                    seed=seed,
-                    resume=resume,
-                    overwrite=overwrite,
-                    config=config,
-                    resume_command=resume_command,
-                    listeners=listeners,
-                    quiet=quiet,
-                )
+            home = None if out is None else Path(out) if self.plan.members == 1 else Path(out) / f"member-{member}"
+            result = train(
+                model,
+                task,
+                self.options,
+                out=home,
+                seed=seed,
+                resume=resume,
+                overwrite=overwrite,
+                config=config,
+                resume_command=resume_command,
+                listeners=listeners,
+                quiet=quiet or home is None,
+            )
             models.append(model.cpu().eval())
             results.append(result)
             if not result.finished:

@@ -18,7 +18,7 @@ from ...checks import check_count
 from ...networks import LanguageModel
 from ...training import Shard
 from ...training.folder import finite
-from ...training.processes import Processes, choose_device
+from ...training.parallel import Processes, choose_device
 from ...words import duration, numbers
 from ..recipe import Say
 from ..runs import Run

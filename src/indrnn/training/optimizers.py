@@ -1,4 +1,4 @@
-"""Muon for weight matrices, Adam for all else, as one optimiser."""
+"""Optimisers: that of the options, and Muon."""
 
 from __future__ import annotations
 
@@ -11,6 +11,34 @@ from torch import Tensor, nn
 
 from ..layers import parameter_groups
 from ..layers.bound import recurrent_weights
+from .options import Training
+from .parallel import Processes
+
+
+def make_optimizer(model: nn.Module, options: Training, fused: bool) -> torch.optim.Optimizer:
+    """The optimiser that the options name.
+
+    Args:
+        model: the model, on its device.
+        options: training options.
+        fused: whether to update all weights in one pass; see `may_fuse`.
+    """
+    if options.optimizer == "muon":
+        return Muon(model, options.lr, options.weight_decay)
+    groups = parameter_groups(model, options.weight_decay)
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, fused=fused)
+    kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, lr=options.lr, fused=fused)
+
+
+def may_fuse(model: nn.Module, options: Training, group: Processes) -> bool:
+    """Whether to use a fused optimiser: for real weights on CPUs and NVIDIA GPUs; not for muon or sharded weights."""
+    sharded = options.distributed == "fsdp" and group.count > 1
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    supported = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
+    return supported and not sharded and options.optimizer != "muon"
+
 
 # Quintic p(s) = a s + b s³ + c s⁵ of Newton and Schulz, whose fifth iterate takes singular values from about 0.003 to 1
 # into 0.68 to 1.13: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024.
@@ -18,7 +46,7 @@ _A, _B, _C, _ITERATIONS = 3.4445, -4.7750, 2.0315, 5
 
 
 class Muon(torch.optim.Optimizer):
-    r"""Muon for weight matrices, Adam for all else.
+    r"""Muon for weight matrices, AdamW for all else.
 
         M_t = μ M_{t−1} + (1 − μ) G_t
         W_t = (1 − η λ) W_{t−1} − 0.2 η √max(rows, columns) · orthogonal(μ M_t + (1 − μ) G_t)
@@ -26,8 +54,8 @@ class Muon(torch.optim.Optimizer):
     G is the gradient of a weight matrix W, and orthogonal(USVᵀ) ≈ UVᵀ, so that an update has the same size in all
     directions. The factor makes it as large as one of Adam, so that learning rates carry over. Matrices are parameters
     of two or more dimensions (a convolution kernel as outputs × all else), with at least two rows and columns, that are
-    neither recurrent weights nor embeddings. All other parameters are updated by Adam: embeddings and weights of one
-    row or column with weight decay; recurrent weights, biases and norms without.
+    neither recurrent weights nor embeddings. All other parameters are updated by `torch.optim.AdamW`: embeddings
+    and weights of one row or column with weight decay; recurrent weights, biases and norms without.
 
     `torch.optim.Muon` is for matrices only, and orthogonalises them in bfloat16, which is slow or crashes on some CPUs;
     here that is done in float32, or in the parameter's own type if that is wider.
@@ -37,8 +65,8 @@ class Muon(torch.optim.Optimizer):
         lr: learning rate η.
         weight_decay: weight decay λ, decoupled from the gradient.
         momentum: momentum μ.
-        betas: Adam's.
-        eps: Adam's.
+        betas: betas of AdamW.
+        eps: eps of AdamW.
 
     Example:
         optimizer = indrnn.training.Muon(model, lr=2e-3)
@@ -73,12 +101,18 @@ class Muon(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            update = _update_matrix if group["matrices"] else _update_by_adam
             for parameter in group["params"]:
-                if parameter.grad is not None:
-                    if parameter.grad.is_sparse:
-                        raise RuntimeError("Muon does not take sparse gradients: use an Embedding with sparse=False")
-                    update(parameter, parameter.grad, self.state[parameter], group)
+                if parameter.grad is None:
+                    continue
+                if parameter.grad.is_sparse:
+                    raise RuntimeError("Muon does not take sparse gradients: use an Embedding with sparse=False")
+                if group["matrices"]:
+                    _update_matrix(parameter, parameter.grad, self.state[parameter], group)
+        others = [group for group in self.param_groups if not group["matrices"]]
+        if others:
+            adamw = torch.optim.AdamW(others)  # on these groups and this state, which keep what it needs
+            adamw.state = self.state
+            adamw.step()
         return loss
 
 
@@ -90,9 +124,9 @@ def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     groups = []
     for group in parameter_groups(module, weight_decay):
         matrices = [p for p in group["params"] if id(p) not in not_matrices and min(_as_matrix(p).shape) > 1]
-        taken = {id(p) for p in matrices}
-        rest = [p for p in group["params"] if id(p) not in taken]
-        groups += [{**group, "params": matrices, "matrices": True}, {**group, "params": rest}]
+        ids = {id(p) for p in matrices}
+        others = [p for p in group["params"] if id(p) not in ids]
+        groups += [{**group, "params": matrices, "matrices": True}, {**group, "params": others}]
     return [group for group in groups if group["params"]]
 
 
@@ -121,15 +155,3 @@ def orthogonal(matrix: Tensor) -> Tensor:
         square = x @ x.t()
         x = _A * x + torch.addmm(square, square, square, beta=_B, alpha=_C) @ x
     return (x.t() if tall else x).contiguous()
-
-
-def _update_by_adam(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    if not state:
-        state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
-    state["step"] += 1
-    first, second = group["betas"]
-    mean = state["exp_avg"].lerp_(gradient, 1 - first)
-    square = state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-    deviation = (square / (1 - second ** state["step"])).sqrt_().add_(group["eps"])
-    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-    parameter.addcdiv_(mean, deviation, value=-group["lr"] / (1 - first ** state["step"]))

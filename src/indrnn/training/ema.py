@@ -1,0 +1,48 @@
+"""Moving average of the weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+
+class MovingAverage:
+    """A moving average of weights, w̄ ← d w̄ + (1 − d) w with d = min(decay, (1 + step) / (10 + step)).
+
+    Args:
+        parameters: the weights.
+        decay: fraction of the average that is kept in each step, late in training.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], decay: float) -> None:
+        self.parameters, self.decay = parameters, decay
+        self.values = [parameter.detach().clone() for parameter in parameters]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Update the average with the weights after a step."""
+        torch._foreach_lerp_(self.values, list(self.parameters), 1 - min(self.decay, (1 + step) / (10 + step)))
+
+    @torch.no_grad()
+    def load(self, values: list[Tensor]) -> None:
+        """Restore the average from a checkpoint."""
+        torch._foreach_copy_(self.values, values)
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Replace the model's weights by the average."""
+        torch._foreach_copy_(list(self.parameters), self.values)
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Replace the model's weights by the average; they are restored on exit."""
+        weights = [parameter.detach().clone() for parameter in self.parameters]
+        self.apply()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(list(self.parameters), weights)
