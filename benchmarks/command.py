@@ -13,7 +13,7 @@ import torch
 
 from indrnn.checks import check_count, check_threads
 from indrnn.cli.parse import Parser
-from indrnn.system import flush_denormals
+from indrnn.system import load_torch, run_as_program
 from indrnn.training import RunError
 from indrnn.training.folder import RunFolder
 
@@ -139,7 +139,8 @@ def start(program: Callable[[list[str]], int], arguments: list[str] | None = Non
     Denormal numbers are taken as zero where it has the process to itself, as `indrnn` takes them.
     """
     if arguments is None:
-        flush_denormals()
+        run_as_program()
+        load_torch()
     try:
         sys.exit(program(sys.argv[1:] if arguments is None else arguments))
     except (ValueError, FileNotFoundError) as error:
