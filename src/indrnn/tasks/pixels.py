@@ -311,7 +311,7 @@ class PixelsRecipe(Recipe):
         counts = torch.zeros(CLASSES, CLASSES, dtype=torch.long)
         with torch.inference_mode():
             for items in torch.arange(count).split(250):
-                batch = task.take("test", items)
+                batch = task.batch_of("test", items)
                 predicted = model(batch.inputs)[0].argmax(1)
                 counts.index_put_((batch.target, predicted), torch.ones(len(items), dtype=torch.long), accumulate=True)
         rest = "" if limit is None else "; all with --full"
@@ -336,7 +336,7 @@ class PixelsRecipe(Recipe):
             two = images[:1].expand(2, -1, -1), labels[:1].expand(2)
             task = Pixels(two, (images, labels), validation=1, **options)
             # As the test batch of a task: scaled and ordered as in training
-            samples.sequences = list(task.take("test", torch.arange(len(images))).inputs.unbind(1))
+            samples.sequences = list(task.batch_of("test", torch.arange(len(images))).inputs.unbind(1))
         for image, label in zip(images, labels, strict=True):
             content = base64.b64encode(image.numpy().tobytes()).decode()
             shown["samples"].append({"label": str(int(label)), "image": content})

@@ -54,7 +54,7 @@ class Muon(torch.optim.Optimizer):
     G is the gradient of a weight matrix W, and orthogonal(USVᵀ) ≈ UVᵀ, so that an update has the same size in all
     directions. The factor makes it as large as one of Adam, so that learning rates carry over. Matrices are parameters
     of two or more dimensions (a convolution kernel as outputs × all else), with at least two rows and columns, that are
-    neither recurrent weights nor embeddings. All other parameters are updated by `torch.optim.AdamW`: embeddings
+    neither recurrent weights nor embeddings. All other parameters are updated by AdamW: embeddings
     and weights of one row or column with weight decay; recurrent weights, biases and norms without.
 
     `torch.optim.Muon` is for matrices only, and orthogonalises them in bfloat16, which is slow or crashes on some CPUs;
@@ -101,18 +101,13 @@ class Muon(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
+            update = _update_matrix if group["matrices"] else _update_by_adam
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 if parameter.grad.is_sparse:
                     raise RuntimeError("Muon does not take sparse gradients: use an Embedding with sparse=False")
-                if group["matrices"]:
-                    _update_matrix(parameter, parameter.grad, self.state[parameter], group)
-        others = [group for group in self.param_groups if not group["matrices"]]
-        if others:
-            adamw = torch.optim.AdamW(others)  # on these groups and this state, which keep what it needs
-            adamw.state = self.state
-            adamw.step()
+                update(parameter, parameter.grad, self.state[parameter], group)
         return loss
 
 
@@ -155,3 +150,16 @@ def orthogonal(matrix: Tensor) -> Tensor:
         square = x @ x.t()
         x = _A * x + torch.addmm(square, square, square, beta=_B, alpha=_C) @ x
     return (x.t() if tall else x).contiguous()
+
+
+def _update_by_adam(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    """Update by AdamW; torch's rounds otherwise, and the kept runs were trained by this one."""
+    if not state:
+        state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+    state["step"] += 1
+    first, second = group["betas"]
+    mean = state["exp_avg"].lerp_(gradient, 1 - first)
+    square = state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+    deviation = (square / (1 - second ** state["step"])).sqrt_().add_(group["eps"])
+    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+    parameter.addcdiv_(mean, deviation, value=-group["lr"] / (1 - first ** state["step"]))

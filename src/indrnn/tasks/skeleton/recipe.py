@@ -328,7 +328,7 @@ class SkeletonRecipe(Recipe):
         _, labels = task.data[split]
         of_action = [(labels == label).nonzero().flatten().tolist() for label in labels.unique().tolist()]
         items = [own[round_] for round_ in range(SHOWN) for own in of_action if round_ < len(own)][:SHOWN]
-        batch = task.take(split, torch.tensor(items))
+        batch = task.batch_of(split, torch.tensor(items))
         right = [actions[label] for label in batch.target.tolist()]
         bodies = task.recordings.frames.shape[1]
         body = None
