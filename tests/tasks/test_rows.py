@@ -248,7 +248,7 @@ def test_it_builds_and_runs(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(task.data["validation"][0]) == row.recipe.validation
 
 
-BY_DATA = {
+BY_DATA = {"text-char", "text-word", *(f"skeleton-{name}" for name in ("4", "6", "6-aug", "dense", "dense-aug"))}
     "text-char",
     "text-word",
     "skeleton-4",
