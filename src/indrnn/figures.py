@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -127,4 +128,27 @@ def draw_panels(
     for each in axes:
         handles |= {label: handle for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
+    save_figure(figure, path)
+
+
+def draw_confusion(
+    path: Path, counts: np.ndarray[Any, Any], names: Sequence[str], columns: Sequence[str] | None = None
+) -> None:
+    """Draw a confusion matrix: the share of each true class (row) that was predicted as each class (column).
+
+    Args:
+        path: the output file.
+        counts: number of items by true and predicted class.
+        names: names of the classes.
+        columns: short names for the columns; None for the names.
+    """
+    figure, (axes,) = new_figure(1, width=6.0, height=4.8)
+    picture = axes.imshow(counts / counts.sum(1, keepdims=True).clip(1), cmap="Blues", vmin=0, vmax=1)
+    places, size = range(len(names)), 8 if len(names) <= 12 else 6
+    axes.set_yticks(places, [named(name, 24) for name in names], fontsize=size)
+    axes.set_xticks(places, [named(name, 24) for name in columns or names], fontsize=size)
+    axes.tick_params(axis="x", rotation=0 if columns else 90)
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class")
+    figure.colorbar(picture, label="share of the true class")
     save_figure(figure, path)

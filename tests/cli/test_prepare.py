@@ -73,7 +73,7 @@ def test_errors_are_one_line(folder: Path, tmp_path: Path, call: Call) -> None:
 
 
 def test_help(call: Call) -> None:
-    assert "usage: indrnn prepare ntu FOLDER ... --out DIR" in call("prepare", "--help").out
+    assert "usage: indrnn prepare {ntu} FOLDER ... --out DIR" in call("prepare", "--help").out
     assert "--strict" in call("prepare", "ntu", "--help").out
     said = call("prepare", "ntu", "--out", "x")
     assert said.code == 2

@@ -43,7 +43,7 @@ def test_own_recordings_end_to_end(data: Path, call: Call, tmp_path: Path) -> No
     assert {path.name for path in out.iterdir()} >= FILES
     options = read(out, "config.json")["recipe"]
     assert (options["type"], options["data"], options["test_subjects"]) == ("SkeletonRecipe", str(data), [2, 4])
-    assert options["samples"]["frames"] == 5
+    assert options["sampling"]["frames"] == 5
     head = read(out, "model.json")
     assert (head["outputs"], head["network"]["input_size"], head["network"]["sequence_length"]) == (3, 18, 5)
     test = read(out, "result.json")["test"]

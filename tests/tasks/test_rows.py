@@ -248,6 +248,27 @@ def test_it_builds_and_runs(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(task.data["validation"][0]) == row.recipe.validation
 
 
+BY_DATA = {"text-char", "text-word", *(f"skeleton-{name}" for name in ("4", "6", "6-aug", "dense", "dense-aug"))}
+    "text-char",
+    "text-word",
+    "skeleton-4",
+    "skeleton-6",
+    "skeleton-6-aug",
+    "skeleton-dense",
+    "skeleton-dense-aug",
+}
+
+
+@pytest.mark.parametrize("row", rows().values(), ids=rows())
+def test_its_parameters_are_as_many_as_it_says(row: Row) -> None:
+    if row.name in BY_DATA:
+        assert row.parameters is None
+        return
+    with torch.device("meta"):
+        model = row.recipe.model_config().build()
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == row.parameters
+
+
 @every_row
 def test_what_is_written_of_it_is_read_back(row: Row) -> None:
     own = row.name.startswith("skeleton-")  # whose model is known with the data

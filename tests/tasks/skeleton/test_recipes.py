@@ -161,7 +161,7 @@ def test_samples_are_what_its_network_reads(row: Row, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"protocol": "ntu"}, "protocol must be one of own, utd, ntu60-cs"),
+        ({"protocol": "ntu"}, "protocol must be one of 'own', 'utd', 'ntu60-cs'"),
         ({"protocol": "ntu60-cs", "test_subjects": (1,)}, "are not for ntu60-cs"),
         ({"test_subjects": (1, 2), "validation_subjects": (2,)}, r"got \[2\] in both"),
         ({"validation": 1.0}, "validation must be"),

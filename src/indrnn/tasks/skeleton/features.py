@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
+from ..._lazy import Lazy
 from .joints import Joints
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch, F = Lazy("torch"), Lazy("torch.nn.functional")
 
 Feature = Literal["coordinates", "relative", "differences", "velocities", "bones", "distances"]
 FEATURES: tuple[str, ...] = get_args(Feature)
@@ -39,30 +43,25 @@ def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
 
 def width(features: tuple[Feature, ...], joints: Joints, bodies: int) -> int:
     """Size of these features in each frame."""
-    each = {
-        "coordinates": 3 * joints.count,
-        "relative": 3 * joints.count,
-        "differences": 3 * joints.count,
-        "velocities": 3 * joints.count,
-        "bones": 3 * len(joints.bones),
-        "distances": len(joints.distances),
-    }
-    return bodies * sum(each[feature] for feature in features)
+    sizes = {"bones": 3 * len(joints.bones), "distances": len(joints.distances)}
+    return bodies * sum(sizes.get(feature, 3 * joints.count) for feature in features)
+
+
+_SUFFIXES = {"relative": ", from the centre", "differences": ", change", "velocities": ", velocity"}
 
 
 def names_of(features: tuple[Feature, ...], joints: Joints, bodies: int) -> list[str]:
     """The name of each number in a frame; joints, bones, lines and bodies are numbered from 1."""
-    of_joints = [f"joint {joint + 1}" for joint in range(joints.count)]
-    told = {"coordinates": "", "relative": ", from the centre", "differences": ", change", "velocities": ", velocity"}
-    found = []
+    names = []
     for feature in features:
         if feature == "distances":
-            own = [f"joint {joint + 1} to line {line + 1}" for line, joint in joints.distances]
+            of_body = [f"joint {joint + 1} to line {line + 1}" for line, joint in joints.distances]
         else:
-            things = of_joints if feature in told else [f"bone {bone + 1}" for bone in range(len(joints.bones))]
-            own = [f"{thing} {axis}{told.get(feature, '')}" for thing in things for axis in "xyz"]
-        found += [f"{name}, body {body + 1}" if bodies > 1 else name for body in range(bodies) for name in own]
-    return found
+            thing, count = ("bone", len(joints.bones)) if feature == "bones" else ("joint", joints.count)
+            suffix = _SUFFIXES.get(feature, "")
+            of_body = [f"{thing} {number + 1} {axis}{suffix}" for number in range(count) for axis in "xyz"]
+        names += [f"{name}, body {body + 1}" if bodies > 1 else name for body in range(bodies) for name in of_body]
+    return names
 
 
 def check_features(features: tuple[str, ...], joints: Joints) -> None:

@@ -1,20 +1,70 @@
-"""Figures for skeleton tasks: the samples that a run's network reads, and its confusion matrix."""
+"""Figures of skeletons: the samples that a run's network reads, and its confusion matrix."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from ...figures import new_figure, save_figure
+from ...figures import draw_confusion, new_figure, save_figure
 from ...files import write_atomically
-from ...training import generator
+from ...training import RunFolder, generator
+from ..recipe import Say
+from ..runs import Run
+from .extras import SkeletonsOptions
+from .recipe import SkeletonRecipe
 from .task import SkeletonTask
+
+
+def analyse(run: Run, options: SkeletonsOptions, arguments: list[str], say: Say) -> None:
+    """The command `indrnn analyse skeletons`."""
+    recipe = run.at(options.data_dir)
+    if not isinstance(recipe, SkeletonRecipe):
+        raise ValueError(f"run must be of a skeleton recipe, and {run.path} is not")
+    for name in ("samples.png", "confusion.json", "confusion.png"):
+        if (options.out / name).exists() and not options.overwrite:
+            raise ValueError(f"out: {options.out} holds {name} already; replace them with --overwrite")
+    task = run.checked_task(recipe)
+    assert isinstance(task, SkeletonTask)
+    if not task.size("test"):
+        raise ValueError(f"run must have recordings for test, and {run.path} has none")
+    RunFolder(options.out).prepare()
+    counts = confusion(task, run.best[0])
+    names = recipe.actions(len(counts))
+    drawn = ["confusion.png"]
+    if task.joints.bones:
+        draw_samples(task, names, options.out / "samples.png")
+        drawn.append("samples.png")
+    content = json.dumps({**run.summary, "recipe": run.recipe_name, "classes": names, "counts": counts.tolist()}) + "\n"
+    write_atomically(options.out / "confusion.json", content.encode())
+    numbers = [match[1] for match in (re.fullmatch(r"(?:action )?(-?\d+)(?:\s.*)?", name) for name in names) if match]
+    draw_confusion(options.out / "confusion.png", counts, names, numbers if len(set(numbers)) == len(names) else None)
+    say(f"{counts.trace()} of {counts.sum()} recordings right; drawn in {options.out}: {', '.join(drawn)}")
+
+
+def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> NDArray[np.int64]:
+    """Confusion matrix: recordings by true action (rows) and predicted action (columns), by the mean of the draws.
+
+    Args:
+        task: the recordings.
+        model: the model, on the device to run on.
+        split: "test", or "validation" with the draws of an evaluation.
+    """
+    model.eval()
+    draws = task.samples.draws if split == "test" else task.samples.validation_draws
+    pairs = []
+    with torch.inference_mode():
+        for number in range(-(-task.size(split) // task.batch_size)):
+            mean, target = task.log_probabilities(model, split, number, draws)
+            pairs.append(target * mean.shape[1] + mean.argmax(1))
+    classes = mean.shape[1]
+    counts = torch.cat(pairs).bincount(minlength=classes * classes).view(classes, classes)
+    return counts.cpu().numpy()
 
 
 def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int = 4, frames: int = 10) -> None:
@@ -34,8 +84,7 @@ def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int 
     where = torch.rand(task.samples.frames, len(picked), generator=generator(0, "picture"), dtype=torch.float64)
     x = task.bodies(picked, where)[:, :, 0].numpy()  # (T, rows, J, 3)
     shown = np.linspace(0, len(x) - 1, min(frames, len(x))).round().astype(int)
-    figure, (axes,) = new_figure(1, width=1.0 * len(shown) + 0.6)
-    figure.set_figheight(1.5 * len(picked) + 0.3)
+    figure, (axes,) = new_figure(1, 1.0 * len(shown) + 0.6, 1.5 * len(picked) + 0.3)
     step = 1.15 * max(float(np.ptp(x[..., axis], axis=-1).max()) for axis in (0, 1))
     for row, label in enumerate(chosen.tolist()):
         for column, frame in enumerate(shown):
@@ -50,46 +99,3 @@ def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int 
     axes.set_aspect("equal")
     axes.axis("off")
     save_figure(figure, path)
-
-
-def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Confusion matrix: recordings by true action (rows) and predicted action (columns), by the mean of the draws.
-
-    Args:
-        task: the recordings.
-        model: the model, on the device to run on.
-        split: "test", or "validation" with the draws of an evaluation.
-    """
-    model.eval()
-    size = task.size(split)
-    draws = task.samples.draws if split == "test" else task.samples.validation_draws
-    counts = None
-    with torch.inference_mode():
-        for number in range(-(-size // task.batch_size)):
-            mean, target = task.log_probabilities(model, split, number, draws)
-            if counts is None:
-                counts = np.zeros((mean.shape[1], mean.shape[1]), dtype=np.int64)
-            np.add.at(counts, (target.cpu().numpy(), mean.argmax(1).cpu().numpy()), 1)
-    assert counts is not None
-    return counts
-
-
-def write_confusion(
-    counts: np.ndarray[Any, np.dtype[np.int64]], names: list[str], about: dict[str, Any], out: Path
-) -> None:
-    """Write confusion.json and confusion.png into a folder; columns are labelled by the names' numbers, if any."""
-    figure, (axes,) = new_figure(1, width=6.2)
-    figure.set_figheight(4.8)
-    share = counts / counts.sum(1, keepdims=True).clip(1)
-    picture = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    numbers = [match[1] for match in (re.fullmatch(r"(?:action )?(-?\d+)(?:\s.*)?", name) for name in names) if match]
-    short = numbers if len(set(numbers)) == len(names) else names
-    axes.set_xticks(range(len(counts)), short, fontsize=6, rotation=90 if short is names else 0)
-    axes.set_yticks(range(len(counts)), names, fontsize=6)
-    axes.set_xlabel("answer")
-    axes.set_ylabel("action")
-    figure.colorbar(picture, label="share of the action's recordings")
-    write_atomically(
-        out / "confusion.json", (json.dumps({**about, "classes": names, "counts": counts.tolist()}) + "\n").encode()
-    )
-    save_figure(figure, out / "confusion.png")

@@ -6,13 +6,9 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
+from ..._lazy import Lazy
 from ...checks import check_count, check_fraction, check_seed
 from ...training.task import Batch, Measured, Shard, TensorTask, generator, rows_of
 from .features import (
@@ -31,9 +27,16 @@ from .features import (
 from .joints import Joints
 
 if TYPE_CHECKING:
-    from .recordings import Recordings
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor, nn
 
-Indices = np.ndarray[Any, np.dtype[np.int64]]
+    from .recordings import Recordings
+else:
+    np, torch, F = Lazy("numpy"), Lazy("torch"), Lazy("torch.nn.functional")
+
+Indices: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,9 @@ class Sampling:
     swing: float = 0.0
     """Data augmentation: random scaling of the movement about the mean pose by a factor in 1 ± swing."""
     draws: int = 20
-    """Sampling per recording at test, whose log-probabilities are averaged."""
+    """Samples per recording at test, whose log-probabilities are averaged."""
     validation_draws: int = 5
-    """Sampling per recording in evaluations during training, averaged likewise."""
+    """Samples per recording in evaluations during training, averaged likewise."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
@@ -83,9 +86,8 @@ class Sampling:
         for name in ("turn", "tilt"):
             if not 0 <= getattr(self, name) <= 180:
                 raise ValueError(f"{name} must be degrees from 0 to 180, got {getattr(self, name)!r}")
-        check_fraction("scale", self.scale)
-        check_fraction("hide", self.hide)
-        check_fraction("swing", self.swing)
+        for name in ("scale", "hide", "swing"):
+            check_fraction(name, getattr(self, name))
         check_count("draws", self.draws)
         check_count("validation_draws", self.validation_draws)
 
@@ -203,7 +205,7 @@ class SkeletonTask(TensorTask):
         return Batch(inputs, target, count, len(items))
 
     def batch_of(self, split: str, items: Tensor) -> Batch:
-        """See `TensorTask.take`: the frame in the middle of each part of a recording, without data augmentation."""
+        """See `TensorTask.batch_of`: the frame in the middle of each part of a recording, without data augmentation."""
         recordings, target = self._of(split, items)
         where = torch.full((self.samples.frames, len(items)), 0.5, dtype=torch.float64)
         return Batch(self.inputs(recordings, where), target, len(items), len(items))
@@ -215,7 +217,7 @@ class SkeletonTask(TensorTask):
         turns: Tensor | None = None,
         swing: Tensor | None = None,
     ) -> Tensor:
-        """Sampling of recordings, translated and transformed.
+        """Samples of recordings, translated and transformed.
 
         Args:
             items: indices of recordings, (B,).
@@ -255,14 +257,13 @@ class SkeletonTask(TensorTask):
         device = next(model.parameters()).device
         items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, self.size(split)))
         recordings, target = self._of(split, items)
-        total: Tensor | float = 0.0
+        total: Any = 0.0
         for draw in range(draws):
             source = generator(self.seed, "draws", split, number, draw)
             where = torch.rand(self.samples.frames, len(items), generator=source, dtype=torch.float64)
             x = self.inputs(recordings, where).to(device)
             output = self._output(model, Batch(x, target, len(items), len(items)))
             total = total + F.log_softmax(output.float(), dim=1)
-        assert isinstance(total, Tensor)
         return total / draws, target.to(device)
 
     def _measure(self, model: nn.Module, split: str, shard: Shard, prefix: str = "") -> Iterator[Measured]:

@@ -25,15 +25,18 @@ import numpy as np
 from ....checks import check_count
 from ....files import checksum, progress, write_atomically
 from ....training.folder import RunFolder
-from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST
+from ...recipe import Say
+from ..extras import NtuOptions
+from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST, read_prepared
 from .bodies import SLOTS, arrange
 from .parser import JOINTS, parse
 from .sources import EXAMPLE, SUFFIX, Sample, close_archives, find
-from .splits import missing, parts_of
+from .splits import missing, parts_of, summary
 
 PARTS = ".parts"
 """Folder of the finished parts, until all are finished."""
 PART_SAMPLES = 128
+_SHOWN = 20  # broken files that are printed; all are in the manifest
 RULES = 3
 """Version of what makes frames of files: parts that were made by another are made anew."""
 
@@ -104,6 +107,26 @@ def prepare(
             _check_strict(strict, broken)
         _clear_parts(out)
     return Prepared(manifest["samples"], manifest["frames"], len(samples) - len(used), broken, new)
+
+
+def run(options: NtuOptions, say: Say) -> None:
+    """The command `indrnn prepare ntu`."""
+    if not options.folder:
+        raise ValueError("prepare ntu needs a folder of .skeleton files or a .zip of them")
+    out = options.out
+    done = prepare(options.folder, out, strict=options.strict, workers=options.workers, overwrite=options.overwrite)
+    if not done.new:
+        say(f"{out} is prepared from these files already; --overwrite does it again")
+    for path, why in list(done.broken.items())[:_SHOWN]:
+        say(f"broken: {path}: {why}")
+    if len(done.broken) > _SHOWN:
+        say(f"and {len(done.broken) - _SHOWN:,} more, in {out / MANIFEST}")
+    say(
+        f"{out}: {done.samples:,} samples of {done.frames:,} frames; left out: {done.left_out:,} with missing "
+        f"skeletons, {len(done.broken):,} broken"
+    )
+    for line in summary(read_prepared(out)):
+        say(line)
 
 
 def _check_strict(strict: bool, broken: dict[str, str]) -> None:
