@@ -12,13 +12,7 @@ if TYPE_CHECKING:
     from .transformer import TransformerBaseline
 
 _HOMES = {
-    "config": (
-        "KINDS",
-        "QRNN",
-        "Baseline",
-        "Kind",
-        "Transformer",
-    ),
+    "config": ("KINDS", "QRNN", "Baseline", "Kind", "Transformer"),
     "qrnn": ("QRNNBaseline",),
     "recurrent": ("BaselineRNN",),
     "sru": ("SRU",),

@@ -15,28 +15,11 @@ if TYPE_CHECKING:
     from .statistics import gather_statistics
 
 _HOMES = {
-    "bound": (
-        "RecurrentBound",
-        "attach_constraint",
-        "constrain_",
-    ),
-    "conv": (
-        "ConvIndRNN1d",
-        "ConvIndRNN2d",
-    ),
-    "dropout": (
-        "SharedDropout",
-        "embedding_dropout",
-        "shared_dropout",
-    ),
-    "indrnn": (
-        "IndRNN",
-        "IndRNNCell",
-    ),
-    "norm": (
-        "SequenceBatchNorm",
-        "StepBatchNorm",
-    ),
+    "bound": ("RecurrentBound", "attach_constraint", "constrain_"),
+    "conv": ("ConvIndRNN1d", "ConvIndRNN2d"),
+    "dropout": ("SharedDropout", "embedding_dropout", "shared_dropout"),
+    "indrnn": ("IndRNN", "IndRNNCell"),
+    "norm": ("SequenceBatchNorm", "StepBatchNorm"),
     "options": ("EPSILON",),
     "parameters": ("parameter_groups",),
     "statistics": ("gather_statistics",),

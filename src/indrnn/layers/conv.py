@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_tensor
 from ..ops import check_name, recurrence, reference
+from ..ops.distributed.time import TimeSlice
 from ..ops.names import check_nonlinearity
-from ..ops.timeline import timeline
 from .bound import RecurrentBound
 from .indrnn import _describe, _last_steps
 from .options import BoundOptions
@@ -92,7 +92,13 @@ class _ConvIndRNN(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(
-        self, input: Tensor, hx: Tensor | None = None, *, lengths: Lengths = None, resets: Tensor | None = None
+        self,
+        input: Tensor,
+        hx: Tensor | None = None,
+        *,
+        lengths: Lengths = None,
+        resets: Tensor | None = None,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run over a sequence.
 
@@ -103,26 +109,28 @@ class _ConvIndRNN(nn.Module):
                 state at each sequence's end.
             resets: bool, (T, B) or (B, T) as the input: the first step of a document. No state crosses it, in either
                 direction.
+            time_slice: the slice of the time steps that this process holds, from `indrnn.ops.split_time`.
 
         Returns:
             output, (T, B, out_channels, S_out) in the input's layout, and h_n, (B, out_channels, S_out).
         """
         lengths = as_lengths(lengths, input.device) if isinstance(input, Tensor) else None
-        size = self._check(input, hx, lengths, resets)
+        size = self._check(input, hx, lengths, resets, time_slice)
         if self.training:
             self.bound.watch(lambda: [self.weight_hh])
         if self.batch_first:
             input = input.transpose(0, 1)
             resets = None if resets is None else resets.transpose(0, 1)
         T, B = input.shape[:2]
-        input = without_padding(input, lengths)
+        input = without_padding(input, lengths, time_slice)
         if resets is not None and self.reverse:
             resets = _last_steps(resets, lengths)
 
         convolve = F.conv1d if self._dims == 1 else F.conv2d
         steps = input.flatten(0, 1)  # (T · B, C_in, S)
         x = convolve(steps, self.weight_ih, None, self.stride, self.padding, self.dilation, self.groups)
-        h, h_n = recurrence(
+        run = recurrence if time_slice is None else time_slice.recurrence
+        h, h_n = run(
             x.reshape(T, B, self.out_channels * math.prod(size)),
             self._per_neuron(self.weight_hh, size),
             None if hx is None else hx.flatten(1),
@@ -151,7 +159,12 @@ class _ConvIndRNN(nn.Module):
         return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in each)
 
     def _check(
-        self, input: Tensor, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+        self,
+        input: Tensor,
+        hx: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        time_slice: TimeSlice | None,
     ) -> tuple[int, ...]:
         """Raise if an argument does not fit; return S_out."""
         if not isinstance(input, Tensor):
@@ -171,7 +184,7 @@ class _ConvIndRNN(nn.Module):
         check_tensor("hx", hx, (B, self.out_channels, *size))
         check_like_weight("hx", hx, self.weight_ih)
         check_tensor("lengths", lengths, (B,))
-        T = timeline().all_steps(T)
+        T = T if time_slice is None else time_slice.total
         check_resets(resets, (B, T) if self.batch_first else (T, B))
         return size
 

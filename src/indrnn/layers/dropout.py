@@ -7,27 +7,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checks import check_probability
-from ..ops.timeline import timeline
+from ..ops.distributed.time import TimeSlice
 
 
-def shared_dropout(x: Tensor, p: float, training: bool) -> Tensor:
+def shared_dropout(x: Tensor, p: float, training: bool, time_slice: TimeSlice | None = None) -> Tensor:
     """Dropout with one mask for all time steps of (T, B, ..., N)."""
-    mask = dropout_mask(x, p, training)
+    mask = dropout_mask(x, p, training, time_slice)
     return x if mask is None else x * mask
 
 
-def dropout_mask(x: Tensor, p: float, training: bool) -> Tensor | None:
-    """The mask, (1, B, ..., N), of 0 and 1/(1−p); None if nothing is dropped."""
+def dropout_mask(x: Tensor, p: float, training: bool, time_slice: TimeSlice | None = None) -> Tensor | None:
+    """The mask, (1, B, ..., N), of 0 and 1/(1−p), the same on all processes; None if nothing is dropped."""
     if not training or p == 0.0:
         return None
-    return timeline().same_on_all(F.dropout(torch.ones((1, *x.shape[1:]), dtype=x.dtype, device=x.device), p))
+    mask = F.dropout(torch.ones((1, *x.shape[1:]), dtype=x.dtype, device=x.device), p)
+    return mask if time_slice is None else time_slice.same_on_all(mask)
 
 
 def embedding_dropout(weight: Tensor, p: float, training: bool) -> Tensor:
     """Drop whole rows of an embedding matrix (words, rows), so that a word is dropped wherever it occurs."""
     if not training or p == 0.0:
         return weight
-    return weight * timeline().same_on_all(F.dropout(torch.ones_like(weight[:, :1]), p))
+    return weight * F.dropout(torch.ones_like(weight[:, :1]), p)
 
 
 class SharedDropout(nn.Module):

@@ -21,8 +21,8 @@ from ..checks import (
     check_tensor,
 )
 from ..ops import check_name, recurrence_, reference
+from ..ops.distributed.time import TimeSlice, check_whole
 from ..ops.names import check_nonlinearity
-from ..ops.timeline import timeline
 from .bound import RecurrentBound
 from .dropout import dropout_mask
 from .options import BoundOptions
@@ -131,7 +131,13 @@ class IndRNN(nn.Module):
 
     @overload
     def forward(
-        self, input: Tensor, hx: Tensor | None = None, *, lengths: Lengths = None, resets: Tensor | None = None
+        self,
+        input: Tensor,
+        hx: Tensor | None = None,
+        *,
+        lengths: Lengths = None,
+        resets: Tensor | None = None,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, Tensor]: ...
 
     @overload
@@ -151,6 +157,7 @@ class IndRNN(nn.Module):
         *,
         lengths: Lengths = None,
         resets: Tensor | None = None,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor | PackedSequence, Tensor]:
         """Run over a sequence.
 
@@ -161,11 +168,13 @@ class IndRNN(nn.Module):
                 beyond them is zero, and h_n is the state at each sequence's end.
             resets: bool, (T, B) or (B, T) as the input: the first step of a document. No state crosses it, in either
                 direction.
+            time_slice: the slice of the time steps that this process holds, from `indrnn.ops.split_time`.
 
         Returns:
             output, (T, B, directions · hidden_size) in the input's layout, and h_n, in h_0's shape.
         """
         if isinstance(input, PackedSequence):
+            check_whole("a PackedSequence", time_slice)
             return self._forward_packed(input, hx, lengths, resets)
         if not isinstance(input, Tensor):
             raise TypeError(f"input must be a tensor or a PackedSequence, got {type(input).__name__}")
@@ -174,7 +183,8 @@ class IndRNN(nn.Module):
             raise ValueError(f"input must have two dimensions (unbatched) or three, got the shape {tuple(input.shape)}")
         batched = input.dim() == 3
         batch_dim, time_dim = (0, 1) if self.batch_first and batched else (1, 0)
-        self._check(input, input.shape[time_dim], input.shape[batch_dim] if batched else None, hx, lengths, resets)
+        steps = input.shape[time_dim] if time_slice is None else time_slice.total
+        self._check(input, steps, input.shape[batch_dim] if batched else None, hx, lengths, resets)
         if not batched:
             input = input.unsqueeze(1)
             hx = None if hx is None else hx.unsqueeze(1)
@@ -184,13 +194,18 @@ class IndRNN(nn.Module):
             # The input is copied here, where it is narrow, rather than each layer's gradient later.
             input = input.transpose(0, 1).contiguous()
             resets = None if resets is None else resets.transpose(0, 1)
-        output, h_n = self._run(without_padding(input, lengths), hx, lengths, resets)
+        output, h_n = self._run(without_padding(input, lengths, time_slice), hx, lengths, resets, time_slice)
         if not batched:
             return output.squeeze(1), h_n.squeeze(1)
         return (output.transpose(0, 1) if self.batch_first else output), h_n
 
     def _run(
-        self, x: Tensor, h_0: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+        self,
+        x: Tensor,
+        h_0: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
         if self.training and torch.is_grad_enabled():
@@ -199,12 +214,13 @@ class IndRNN(nn.Module):
         masks: list[Tensor | None] = [None] * (L - 1)
         if self.training and self.dropout > 0:
             like = x.new_empty(1, B, N * self._directions)
-            masks = [dropout_mask(like, self.dropout, self.training) for _ in masks]
-        if self._is_one_step(x, lengths, resets):
+            masks = [dropout_mask(like, self.dropout, self.training, time_slice) for _ in masks]
+        if time_slice is None and self._is_one_step(x, lengths, resets):
             return self._one_step(x, h_0, masks)
         parameters = [parameter for suffix in self._suffixes for parameter in _parameters(self, suffix)]
         if self.recompute is None:
-            return self._layers(x, h_0, lengths, resets, parameters, masks)
+            return self._layers(x, h_0, lengths, resets, parameters, masks, time_slice)
+        check_whole("recompute", time_slice)
         given = [parameter for parameter in parameters if parameter is not None]
 
         def run(x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, given: Sequence[Tensor]) -> Any:
@@ -223,9 +239,11 @@ class IndRNN(nn.Module):
         resets: Tensor | None,
         parameters: Sequence[Tensor | None],
         masks: Sequence[Tensor | None],
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, Tensor]:
         """With the parameters of each layer and direction in turn, and the mask after each layer but the last."""
         resets_of = [resets, None if resets is None or not self.bidirectional else _last_steps(resets, lengths)]
+        run = recurrence_ if time_slice is None else time_slice.recurrence
         values = iter(parameters)
         h_n = []
         for layer in range(self.num_layers):
@@ -235,7 +253,7 @@ class IndRNN(nn.Module):
                 assert weight_ih is not None
                 assert weight_hh is not None
                 start = None if h_0 is None else h_0[layer * self._directions + direction]
-                h, h_last = recurrence_(
+                h, h_last = run(
                     project(x, weight_ih),
                     weight_hh,
                     start,
@@ -257,7 +275,7 @@ class IndRNN(nn.Module):
         """Whether this is a single step of a stream that needs nothing that only the op can do."""
         if x.shape[0] != 1 or lengths is not None or resets is not None or self.backend is not None:
             return False
-        return not (torch.compiler.is_compiling() or timeline().is_split)
+        return not torch.compiler.is_compiling()
 
     def _one_step(self, x: Tensor, h_0: Tensor | None, masks: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
         """As `_layers`, for (1, B, M)."""
@@ -277,7 +295,6 @@ class IndRNN(nn.Module):
     def _forward_packed(
         self, input: PackedSequence, hx: Tensor | None, lengths: Lengths, resets: Tensor | None
     ) -> tuple[PackedSequence, Tensor]:
-        timeline().refuse("a PackedSequence")
         if lengths is not None:
             raise ValueError("lengths must be None with a PackedSequence, which has its own")
         padded, steps, pack = unpack(input)
@@ -309,7 +326,6 @@ class IndRNN(nn.Module):
         check_tensor("hx", hx, (self.num_layers * self._directions, *batches, self.hidden_size))
         check_like_weight("hx", hx, weight)
         check_tensor("lengths", lengths, batches)
-        time = timeline().all_steps(time)
         check_resets(resets, (*batches, time) if self.batch_first else (time, *batches))
 
     def extra_repr(self) -> str:

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
 from ..checks import check_choice, check_count
+from ..ops.distributed.time import TimeSlice, check_whole
 from ..ops.reference import accumulation_dtype
-from ..ops.timeline import timeline
 from ..ops.watched import is_watched
 from .options import Rows
 from .padding import per_step, valid_steps, without_padding
@@ -66,13 +66,13 @@ class _BatchNorm(TorchBatchNorm):
         super().__init__(num_features, eps, momentum, affine, device=device, dtype=dtype)
         self.synchronised = synchronised
 
-    def _check(self, x: Tensor, numbers: int) -> None:
+    def _check(self, x: Tensor, numbers: int, time_slice: TimeSlice | None = None) -> None:
         """Raise for a wrong shape, and in training if a statistic would be of a single number."""
         if x.dim() < 3 or x.shape[-1] != self.num_features:
             raise ValueError(f"x must have the shape (T, B, ..., {self.num_features}), got {tuple(x.shape)}")
         if not self.training or torch.compiler.is_compiling():
             return
-        if self._over_several_processes or timeline().is_split:
+        if self._over_several_processes or time_slice is not None:
             return
         if numbers == 1 and x.numel() > 0:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.size()}")
@@ -161,30 +161,37 @@ class SequenceBatchNorm(_BatchNorm):
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, synchronised, device, dtype)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Normalise x (T, B, ..., N); steps past `lengths` give zeros."""
-        return self.run(x, lengths)
+    def forward(self, x: Tensor, lengths: Tensor | None = None, time_slice: TimeSlice | None = None) -> Tensor:
+        """Normalise x (T, B, ..., N), of which this process may hold a slice; steps past `lengths` give zeros."""
+        return self.run(x, lengths, time_slice)
 
-    def run(self, x: Tensor, lengths: Tensor | None, *, overwrite: bool = False) -> Tensor:
+    def run(
+        self,
+        x: Tensor,
+        lengths: Tensor | None = None,
+        time_slice: TimeSlice | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> Tensor:
         """As `forward`; with `overwrite`, in evaluation without gradients, the result may take x's place in memory."""
-        self.check(x, lengths)
-        dtype, values = x.dtype, without_padding(x, lengths).to(accumulation_dtype(x.dtype))
-        valid = valid_steps(x, lengths)
+        self.check(x, lengths, time_slice)
+        dtype, values = x.dtype, without_padding(x, lengths, time_slice).to(accumulation_dtype(x.dtype))
+        valid = valid_steps(x, lengths, time_slice)
         if not self.training:
             mean, var = self.running_mean.to(values.dtype), self.running_var.to(values.dtype)
             return self._normalise(values, mean, var, valid, dtype, overwrite)
         if not self.synchronised:
-            timeline().refuse("batch norm over the sequence with synchronised=False, in training,")
+            check_whole("batch norm over the sequence with synchronised=False, in training,", time_slice)
         mean, var, count = self._statistics(values, valid, tuple(range(x.dim() - 1)))
         self.update(mean, var, count)
         return self._normalise(values, mean, var, valid, dtype)
 
-    def check(self, x: Tensor, lengths: Tensor | None) -> None:
+    def check(self, x: Tensor, lengths: Tensor | None, time_slice: TimeSlice | None = None) -> None:
         """Raise if x cannot be normalised, such as a single number in training, as torch's norms do."""
         numbers = math.prod(x.shape[:-1])
         if lengths is not None and self.training and lengths.device.type == "cpu" and _can_be_read(lengths):
             numbers = int(lengths.sum()) * math.prod(x.shape[2:-1])  # on a GPU the host would wait for it
-        self._check(x, numbers)
+        self._check(x, numbers, time_slice)
 
     def update(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         """Update the running statistics with a batch's mean and biased variance, of `count` numbers each.
@@ -257,7 +264,6 @@ class StepBatchNorm(_BatchNorm):
             lengths: (B,), the valid steps of each row.
             resets: (T, B), bool, the first steps of documents.
         """
-        timeline().refuse("batch norm with statistics of each step's own")
         self._check(x, math.prod(x.shape[1:-1]))
         dtype, values = x.dtype, without_padding(x, lengths).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths)
@@ -332,9 +338,9 @@ class StepBatchNorm(_BatchNorm):
         return torch.cat(every, dim=1).flatten()
 
 
-def positions(x: Tensor, position: Tensor | None, resets: Tensor | None) -> Tensor:
-    """(T, B), how many steps of its document each row has seen before each step."""
-    T, B = timeline().all_steps(x.shape[0]), x.shape[1]
+def positions(x: Tensor, position: Tensor | None, resets: Tensor | None, steps: int | None = None) -> Tensor:
+    """(T, B), how many steps of its document each row has seen before each step; T is `steps`, or those of x."""
+    T, B = x.shape[0] if steps is None else steps, x.shape[1]
     step = torch.arange(T, device=x.device).unsqueeze(1).expand(T, B)
     start = step if position is None else step + position
     if resets is None:
@@ -345,14 +351,18 @@ def positions(x: Tensor, position: Tensor | None, resets: Tensor | None) -> Tens
 
 
 def next_position(
-    x: Tensor, position: Tensor | None, lengths: Tensor | None = None, resets: Tensor | None = None
+    x: Tensor,
+    position: Tensor | None,
+    lengths: Tensor | None = None,
+    resets: Tensor | None = None,
+    time_slice: TimeSlice | None = None,
 ) -> Tensor:
-    """(B,), the position after x, for the next call."""
-    T, B = timeline().all_steps(x.shape[0]), x.shape[1]
+    """(B,), the position after the sequence, for the next call."""
+    T, B = x.shape[0] if time_slice is None else time_slice.total, x.shape[1]
     before = torch.zeros(B, dtype=torch.int64, device=x.device) if position is None else position
     if T == 0:
         return before
-    after = positions(x, position, resets) + 1
+    after = positions(x, position, resets, T) + 1
     if lengths is None:
         return after[-1]
     last = after.gather(0, (lengths.long() - 1).clamp_min(0).unsqueeze(0)).squeeze(0)

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ..ops.timeline import timeline
+from ..ops.distributed.time import TimeSlice
 
 
-def valid_steps(x: Tensor, lengths: Tensor | None) -> Tensor | None:
+def valid_steps(x: Tensor, lengths: Tensor | None, time_slice: TimeSlice | None = None) -> Tensor | None:
     """(T, B), whether each step of x (T, B, ...) is within its sequence; None if all are."""
     if lengths is None:
         return None
-    first = timeline().first_step
+    first = 0 if time_slice is None else time_slice.first_step
     return torch.arange(first, first + x.shape[0], device=x.device).unsqueeze(1) < lengths
 
 
@@ -24,9 +24,9 @@ def per_step(flags: Tensor, x: Tensor) -> Tensor:
     return flags.view(*flags.shape, *[1] * (x.dim() - 2))
 
 
-def without_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
+def without_padding(x: Tensor, lengths: Tensor | None, time_slice: TimeSlice | None = None) -> Tensor:
     """Return x (T, B, ...) with zeros past each sequence's end: a NaN there must not reach a weight's gradient."""
-    valid = valid_steps(x, lengths)
+    valid = valid_steps(x, lengths, time_slice)
     return x if valid is None else x.masked_fill(~per_step(valid, x), 0.0)
 
 

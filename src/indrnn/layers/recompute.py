@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops.timeline import timeline
-
 Run = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Sequence[Tensor]], tuple[Tensor, Tensor]]
 """From a piece of x, the state before it, its lengths and resets and the parameters to its output and state."""
 
@@ -37,7 +35,6 @@ def in_pieces(
     """
     if torch.compiler.is_compiling():
         raise RuntimeError("recompute cannot be compiled; leave it out, and let torch.compile save memory its own way")
-    timeline().refuse("recompute")
     if x.shape[0] <= steps:
         return run(x, h_0, lengths, resets, parameters)
     return _InPieces.apply(run, steps, x, h_0, lengths, resets, *parameters)  # type: ignore[no-any-return]

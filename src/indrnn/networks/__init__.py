@@ -17,46 +17,16 @@ if TYPE_CHECKING:
     from .unit import RecurrentUnit, Weight
 
 _HOMES = {
-    "config": (
-        "Dense",
-        "Front",
-        "Head",
-        "Language",
-        "NetworkConfig",
-        "Plain",
-        "Residual",
-    ),
-    "dense": (
-        "DenseBlock",
-        "DenseIndRNN",
-        "DenseLayer",
-    ),
+    "config": ("Dense", "Front", "Head", "Language", "NetworkConfig", "Plain", "Residual"),
+    "dense": ("DenseBlock", "DenseIndRNN", "DenseLayer"),
     "front": ("FrontNetwork",),
-    "heads": (
-        "SequenceClassifier",
-        "SequenceRegressor",
-        "StepClassifier",
-        "StepRegressor",
-    ),
-    "language": (
-        "LanguageModel",
-        "TiedEmbedding",
-        "WordEmbedding",
-    ),
+    "heads": ("SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"),
+    "language": ("LanguageModel", "TiedEmbedding", "WordEmbedding"),
     "network": ("Network",),
-    "plain": (
-        "PlainBlock",
-        "PlainIndRNN",
-    ),
-    "residual": (
-        "ResidualBlock",
-        "ResidualIndRNN",
-    ),
+    "plain": ("PlainBlock", "PlainIndRNN"),
+    "residual": ("ResidualBlock", "ResidualIndRNN"),
     "state": ("State",),
-    "unit": (
-        "RecurrentUnit",
-        "Weight",
-    ),
+    "unit": ("RecurrentUnit", "Weight"),
 }
 
 __all__ = [

@@ -39,7 +39,7 @@ class DenseLayer(nn.Module):
         self.bottleneck = RecurrentUnit(inputs, 4 * k, config, config.bottleneck_dropout, **factory)
         self.growth = RecurrentUnit(4 * k, k, config, config.dense_dropout, **factory)
 
-    def forward(self, x: Tensor, state: States = None, **steps: Tensor | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor, state: States = None, **steps: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """(T, B, inputs) to (T, B, inputs + k), and the states of its two units; see `RecurrentUnit.forward`."""
         first, second = (None, None) if state is None else state
         y, h_bottleneck = self.bottleneck(x, first, **steps)
@@ -79,7 +79,7 @@ class DenseBlock(nn.Module):
         self.layers = nn.ModuleList(DenseLayer(inputs + i * k, config, **factory) for i in range(layers))
         self.transition = RecurrentUnit(inputs + layers * k, size, config, dropout, last=last, **factory)
 
-    def forward(self, x: Tensor, state: States = None, **steps: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def forward(self, x: Tensor, state: States = None, **steps: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(T, B, inputs) to (T, B, size), and the states of its units; see `RecurrentUnit.forward`."""
         leaving: list[Tensor] = []
         for i, layer in enumerate(self.layers):

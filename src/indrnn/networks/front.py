@@ -16,7 +16,6 @@ from ..checks import Lengths, as_lengths
 from ..layers.dropout import shared_dropout
 from ..layers.norm import SequenceBatchNorm
 from ..layers.padding import valid_steps, without_padding
-from ..ops.timeline import timeline
 from ..ops.watched import is_watched
 from .config import Front
 from .network import last_step
@@ -126,7 +125,7 @@ def _normed(norm: nn.Module, x: Tensor, lengths: Tensor | None) -> Tensor:
         x: (T, B, C).
         lengths: (B,), or None.
     """
-    if timeline().is_split or is_watched() or not is_unwatched(norm, SequenceBatchNorm):
+    if is_watched() or not is_unwatched(norm, SequenceBatchNorm):
         return F.relu(norm(x, lengths))
     assert isinstance(norm, SequenceBatchNorm)
     if x.dtype != norm.weight.dtype or norm.synchronised:

@@ -12,7 +12,7 @@ from ..checks import Lengths, as_lengths, check_choice, check_count, check_tenso
 from ..layers.config import config_of
 from ..layers.indrnn import IndRNN, IndRNNCell
 from ..layers.padding import per_step, valid_steps
-from ..ops.timeline import timeline
+from ..ops.distributed.time import TimeSlice, check_whole
 from .config import Head, Pool
 from .network import last_step
 
@@ -61,15 +61,16 @@ class _SequenceHead(_Head):
         *,
         lengths: Lengths = None,
         resets: Tensor | None = None,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, Any]:
         """Return the outputs, (B, outputs), and the network's state; the arguments are the network's.
 
         For an unbatched sequence, (outputs,).
         """
         if self.pool == "last" and hasattr(self.network, "output_size"):
-            features, state = run_network(self.network, input, state, lengths, resets, last=True)
+            features, state = run_network(self.network, input, state, lengths, resets, time_slice, last=True)
             return self.output(features), state
-        features, state = run_network(self.network, input, state, lengths, resets)
+        features, state = run_network(self.network, input, state, lengths, resets, time_slice)
         batched = True
         if isinstance(features, PackedSequence):
             features, lengths = pad_packed_sequence(features)
@@ -85,13 +86,13 @@ class _SequenceHead(_Head):
         steps_after: Any = getattr(self.network, "steps_after", None)
         if given is not None and steps_after is not None:  # it gives fewer steps than it is given
             given = steps_after(given)
-        rows = self._pooled(features, given)
+        rows = self._pooled(features, given, time_slice)
         return self.output(rows if batched else rows.squeeze(0)), state
 
-    def _pooled(self, features: Tensor, lengths: Tensor | None) -> Tensor:
+    def _pooled(self, features: Tensor, lengths: Tensor | None, time_slice: TimeSlice | None) -> Tensor:
         if self.pool == "last":
-            return last_step(features, lengths, bool(getattr(self.network, "bidirectional", False)))
-        timeline().refuse("the mean over time")
+            return last_step(features, lengths, bool(getattr(self.network, "bidirectional", False)), time_slice)
+        check_whole("the mean over time", time_slice)
         if lengths is None:
             return features.mean(0) if features.shape[0] else features.new_zeros(features.shape[1:])
         valid = valid_steps(features, lengths)
@@ -110,12 +111,13 @@ class _StepHead(_Head):
         *,
         lengths: Lengths = None,
         resets: Tensor | None = None,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Any, Any]:
         """Return the outputs, (T, B, outputs) in the network's layout, and its state; the arguments are the network's.
 
         They are packed if the input is.
         """
-        features, state = run_network(self.network, input, state, lengths, resets)
+        features, state = run_network(self.network, input, state, lengths, resets, time_slice)
         if isinstance(features, PackedSequence):
             return features._replace(data=self.output(features.data)), state
         return self.output(features), state
@@ -198,13 +200,15 @@ def run_network(
     state: Any,
     lengths: Lengths,
     resets: Tensor | None,
-    **options: bool,
+    time_slice: TimeSlice | None = None,
+    **options: Any,
 ) -> tuple[Any, Any]:
     """Run a network, ours or another, and return its features, in its layout, and its state."""
-    if hasattr(network, "output_size"):
+    if time_slice is not None:
+        options["time_slice"] = time_slice
+    if hasattr(network, "output_size") or isinstance(network, IndRNN):
         return network(input, state, lengths=lengths, resets=resets, **options)  # type: ignore[no-any-return]
-    if isinstance(network, IndRNN):
-        return network(input, state, lengths=lengths, resets=resets)  # type: ignore[no-any-return]
+    check_whole(type(network).__name__, time_slice)
     if resets is not None:
         raise ValueError(f"resets are not supported by {type(network).__name__}; split the sequence where it resets")
     if lengths is None:

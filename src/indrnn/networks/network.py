@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Protocol, overload
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -15,33 +15,13 @@ from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_
 from ..layers.norm import next_position
 from ..layers.padding import unpack, without_padding
 from ..layers.recompute import in_pieces
-from ..ops.timeline import timeline
+from ..ops.distributed.time import TimeSlice, check_whole
 from .config import NetworkConfig
 from .state import State
 from .unit import RecurrentUnit
 
-Steps = dict[str, Tensor | None]
-"""What every part of a network is given beside features and state: lengths, resets and position."""
-
-
-class Features(Protocol):
-    """The interface that the networks and the baselines share."""
-
-    output_size: int
-
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """As of any module."""
-
-    def __call__(
-        self,
-        input: Tensor,
-        state: Any = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-        last: bool = False,
-    ) -> tuple[Tensor, Any]:
-        """As `Network.forward`."""
+Steps = dict[str, Any]
+"""What every part of a network is given beside features and state: lengths, resets, position and time slice."""
 
 
 class Network(nn.Module):
@@ -119,6 +99,7 @@ class Network(nn.Module):
         lengths: Lengths = None,
         resets: Tensor | None = None,
         last: bool = False,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, State]: ...
 
     @overload
@@ -130,6 +111,7 @@ class Network(nn.Module):
         lengths: Lengths = None,
         resets: Tensor | None = None,
         last: bool = False,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[PackedSequence | Tensor, State]: ...
 
     def forward(
@@ -140,6 +122,7 @@ class Network(nn.Module):
         lengths: Lengths = None,
         resets: Tensor | None = None,
         last: bool = False,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor | PackedSequence, State]:
         """Run over a sequence, or over the next piece of one.
 
@@ -150,31 +133,32 @@ class Network(nn.Module):
             lengths: (B,) or a list, the steps of each sequence; later steps are ignored and give zeros.
             resets: bool, (T, B) or (B, T) as the input: the first step of a document, before which the state is zeroed.
             last: return only the last valid step's features; with `bidirectional`, the last that each direction reads.
+            time_slice: the slice of the time steps that this process holds, from `indrnn.ops.split_time`.
 
         Returns:
             The features, (T, B, output_size) in the input's layout, or (B, output_size) with `last` (zeros for a
             sequence of length 0); and the state after each sequence's last step.
         """
         if isinstance(input, PackedSequence):
+            check_whole("a PackedSequence", time_slice)
             return self._forward_packed(input, state, lengths, resets, last)
         if isinstance(input, Tensor) and input.dim() == 2:
-            return self._forward_unbatched(input, state, lengths, resets, last)
+            return self._forward_unbatched(input, state, lengths, resets, last, time_slice)
         if isinstance(input, Tensor):
             lengths = as_lengths(lengths, input.device)
-        self._check(input, state, lengths, resets)
+        self._check(input, state, lengths, resets, time_slice)
         x = input
         if self.batch_first:
             x = x.transpose(0, 1).contiguous()
             resets = None if resets is None else resets.transpose(0, 1)
-        features, after = self._run(without_padding(x, lengths), state, lengths, resets)
+        features, after = self._run(without_padding(x, lengths, time_slice), state, lengths, resets, time_slice)
         if last:
-            return last_step(features, lengths, self.config.bidirectional), after
+            return last_step(features, lengths, self.config.bidirectional, time_slice), after
         return (features.transpose(0, 1) if self.batch_first else features), after
 
     def _forward_packed(
         self, input: PackedSequence, state: State | None, lengths: Lengths, resets: Tensor | None, last: bool
     ) -> tuple[Tensor | PackedSequence, State]:
-        timeline().refuse("a PackedSequence")
         if lengths is not None:
             raise ValueError("lengths must be None with a PackedSequence, which has its own")
         padded, steps, pack = unpack(input)
@@ -193,7 +177,13 @@ class Network(nn.Module):
         return (rows if back is None else rows.index_select(0, back)), after
 
     def _forward_unbatched(
-        self, input: Tensor, state: State | None, lengths: Lengths, resets: Tensor | None, last: bool
+        self,
+        input: Tensor,
+        state: State | None,
+        lengths: Lengths,
+        resets: Tensor | None,
+        last: bool,
+        time_slice: TimeSlice | None,
     ) -> tuple[Tensor, State]:
         batch = 0 if self.batch_first else 1
         if isinstance(state, State):
@@ -202,22 +192,30 @@ class Network(nn.Module):
             resets = resets.unsqueeze(batch)
         if lengths is not None:
             lengths = torch.as_tensor(lengths, device=input.device).reshape(1)
-        features, after = self.forward(input.unsqueeze(batch), state, lengths=lengths, resets=resets, last=last)
+        features, after = self.forward(
+            input.unsqueeze(batch), state, lengths=lengths, resets=resets, last=last, time_slice=time_slice
+        )
         return features.squeeze(0 if last else batch), after._map(lambda tensor: tensor.squeeze(0))
 
     def _run(
-        self, x: Tensor, state: State | None, lengths: Tensor | None, resets: Tensor | None
+        self,
+        x: Tensor,
+        state: State | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, State]:
         """Time-major and batched."""
         position = None if state is None else state.position
         if self.config.recompute is not None and torch.is_grad_enabled():
+            check_whole("recompute", time_slice)
             features, h = self._in_pieces(x, state, lengths, resets)
         else:
-            steps: Steps = {"lengths": lengths, "resets": resets, "position": position}
+            steps: Steps = {"lengths": lengths, "resets": resets, "position": position, "time_slice": time_slice}
             entering = iter([None] * len(self._sizes) if state is None else state.h)
             features, h = self._features(x, entering, steps)
         counted = None if self.config.norm == "step" and self.config.norm_rows == "window" else resets
-        return features, State(tuple(h), next_position(x, position, lengths, counted))
+        return features, State(tuple(h), next_position(x, position, lengths, counted, time_slice))
 
     def _in_pieces(
         self, x: Tensor, state: State | None, lengths: Tensor | None, resets: Tensor | None
@@ -244,7 +242,14 @@ class Network(nn.Module):
         features, h = in_pieces(run, self.config.recompute, x, h_0, lengths, resets, given)
         return features, list(h.split(self._sizes, dim=-1))
 
-    def _check(self, input: Tensor, state: State | None, lengths: Tensor | None, resets: Tensor | None) -> None:
+    def _check(
+        self,
+        input: Tensor,
+        state: State | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        time_slice: TimeSlice | None = None,
+    ) -> None:
         if not isinstance(input, Tensor):
             raise TypeError(f"input must be a tensor or a PackedSequence, got {type(input).__name__}")
         if input.dim() != 3 or input.shape[-1] != self.input_size:
@@ -257,7 +262,7 @@ class Network(nn.Module):
         check_like_weight("input", input, weight)
         batch, time = input.shape[:2] if self.batch_first else input.shape[1::-1]
         check_tensor("lengths", lengths, (batch,))
-        time = timeline().all_steps(time)
+        time = time if time_slice is None else time_slice.total
         check_resets(resets, (batch, time) if self.batch_first else (time, batch))
         if state is None:
             return
@@ -291,17 +296,19 @@ class _Inner(nn.Module):
         return self.network._features(x, iter(states), steps)
 
 
-def last_step(features: Tensor, lengths: Tensor | None, bidirectional: bool = False) -> Tensor:
+def last_step(
+    features: Tensor, lengths: Tensor | None, bidirectional: bool = False, time_slice: TimeSlice | None = None
+) -> Tensor:
     """The last valid step of (T, B, F): (B, F), zeros for a sequence of length 0.
 
     With `bidirectional`, the last step that each direction reads: the second half of the features is of the first step.
     """
     T, B, F = features.shape
     if bidirectional and T > 0:
-        timeline().refuse("the last step of both directions")
+        check_whole("the last step of both directions", time_slice)
         return torch.cat([last_step(features[..., : F // 2], lengths), features[0, :, F // 2 :]], dim=-1)
-    if timeline().is_split:
-        return _last_step_of_all(features, lengths)
+    if time_slice is not None:
+        return _last_step_of_all(features, lengths, time_slice)
     if T == 0:
         return features.new_zeros(B, F)
     if lengths is None:
@@ -310,10 +317,10 @@ def last_step(features: Tensor, lengths: Tensor | None, bidirectional: bool = Fa
     return torch.where((lengths > 0).unsqueeze(-1), features.gather(0, at).squeeze(0), 0.0)
 
 
-def _last_step_of_all(features: Tensor, lengths: Tensor | None) -> Tensor:
+def _last_step_of_all(features: Tensor, lengths: Tensor | None, time_slice: TimeSlice) -> Tensor:
     """`last_step` if time is split: on every process, from the one that has the step."""
-    (T, B, _), here = features.shape, timeline()
-    last = torch.full((B,), here.all_steps(T), device=features.device) if lengths is None else lengths
-    step = torch.arange(T, device=features.device).unsqueeze(1) + here.first_step
+    T, B, _ = features.shape
+    last = torch.full((B,), time_slice.total, device=features.device) if lengths is None else lengths
+    step = torch.arange(T, device=features.device).unsqueeze(1) + time_slice.first_step
     at_end = (step == last - 1).unsqueeze(-1)  # (T, B, 1)
-    return here.sum_over_ranks(torch.where(at_end, features, 0.0).sum(0))
+    return time_slice.sum_over_ranks(torch.where(at_end, features, 0.0).sum(0))

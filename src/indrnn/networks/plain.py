@@ -44,7 +44,7 @@ class PlainBlock(nn.Module):
         )
         self.unit = RecurrentUnit(sizes[-1], size, config, dropout, last=last, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, state: Tensor | None = None, **steps: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: Tensor | None = None, **steps: Any) -> tuple[Tensor, Tensor]:
         """(T, B, inputs) to (T, B, size), and the state; see `RecurrentUnit.forward`."""
         for weight in self.weights:
             x = torch.relu(weight(x))

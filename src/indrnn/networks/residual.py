@@ -43,7 +43,7 @@ class ResidualBlock(nn.Module):
         self.weight = Weight(size, size, std=config.weight_std, **factory)
 
     def forward(
-        self, x: Tensor, state: Sequence[Tensor | None] | None = None, **steps: Tensor | None
+        self, x: Tensor, state: Sequence[Tensor | None] | None = None, **steps: Any
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(T, B, size) to the same, and the states of its units; see `RecurrentUnit.forward`."""
         y, leaving = x, []

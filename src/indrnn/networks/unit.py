@@ -20,7 +20,7 @@ from ..layers.norm import SequenceBatchNorm, StepBatchNorm
 from ..layers.padding import without_padding
 from ..layers.projection import project
 from ..ops import recurrence, recurrence_, recurrence_norm
-from ..ops.timeline import timeline
+from ..ops.distributed.time import TimeSlice, check_whole
 from .config import NetworkConfig
 
 
@@ -129,6 +129,7 @@ class RecurrentUnit(nn.Module):
         lengths: Tensor | None = None,
         resets: Tensor | None = None,
         position: Tensor | None = None,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run over a sequence.
 
@@ -138,6 +139,7 @@ class RecurrentUnit(nn.Module):
             lengths: (B,), the steps of each sequence; zeros come out past them.
             resets: (T, B), bool, the first steps of documents.
             position: (B,), how many steps each row has seen before, for a step norm.
+            time_slice: the slice of the time steps that this process holds; None for the whole sequence.
 
         Returns:
             The features, (T, B, size), and the state after each sequence's last step, (B, size).
@@ -148,16 +150,16 @@ class RecurrentUnit(nn.Module):
         if self.weight is not None:
             own = not torch.compiler.is_compiling() and is_unwatched(self.weight, Weight) and not _are_calls_watched()
             x = self.weight(x)
-        if self._fuses():
+        if time_slice is None and self._fuses():
             return self._fused(x, state, lengths, resets, own)
         bias: Tensor | None = self.bias
         if self.config.norm_place == "before" and self.norm is not None:
             x = x if bias is None else (x + bias).to(x.dtype)
-            x, bias, own = self._normalise(x, lengths, resets, position), None, False
-        h, h_last = self._recurrence(x, bias, state, lengths, resets, own)
+            x, bias, own = self._normalise(x, lengths, resets, position, time_slice), None, False
+        h, h_last = self._recurrence(x, bias, state, lengths, resets, own, time_slice)
         if self.config.norm_place == "after" and self.norm is not None:
-            h = self._normalise_own(h, h_last, lengths, resets, position)
-        return shared_dropout(h, self.dropout, self.training), h_last
+            h = self._normalise_own(h, h_last, lengths, resets, position, time_slice)
+        return shared_dropout(h, self.dropout, self.training, time_slice), h_last
 
     def _recurrence(
         self,
@@ -167,6 +169,7 @@ class RecurrentUnit(nn.Module):
         lengths: Tensor | None,
         resets: Tensor | None,
         own: bool,
+        time_slice: TimeSlice | None,
     ) -> tuple[Tensor, Tensor]:
         options: dict[str, Any] = {
             "activation": self.config.nonlinearity,
@@ -174,14 +177,15 @@ class RecurrentUnit(nn.Module):
             "backend": self.config.backend,
         }
         if not self.config.bidirectional:
-            run = recurrence_ if own else recurrence
+            run = (recurrence_ if own else recurrence) if time_slice is None else time_slice.recurrence
             return run(x, self.weight_hh, h_0, bias=bias, resets=resets, **options)
+        run = recurrence if time_slice is None else time_slice.recurrence
         half = self.size // 2
         ways = ((slice(0, half), False), (slice(half, None), True))
         outputs = []
         for part, reverse in ways:
             outputs.append(
-                recurrence(
+                run(
                     x[..., part],
                     self.weight_hh[part],
                     None if h_0 is None else h_0[..., part],
@@ -202,7 +206,7 @@ class RecurrentUnit(nn.Module):
         assert isinstance(norm, SequenceBatchNorm)
         if not norm.training or norm.synchronised or not norm.affine:
             return False
-        return not (self.config.bidirectional or timeline().is_split)
+        return not self.config.bidirectional
 
     def _fused(
         self, x: Tensor, h_0: Tensor | None, lengths: Tensor | None, resets: Tensor | None, own: bool
@@ -233,23 +237,37 @@ class RecurrentUnit(nn.Module):
         return y, h_last
 
     def _normalise_own(
-        self, h: Tensor, h_last: Tensor, lengths: Tensor | None, resets: Tensor | None, position: Tensor | None
+        self,
+        h: Tensor,
+        h_last: Tensor,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        position: Tensor | None,
+        time_slice: TimeSlice | None,
     ) -> Tensor:
         """As `_normalise`, for the recurrence's result, which evaluation may overwrite, as nothing else uses it."""
         norm = self.norm
         if torch.compiler.is_compiling() or torch.is_grad_enabled() or _are_calls_watched():
-            return self._normalise(h, lengths, resets, position)
+            return self._normalise(h, lengths, resets, position, time_slice)
         if not is_unwatched(norm, SequenceBatchNorm) or torch._C._is_alias_of(h, h_last):  # type: ignore[attr-defined]
-            return self._normalise(h, lengths, resets, position)
+            return self._normalise(h, lengths, resets, position, time_slice)
         assert isinstance(norm, SequenceBatchNorm)
-        return norm.run(h, lengths, overwrite=True)
+        return norm.run(h, lengths, time_slice, overwrite=True)
 
-    def _normalise(self, x: Tensor, lengths: Tensor | None, resets: Tensor | None, position: Tensor | None) -> Tensor:
+    def _normalise(
+        self,
+        x: Tensor,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        position: Tensor | None,
+        time_slice: TimeSlice | None,
+    ) -> Tensor:
         norm = self.norm
         if isinstance(norm, StepBatchNorm):
+            check_whole("batch norm with statistics of each step's own", time_slice)
             return norm(x, position, lengths, resets)  # type: ignore[no-any-return]
         if isinstance(norm, SequenceBatchNorm):
-            return norm(x, lengths)  # type: ignore[no-any-return]
+            return norm(x, lengths, time_slice)  # type: ignore[no-any-return]
         if isinstance(norm, nn.SyncBatchNorm):
             raise TypeError(
                 "torch.nn.SyncBatchNorm.convert_sync_batchnorm has replaced a unit's norm by one that does not know "
@@ -258,7 +276,7 @@ class RecurrentUnit(nn.Module):
         assert norm is not None
         # Of each step by itself: layer norm, RMS norm, or what a user has put there; under autocast in full precision
         y = norm(x.to(self.weight_hh.dtype))
-        return without_padding(y, lengths).to(x.dtype)
+        return without_padding(y, lengths, time_slice).to(x.dtype)
 
     def extra_repr(self) -> str:
         """Size, activation, the norm and its place, dropout."""

@@ -12,7 +12,6 @@ from .calls import Forward, NormForward
 from .checks import check_forward, check_norm_forward
 from .cpu import kernel
 from .names import check_name
-from .timeline import timeline
 from .watched import are_plain, is_watched, keeps_results
 
 
@@ -50,25 +49,7 @@ def recurrence(
         h (T, B, ..., N), the state after each step, and h_last (B, ..., N), the state after each sequence's last step
         (h_0 for a sequence of length 0). Both contiguous, in x's type.
     """
-    if (here := timeline()).is_split:
-        return here.recurrence(
-            x,
-            u,
-            h_0,
-            bias=bias,
-            activation=activation,
-            reverse=reverse,
-            lengths=lengths,
-            resets=resets,
-            backend=backend,
-        )
-    check_name(backend)
-    call = Forward(x, u, bias, h_0, lengths, resets, activation, reverse)
-    if is_watched() or not are_plain(*call[:6]):
-        check_forward(call)
-        return _by_op(call, backend)
-    h, h_last = Direct.apply(False, *call, backend)  # which checks
-    return h, h_last
+    return _run(Forward(x, u, bias, h_0, lengths, resets, activation, reverse), backend)
 
 
 def recurrence_(
@@ -89,18 +70,8 @@ def recurrence_(
     anything that is watched are not overwritten.
     """
     call = Forward(x, u, bias, h_0, lengths, resets, activation, reverse)
-    if timeline().is_split or not can_overwrite(call, backend):
-        return recurrence(
-            x,
-            u,
-            h_0,
-            bias=bias,
-            activation=activation,
-            reverse=reverse,
-            lengths=lengths,
-            resets=resets,
-            backend=backend,
-        )
+    if not can_overwrite(call, backend):
+        return _run(call, backend)
     h, h_last = Direct.apply(True, *call, backend)  # which checks
     return h, h_last
 
@@ -150,7 +121,6 @@ def recurrence_norm(
         y (T, B, ..., N), h_last (B, ..., N), and the mean and biased variance (N,) of h, or of x without the bias. The
         statistics carry no gradient.
     """
-    timeline().refuse("recurrence_norm")
     check_name(backend)
     call = NormForward(x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place)
     if is_watched() or not are_plain(*call[:9]):
@@ -161,6 +131,15 @@ def recurrence_norm(
         overwrite = overwrite and place == "after" and can_overwrite(call.recurrence, backend, weight, shift, mask)
         y, h_last, _, mean, var = DirectNorm.apply(overwrite, *call, backend)  # which checks
     return y, h_last, mean, var
+
+
+def _run(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
+    check_name(backend)
+    if is_watched() or not are_plain(*call[:6]):
+        check_forward(call)
+        return _by_op(call, backend)
+    h, h_last = Direct.apply(False, *call, backend)  # which checks
+    return h, h_last
 
 
 def _by_op(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
