@@ -215,7 +215,7 @@ def versions(checkout: Path, device: torch.device, *, keep_memory: bool = False)
         yield pair
 
 
-def run(bench: Bench, name: str, pair: Pair) -> None:
+def compare(bench: Bench, name: str, pair: Pair) -> None:
     """Measure every case of a benchmark, and report at the end which became slower or larger."""
     for label, version in zip(("this version", "the other"), pair, strict=True):
         bench.say(f"{label}: " + ", ".join(f"{key} {value}" for key, value in version.about.items()))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +18,9 @@ from indrnn.cli.parse import Parser
 from indrnn.system import load_torch, run_as_program
 from indrnn.training import RunError
 from indrnn.training.folder import RunFolder
+from indrnn.training.processes import Processes, choose_device
 
+from .against import CASES, compare, versions
 from .measure import Bench
 from .worker import keep_memory
 
@@ -43,18 +47,9 @@ class Options:
     """Number of CPU threads; None for PyTorch's default."""
     keep_memory: bool = False
     """Keep freed memory in the process, as `indrnn train` does, for everything measured."""
-
-
-@dataclass
-class VersionOptions(Options):
-    """Measure in interleaved rounds, after checking that the results agree, and print tables.
-
-    With `--against`, the two versions take turns in each round. For reliable figures, run nothing else on the machine.
-    """
-
     against: Path | None = None
-    """Instead: compare this version with the one installed in the .venv of this checkout; files are named
-    NAME-against."""
+    """For layer and network: compare this version with the one installed in the .venv of this checkout instead; files
+    are named NAME-against."""
 
 
 @dataclass(frozen=True)
@@ -65,52 +60,42 @@ class Benchmark:
     rounds: int
     run: Callable[[Bench], None]
     draw: Callable[[Bench, Path], None] | None = None
-    versions: bool = False
-    """Whether it can compare two versions (--against)."""
 
     def __call__(self, arguments: list[str]) -> int:
         """Measure, and write the files."""
-        options = parser(self.name, VersionOptions if self.versions else Options)(arguments)
-        against = getattr(options, "against", None)
-        rounds = 3 if options.quick else AGAINST_ROUNDS if against is not None else self.rounds
+        options: Options = parser(self.name, Options)(arguments)
+        if options.against is not None and self.name not in CASES:
+            raise ValueError(f"against: {' and '.join(CASES)} compare versions, {self.name} does not")
+        rounds = 3 if options.quick else self.rounds if options.against is None else AGAINST_ROUNDS
         rounds = rounds if options.rounds is None else options.rounds
         check_count("rounds", rounds, least=2)
         if options.threads is not None:
             check_threads(options.threads)
             torch.set_num_threads(options.threads)
-        name = self.name if against is None else f"{self.name}-against"
-        bench = Bench(name, options.out, usable(options.device), rounds, quick=options.quick)
-        command = command_line(self.name, arguments)
-        if against is None:
-            self._measure(bench, command, options)
-        else:
-            self._compare(bench, command, against, options)
-        return 0
-
-    def _measure(self, bench: Bench, command: str, options: Options) -> None:
-        RunFolder(bench.out).prepare()
-        torch.manual_seed(0)
-        if options.keep_memory:
-            keep_memory()
-        bench.start()
-        self.run(bench)
-        bench.write(command)
-        if self.draw is not None:
+        device, command = choose_device(options.device, Processes()), command_line(self.name, arguments)
+        about: dict[str, object] = {}
+        with ExitStack() as stack:
+            if options.against is None:
+                bench, run = Bench(self.name, options.out, device, rounds, quick=options.quick), self.run
+            else:
+                bench = Bench(f"{self.name}-against", options.out, device, rounds, quick=options.quick)
+                pair = stack.enter_context(versions(options.against, device, keep_memory=options.keep_memory))
+                about = {name: version.about for name, version in pair._asdict().items()}
+                run = partial(compare, name=self.name, pair=pair)
+            RunFolder(bench.out).prepare()
+            torch.manual_seed(0)
+            if options.keep_memory:
+                keep_memory()
+            bench.start()
+            run(bench)
+            bench.write(command, **about)
+        if self.draw is not None and options.against is None:
             try:
                 self.draw(bench, bench.out / f"{bench.name}.png")
             except ImportError:
                 print("no figure was drawn: that needs matplotlib (pip install 'indrnn[report]')")
         print(f"\nkept in {bench.out / bench.name}.json and .md")
-
-    def _compare(self, bench: Bench, command: str, checkout: Path, options: Options) -> None:
-        from . import against
-
-        with against.versions(checkout, bench.device, keep_memory=options.keep_memory) as pair:
-            RunFolder(bench.out).prepare()
-            bench.start()
-            against.run(bench, self.name, pair)
-            bench.write(command, this=pair.this.about, other=pair.other.about)
-        print(f"\nkept in {bench.out / bench.name}.json and .md")
+        return 0
 
 
 def parser(name: str, options: type) -> Parser:
@@ -121,16 +106,6 @@ def parser(name: str, options: type) -> Parser:
 def command_line(name: str, arguments: list[str]) -> str:
     """The command that is recorded beside numbers."""
     return shlex.join(["python", "-m", f"benchmarks.{name}", *arguments])
-
-
-def usable(name: str) -> torch.device:
-    """The device of this name, if tensors can be made on it."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device: {name} cannot be used: {str(error).splitlines()[0]}") from None
-    return device
 
 
 def start(program: Callable[[list[str]], int], arguments: list[str] | None = None) -> NoReturn:

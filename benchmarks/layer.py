@@ -179,39 +179,38 @@ def draw(bench: Bench, path: Path) -> None:
     """Draw the paper's bar chart: time by length, and how many times faster than LSTM."""
     from indrnn.figures import new_figure, save_figure
 
-    rows = [row for row in bench.rows if row["title"].startswith("T = ") and row["title"] != _title(COMPILED)]
-    titles = list(dict.fromkeys(row["title"] for row in rows))
-    figure, (left, right) = new_figure(2, width=5.6)
-    for axes, value in ((left, "ms"), (right, "ratio")):
-        _bars(axes, {(row["title"], row["name"]): row for row in rows}, titles, value)
-    left.set_ylabel("ms for a training step")
-    right.set_ylabel(f"times faster than {LSTM}")
-    right.axhline(1, color="0.4", linewidth=0.8, linestyle="--")
+    titles = {title: rows for title, rows in bench.titles().items() if title.startswith("T = ")}
+    titles.pop(_title(COMPILED), None)
+    figure, panels = new_figure(2, width=5.6)
+    for axes, value, label in zip(
+        panels, ("ms", "ratio"), ("ms for a training step", f"times faster than {LSTM}"), strict=True
+    ):
+        _bars(axes, list(titles.values()), value)
+        axes.set(yscale="log", ylabel=label)
+        axes.set_xticks(range(len(titles)), [title.partition(":")[0] for title in titles])
+    panels[1].axhline(1, color="0.4", linewidth=0.8, linestyle="--")
     about = bench.machine()
     where = f"{about['threads']} CPU threads" if bench.device.type == "cpu" else about["gpu"]
     figure.suptitle(f"Training step, 2 → {HIDDEN}, batch {BATCH}, float32, {where}", fontsize=10)
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
     save_figure(figure, path)
 
 
-def _bars(axes: Axes, rows: dict[tuple[str, str], dict[str, Any]], titles: list[str], value: str) -> None:
-    names = list(dict.fromkeys(name for _, name in rows))
+def _bars(axes: Axes, groups: list[list[dict[str, Any]]], value: str) -> None:
+    """Draw a group of bars for each length, and one colour for each layer."""
+    names = [name for name in ORDER if any(row["name"] == name for rows in groups for row in rows)]
     width = 0.85 / len(names)
     for i, name in enumerate(names):
-        at = [k for k, title in enumerate(titles) if (title, name) in rows]
-        values = [rows[titles[k], name][value] for k in at]
-        middle = [v["median"] for v in values]
-        spread = [[v["median"] - v["low"] for v in values], [v["high"] - v["median"] for v in values]]
-        across = [k + (i - len(names) / 2 + 0.5) * width for k in at]
-        colour = COLOURS[ORDER.index(name)]
-        bars = axes.bar(across, middle, width, yerr=spread, color=colour, label=name, error_kw={"linewidth": 0.7})
+        bars = {k: row[value] for k, rows in enumerate(groups) for row in rows if row["name"] == name}
+        middle = [bar["median"] for bar in bars.values()]
+        spread = [[abs(bar[end] - bar["median"]) for bar in bars.values()] for end in ("low", "high")]
+        across = [k + (i - len(names) / 2 + 0.5) * width for k in bars]
+        style: dict[str, Any] = {"color": COLOURS[ORDER.index(name)], "error_kw": {"linewidth": 0.7}}
+        drawn = axes.bar(across, middle, width, yerr=spread, label=name, **style)
         if value == "ratio" and name in OURS:
-            axes.bar_label(bars, [f"{value:.0f}×" for value in middle], fontsize=7, padding=2)
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(titles)), [title.partition(":")[0] for title in titles])
+            axes.bar_label(drawn, [f"{ratio:.0f}×" for ratio in middle], fontsize=7, padding=2)
 
 
-BENCHMARK = Benchmark("layer", 15, run, draw, versions=True)
+BENCHMARK = Benchmark("layer", 15, run, draw)
 if __name__ == "__main__":
     start(BENCHMARK)

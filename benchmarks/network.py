@@ -84,6 +84,6 @@ def run(bench: Bench) -> None:
             bench.line(row["name"], f"{row['peak_bytes'] / 2**20:.0f}")
 
 
-BENCHMARK = Benchmark("network", 15, run, versions=True)
+BENCHMARK = Benchmark("network", 15, run)
 if __name__ == "__main__":
     start(BENCHMARK)

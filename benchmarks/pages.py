@@ -18,8 +18,8 @@ from indrnn.tasks.rows import recipe_kinds
 
 from .command import start
 
-Table = list[dict[str, str]]
-"""Rows, by the names of columns."""
+Rows = list[dict[str, str]]
+"""Rows of tables, by the names of columns."""
 TASKS = {kind.table.name: kind.table for kind in recipe_kinds() if hasattr(kind, "table")}
 """By the name of a folder of results: how the runs in it are summarised."""
 
@@ -51,12 +51,12 @@ def check(pages: list[Path]) -> tuple[list[str], int]:
             except OSError as error:
                 differences.append(f"{page}: {match[1]}: {error.strerror}")
                 continue
-            problems = (_difference(row, rows) for table in tables(match[2]) for row in table)
+            problems = (_difference(row, rows) for row in _rows(match[2]))
             differences += [f"{page}: {match[1]}: {problem}" for problem in problems if problem]
     return differences, count
 
 
-def _source(source: Path) -> Table:
+def _source(source: Path) -> Rows:
     if source.name in TASKS:
         return _rows(table_of(TASKS[source.name], kept(source)))
     if source.is_dir():
@@ -75,7 +75,7 @@ def _source(source: Path) -> Table:
     return list(rows.values())
 
 
-def _measured(rows: list[dict[str, Any]]) -> Table:
+def _measured(rows: list[dict[str, Any]]) -> Rows:
     """The rows of JSON numbers: of an analysis, unchanged; of a benchmark, one row per title, with its candidates."""
     if not all({"title", "name"} <= row.keys() for row in rows):
         return [{name.replace("_", " "): str(value) for name, value in row.items()} for row in rows]
@@ -88,24 +88,20 @@ def _measured(rows: list[dict[str, Any]]) -> Table:
     return list(by_title.values())
 
 
-def tables(text: str) -> list[Table]:
-    """The tables of a Markdown page."""
-    result: list[Table] = []
+def _rows(text: str) -> Rows:
+    """The rows of all tables in a Markdown text."""
+    result: Rows = []
     for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
         head, _, *rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in block.splitlines()]
-        result.append([dict(zip(head, row, strict=False)) for row in rows])
+        result += [dict(zip(head, row, strict=False)) for row in rows]
     return result
-
-
-def _rows(text: str) -> Table:
-    return [row for table in tables(text) for row in table]
 
 
 def _plain(cell: str) -> str:
     return re.sub(r"[*`]", "", cell).strip()
 
 
-def _difference(row: dict[str, str], rows: Table) -> str | None:
+def _difference(row: dict[str, str], rows: Rows) -> str | None:
     """What is wrong with a row; None if it agrees with the source."""
     key = "command" if "command" in row and all("command" in source for source in rows) else next(iter(row))
     name = _plain(row[key])

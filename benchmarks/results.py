@@ -53,7 +53,8 @@ def write(out: Path, name: str, content: dict[str, Any], page: list[str]) -> Non
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A Markdown table."""
     columns = list(columns)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows))
+    lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
+    return "\n".join([lines[0], f"|{'---|' * len(columns)}", *lines[1:]])
 
 
 def pivot(

@@ -206,7 +206,7 @@ def test_both_processes_run_and_end(checkout: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setitem(against.CASES, "layer", (TINY,))
     bench = Bench("layer-against", tmp_path, CPU, rounds=2)
     with versions(checkout, CPU) as pair:
-        against.run(bench, "layer", pair)
+        against.compare(bench, "layer", pair)
         assert all(alive(pid) for pid in pids())
     assert len(pids()) == 2
     assert not any(alive(pid) for pid in pids())
@@ -219,7 +219,7 @@ def test_a_case_that_one_version_cannot_do_is_left_out_by_name(
     tell(checkout, other={"make": {"error": "TypeError: no such option"}})
     monkeypatch.setitem(against.CASES, "layer", (TINY,))
     with versions(checkout, CPU) as pair:
-        against.run(bench := Bench("layer-against", tmp_path, CPU, rounds=2), "layer", pair)
+        against.compare(bench := Bench("layer-against", tmp_path, CPU, rounds=2), "layer", pair)
     said = capsys.readouterr().out
     assert f"left out: tiny: {checkout}: TypeError: no such option" in said
     assert "2 rounds are too few to tell some per cent of time" in said

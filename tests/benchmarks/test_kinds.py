@@ -170,12 +170,12 @@ def test_a_loop_that_learns_something_else_is_not_compared(monkeypatch: pytest.M
     [
         (["layer", "--rounds", "1"], "rounds must be at least 2, got 1"),
         (["layer", "--threads", "0"], "threads must be at least 1, got 0"),
-        (["layer", "--device", "abacus"], "device: abacus cannot be used"),
+        (["layer", "--device", "abacus"], "device must be auto, cpu, cuda or cuda:NUMBER, got 'abacus'"),
         (["layer", "--out", "file"], "out: cannot write to the folder file"),
         (["layer", "--against", "nowhere"], "against: no such folder: nowhere"),
         (["network", "--against", "file"], "against: no such folder: file"),
         (["layer", "--against", "."], f"against: . has no {against.PYTHON}: make it ready with"),
-        (["stream", "--against", "."], "Unrecognized options: --against"),
+        (["stream", "--against", "."], "against: layer and network compare versions, stream does not"),
     ],
     ids=str,
 )
@@ -225,7 +225,7 @@ start(lambda arguments: int(torch.full((9,), 71362, dtype=torch.int32).view(torc
     root = Path(against.__file__).parents[1]
     codes = [
         subprocess.run([sys.executable, "-c", program.format(arguments)], check=False, cwd=root).returncode
-        for arguments in (None, [])
+        for arguments in ("None", "[]")
     ]
     assert codes == [0, 1]
 
