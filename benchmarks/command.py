@@ -18,7 +18,7 @@ from indrnn.cli.parse import Parser
 from indrnn.system import load_torch, run_as_program
 from indrnn.training import RunError
 from indrnn.training.folder import RunFolder
-from indrnn.training.processes import Processes, choose_device
+from indrnn.training.parallel import Processes, choose_device
 
 from .against import CASES, compare, versions
 from .measure import Bench

@@ -114,7 +114,8 @@ class Bench:
 
     def interleaved(self, candidates: Candidates, rounds: int | None = None) -> dict[str, list[float]]:
         """Milliseconds of each candidate, round by round."""
-        return interleaved(candidates, self.rounds if rounds is None else rounds, self.device)
+        ms = interleaved(list(candidates.values()), self.rounds if rounds is None else rounds, self.wait)
+        return dict(zip(candidates, ms, strict=True))
 
     def wait(self) -> None:
         """Wait for an accelerator to finish its work."""

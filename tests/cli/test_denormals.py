@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import sys
 import numpy, torch
-import indrnn.tasks.runs
+import indrnn.cli.bench, indrnn.tasks.runs
 from indrnn.cli import main
 
 def left(threads):
@@ -25,9 +25,9 @@ def look(*args, **kwargs):
     str(numpy.finfo(numpy.float32))  # it has a warning about that
     sys.exit(0)
 
-indrnn.tasks.runs.train_recipe = indrnn.tasks.runs.open_run = look
+indrnn.tasks.runs.train_recipe = indrnn.tasks.runs.open_run = indrnn.cli.bench.check_agreement = look
 """
-COMMANDS = ["train adding-100-fast", "explore run", "analyse weights run"]
+COMMANDS = ["train adding-100-fast", "bench", "explore run", "analyse weights run"]
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="not every CPU can take them as zero")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
-
-from ..checks import check_count, check_threads
-from ..layers import IndRNN
-from ..ops import backends
-from ..training import RunError
-from ..training.folder import machine
-from ..training.parallel import Processes, choose_device
+from ..checks import check_count
+from ..system import load_torch
 from .main import say
 from .parse import Parser
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..layers import IndRNN
 
 INPUTS, HIDDEN, BATCH, TOLERANCE = 2, 128, 50, 1e-4
 
@@ -26,9 +25,8 @@ INPUTS, HIDDEN, BATCH, TOLERANCE = 2, 128, 50, 1e-4
 class BenchOptions:
     """Time a training step of one layer of IndRNN and of torch.nn.LSTM on this device, in less than a minute.
 
-    A step is the forward pass, a loss over all steps of the sequence, and the backward pass, in float32. Output and
-    gradients are first compared with those of the reference. The two layers alternate; the table holds medians over
-    rounds, and the 20 % and 80 % quantiles of the ratio. For reliable figures, run nothing else on the machine.
+    Forward, a loss over all steps of the sequence, backward, in float32; output and gradients are compared with the
+    reference's first. The two layers alternate; the table holds medians over rounds, and quantiles of the ratio.
     """
 
     device: str = "auto"
@@ -37,8 +35,6 @@ class BenchOptions:
     """Sequence lengths T."""
     rounds: int = 9
     """Number of timings of each layer and length."""
-    threads: int | None = None
-    """Number of CPU threads; None for PyTorch's default."""
 
 
 BENCH = Parser("bench", BenchOptions)
@@ -51,42 +47,49 @@ def bench(arguments: list[str]) -> int:
     for T in options.steps:
         check_count("steps", T)
     check_count("rounds", options.rounds, least=2)
-    if options.threads is not None:
-        check_threads(options.threads)
-        torch.set_num_threads(options.threads)
+    load_torch()
+    import torch
+
+    from ..layers import IndRNN
+    from ..ops import backends
+    from ..training.folder import machine
+    from ..training.parallel import Processes, choose_device
+
     device = choose_device(options.device, Processes())
+    wait = (lambda: None) if device.type == "cpu" else torch.accelerator.synchronize
     names = " ".join(name for name, backend in backends(torch.empty(0, device=device)).items() if backend.available)
     about = {"device": device, "threads": torch.get_num_threads(), **machine(), "backends": names}
     say(", ".join(f"{key} {value}" for key, value in about.items()))
     torch.manual_seed(0)
-    lstm, ours = nn.LSTM(INPUTS, HIDDEN, device=device), IndRNN(INPUTS, HIDDEN, device=device)
+    lstm, ours = torch.nn.LSTM(INPUTS, HIDDEN, device=device), IndRNN(INPUTS, HIDDEN, device=device)
     x = torch.rand(min(options.steps), BATCH, INPUTS, device=device)
     say(f"\noutput and gradients differ from those of the reference by {check_agreement(ours, x):.0e} at most\n")
-    title = f"training step, {INPUTS} → {HIDDEN}, batch {BATCH}"
-    say(f"| {title} | torch.nn.LSTM, ms | IndRNN, ms | times faster [20 %, 80 %] |\n|---|---|---|---|")
+    say(f"training step, {INPUTS} → {HIDDEN}, batch {BATCH}\n")
+    say("| | torch.nn.LSTM, ms | IndRNN, ms | times faster [20 %, 80 %] |\n|---|---|---|---|")
     for T in options.steps:
         x, weights = torch.rand(T, BATCH, INPUTS, device=device), torch.rand(T * BATCH * HIDDEN, device=device)
-        steps = {"lstm": training_step(lstm, x, weights), "ours": training_step(ours, x, weights)}
-        ms = interleaved(steps, options.rounds, device)
-        ratios = [a / b for a, b in zip(ms["lstm"], ms["ours"], strict=True)]
+        steps = [training_step(lstm, x, weights), training_step(ours, x, weights)]
+        theirs, our = interleaved(steps, options.rounds, wait)
+        ratios = [a / b for a, b in zip(theirs, our, strict=True)]
         low, *_, high = quantiles(ratios, n=5, method="inclusive")
-        times = f"{median(ms['lstm']):.2f} | {median(ms['ours']):.2f}"
-        say(f"| T = {T} | {times} | {median(ratios):.2f} [{low:.2f}, {high:.2f}] |")
+        say(f"| T = {T} | {median(theirs):.2f} | {median(our):.2f} | {median(ratios):.2f} [{low:.2f}, {high:.2f}] |")
     return 0
 
 
 def check_agreement(layer: IndRNN, x: Tensor) -> float:
-    """Largest difference of output and gradients from the reference's, relative to the largest number of each tensor.
+    """Largest difference of output and gradients from the reference's, relative to each tensor's largest number.
 
-    Raises:
-        RunError: if it is above the tolerance.
+    Raises RunError if it is above the tolerance.
     """
-    reference = IndRNN(layer.input_size, layer.hidden_size, backend="reference", device=x.device)
+    from ..training import RunError
+
+    reference = type(layer)(layer.input_size, layer.hidden_size, backend="reference", device=x.device)
     reference.load_state_dict(layer.state_dict())
     results = []
     for model in (layer, reference):
         output = model(x)[0]
-        results.append([output.detach(), *torch.autograd.grad(output.square().mean(), list(model.parameters()))])
+        output.square().mean().backward()
+        results.append([output.detach(), *(parameter.grad for parameter in model.parameters())])
     difference = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(*results, strict=True))
     if not difference <= TOLERANCE:
         raise RunError(f"output or gradients differ from those of the reference by {difference:.0e}: nothing is timed")
@@ -99,22 +102,19 @@ def training_step(model: nn.Module, x: Tensor, weights: Tensor) -> Callable[[], 
     def run() -> None:
         x.grad = None
         model.zero_grad(set_to_none=True)
-        torch.dot(model(x)[0].flatten(), weights).backward()
+        model(x)[0].flatten().dot(weights).backward()
 
     return run
 
 
-def interleaved(
-    candidates: Mapping[str, Callable[[], object]], rounds: int, device: torch.device, warm_up: int = 2
-) -> dict[str, list[float]]:
-    """Milliseconds, round by round: each runs once a round, so that other load on the machine affects all alike."""
-    ms: dict[str, list[float]] = {name: [] for name in candidates}
-    for i in range(warm_up + rounds):
-        for name, run in candidates.items():
+def interleaved(runs: Sequence[Callable[[], object]], rounds: int, wait: Callable[[], None]) -> list[list[float]]:
+    """Milliseconds of each, round by round: each runs once a round, so that other load affects all alike."""
+    ms: list[list[float]] = [[] for _ in runs]
+    for i in range(rounds + 2):  # the first two are warm-up
+        for times, run in zip(ms, runs, strict=True):
             start = time.perf_counter()
             run()
-            if device.type != "cpu":
-                torch.accelerator.synchronize(device)
-            if i >= warm_up:
-                ms[name].append((time.perf_counter() - start) * 1e3)
+            wait()
+            if i >= 2:
+                times.append((time.perf_counter() - start) * 1e3)
     return ms
