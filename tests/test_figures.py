@@ -20,6 +20,7 @@ from indrnn.baselines import Baseline
 from indrnn.figures import draw_panels, draw_run, smooth
 from indrnn.networks import Head, Plain
 from indrnn.tasks.adding import AddingRecipe
+from indrnn.tasks.results import Results
 from indrnn.tasks.series.scores import ClassScores
 from indrnn.training.folder import RunFolder
 
@@ -265,6 +266,6 @@ def test_names_of_users_are_no_formulas_and_in_the_legend(name: str, tmp_path: P
     (text,) = drawn[-1].legends[0].get_texts()
     shown = text.get_text().replace("\\$", "$").strip()
     assert shown == (name if len(name) <= 60 else f"{name[:59]}…")
-    gradients.draw([{"name": name, "time": [1.0, 2.0], "depth": []}], tmp_path / "gradients.png")
+    gradients.write([{"name": name, "time": [1.0, 2.0], "depth": []}], Results(tmp_path, "gradients"))
     ClassScores((name, "b"), np.eye(2, dtype=np.int64)).write(tmp_path, {})
     assert (tmp_path / "confusion.png").exists()

@@ -10,7 +10,6 @@ from ._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .analysis.conversion import from_rnn
-    from .analysis.distillation import distil
     from .layers import (
         ConvIndRNN1d,
         ConvIndRNN2d,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     )
     from .ops import Backend, backends, recurrence
     from .saving import save
+    from .tasks.distillation import distil
     from .tasks.series.estimators import IndRNNClassifier, IndRNNRegressor
     from .tasks.series.forecaster import IndRNNForecaster
 
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "analysis.conversion": ("from_rnn",),
-    "analysis.distillation": ("distil",),
     "layers": (
         *("ConvIndRNN1d", "ConvIndRNN2d", "IndRNN", "IndRNNCell", "RecurrentBound", "SequenceBatchNorm"),
         *("SharedDropout", "StepBatchNorm", "attach_constraint", "constrain_", "gather_statistics", "parameter_groups"),
@@ -61,6 +60,7 @@ _HOMES = {
         *("SequenceClassifier", "SequenceRegressor", "State", "StepClassifier", "StepRegressor", "TiedEmbedding"),
     ),
     "ops": ("Backend", "backends", "recurrence"),
+    "tasks.distillation": ("distil",),
     "tasks.series.estimators": ("IndRNNClassifier", "IndRNNRegressor"),
     "tasks.series.forecaster": ("IndRNNForecaster",),
 }

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Colours of curves: Okabe and Ito's, which people with any colour vision can tell apart."""
+LINES = ("-", "--", ":", "-.")
+"""Styles of lines, so that curves differ without colours too."""
+
 
 def new_figure(panels: int, width: float = 5.0, height: float = 3.6) -> tuple[Figure, list[Axes]]:
     """Make a figure with panels side by side; `width` of a panel and `height` in inches."""
@@ -110,7 +115,7 @@ def draw_panels(
             dashes, colour = divmod(names.index(name), 10)  # more names than matplotlib has colours differ by dashes
             style: dict[str, Any] = {
                 "color": f"C{colour}",
-                "linestyle": ("-", "--", ":", "-.")[dashes % 4],
+                "linestyle": LINES[dashes % 4],
                 "linewidth": 1.2,
             }
             marker = "o" if len(points) == 1 else ""  # a line of one point is not seen

@@ -16,6 +16,7 @@ import indrnn
 from indrnn.analysis import ablate as analysis
 from indrnn.analysis.ablate import ablate, silenced
 from indrnn.tasks.adding import Adding
+from indrnn.tasks.results import Results
 from indrnn.training import TensorTask
 
 T, B, F = 11, 4, 3
@@ -154,7 +155,7 @@ def test_numbers_and_picture_are_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     model, task = echo()
     found = ablate(model, task, items=20, length=T)
-    table = analysis.write(found, {"run": "a"}, tmp_path)
+    table = analysis.write(found, {"run": "a"}, Results(tmp_path, "ablate"))
     assert table.splitlines()[2] == f"| all | none | 0 | {found.whole:.4g} |  |"
     kept = json.loads((tmp_path / "ablate.json").read_text())
     assert [row["value"] for row in kept["rows"]] == [row.value for row in found.rows]

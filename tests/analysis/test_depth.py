@@ -58,7 +58,7 @@ def test_norms_are_those_of_the_weights_between_recurrent_layers() -> None:
 def test_bad_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         (["depth", "--seeds", "0"], "seeds must be"),
-        (["width"], "gradients, with the folders"),
+        (["width"], "analysis: gradients, depth"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(["analyse", *arguments])

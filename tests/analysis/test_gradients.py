@@ -17,6 +17,7 @@ from indrnn.networks import Dense, Head, Plain, PlainIndRNN, Residual, SequenceC
 from indrnn.tasks.adding import Adding
 from indrnn.tasks.pixels import Pixels
 from indrnn.tasks.recipe import AnyNetwork
+from indrnn.tasks.results import Results
 from indrnn.training import Batch, Shard, TensorTask
 
 pytest.importorskip("matplotlib")
@@ -157,7 +158,9 @@ def test_the_numbers_and_the_picture_are_written(tmp_path: Path) -> None:
         {"name": name, "indrnn": name == "plain", **gradients.gradient_flow(model(NETWORKS[name][0]), task(), 1)}
         for name in ("plain", "lstm", "rnn")
     ]
-    picture = gradients.write(flows, tmp_path / "new" / "folder")
+    results = Results(tmp_path / "new" / "folder", "gradients")
+    gradients.write(flows, results)
+    picture = results.path("png")
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert json.loads((picture.parent / "gradients.json").read_text()) == flows
     assert sorted(path.name for path in picture.parent.iterdir()) == ["gradients.json", "gradients.png"]

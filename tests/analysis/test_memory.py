@@ -18,6 +18,7 @@ import indrnn
 from indrnn.analysis import memory as analysis
 from indrnn.analysis.memory import Memory, group_of, memory, ranges, steps_of, weight_of
 from indrnn.analysis.neurons import layers_of
+from indrnn.tasks.results import Results
 
 T, B, F = 23, 5, 3
 
@@ -246,7 +247,7 @@ def test_numbers_and_picture_are_written(measured: bool, tmp_path: Path) -> None
     with torch.no_grad():
         model.recurrent_layers[0].weight_hh[0] = 1.0
     found: Memory = memory(model, T, run=(lambda: model(torch.randn(T, B, F))) if measured else None)
-    table = analysis.write(found, {"run": "a"}, tmp_path)
+    table = analysis.write(found, {"run": "a"}, Results(tmp_path, "memory"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["memory.json", "memory.md", "memory.png"]
     assert (tmp_path / "memory.md").read_text() == table + "\n"
     kept = json.loads((tmp_path / "memory.json").read_text())

@@ -12,7 +12,6 @@ from torch.nn.utils import parametrizations, prune
 from indrnn import IndRNN
 from indrnn.analysis import depth
 from indrnn.analysis.ablate import ablate
-from indrnn.analysis.distillation import distil
 from indrnn.analysis.explorer import page_of, recorded
 from indrnn.analysis.gradients import gradient_flow
 from indrnn.analysis.memory import memory
@@ -20,6 +19,7 @@ from indrnn.analysis.neurons import layers_of
 from indrnn.analysis.weights import weights
 from indrnn.networks import Dense, Head, Plain, Residual
 from indrnn.networks.config import Front
+from indrnn.tasks.distillation import distil
 from indrnn.training import Batch, Shard, TensorTask
 
 NETWORKS: dict[str, Any] = {

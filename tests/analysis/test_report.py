@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.analysis.report import Reported, confusion, headline, memory_counts, page_of
+from indrnn.analysis.report import memory_counts, outcome_of, page_of
+from indrnn.analysis.reported import Reported
 from indrnn.layers.options import EPSILON
 from indrnn.networks import Head, Plain
+from indrnn.tasks.recipe import Confusion, Description, Pairs, Written
+from indrnn.words import headline
 
 from .pages import Page, assert_one_file
 
@@ -28,8 +31,12 @@ def reported(name: str = "run", **more: Any) -> Reported:
     }
     lines = [{"step": 10 * i, "accuracy": 0.2 * i, "train_loss": 1 / i, "seconds": 7.0 * i} for i in (1, 2, 3, 4)]
     result = {"steps": 40, "best_step": 40, "best": {"accuracy": 0.8}, "test": {"loss": 0.5, "accuracy": 0.75}}
-    given = {"task": "a task", "data": "some data", "metric": "accuracy", "config": config, "lines": lines} | more
-    return Reported(name=name, result=given.pop("result", result), **given)
+    said: dict[str, Any] = {"task": "a task", "data": "some data", "metric": "accuracy", "higher_is_better": True}
+    description = Description(
+        **{key: more.pop(key, value) for key, value in said.items()}, reference=more.pop("reference", None)
+    )
+    content = {"config": config, "lines": lines, "result": result} | more
+    return Reported(name, description, **content)
 
 
 def test_memory_counts_are_those_of_powers() -> None:
@@ -40,14 +47,6 @@ def test_memory_counts_are_those_of_powers() -> None:
     for value in u.abs().double().tolist():
         expected[next(i for i, steps in enumerate(upper) if math.isinf(steps) or value**steps <= EPSILON)] += 1
     assert memory_counts(u.double()) == expected
-
-
-def test_confusion_counts() -> None:
-    right, answered = torch.randint(0, 5, (300,)), torch.randint(0, 5, (300,))
-    counts = confusion(right, answered, 5)
-    for i in range(5):
-        for j in range(5):
-            assert counts[i][j] == int(((right == i) & (answered == j)).sum())
 
 
 def test_what_is_said_first() -> None:
@@ -65,10 +64,10 @@ def test_what_is_said_first() -> None:
 
 def test_a_run_that_is_not_finished() -> None:
     run = reported(result={})
-    assert run.outcome == ("best evaluation, accuracy", 0.8)
+    assert outcome_of(run) == ("best evaluation, accuracy", 0.8)
     page = assert_one_file(page_of([run]))
     assert any("so far, after 40 of 40 steps" in text for text in page.texts)
-    assert reported(lines=[], result={}).outcome is None
+    assert outcome_of(reported(lines=[], result={})) is None
     assert_one_file(page_of([reported(lines=[], result={})]))
 
 
@@ -90,9 +89,11 @@ def test_text_of_strangers_stays_text() -> None:
         recipe=EVIL,
         paper=(EVIL, EVIL),
         changed=[(EVIL, EVIL, EVIL)],
-        confusion=([[1, 0], [0, 1]], [EVIL, "b"], EVIL),
-        answers=([(0.0, 0.1), (1.0, 0.9)], EVIL),
-        samples=[(EVIL, EVIL)],
+        answers=[
+            Confusion([[1, 0], [0, 1]], [EVIL, "b"], EVIL),
+            Pairs([(0.0, 0.1), (1.0, 0.9)], EVIL),
+            Written(EVIL, EVIL),
+        ],
         gradients={"time": [1.0, 2.0], "depth": [1.0]},
         missing=[EVIL],
         reference=(0.5, EVIL),
@@ -119,7 +120,7 @@ def test_a_network_that_the_explorer_does_not_know() -> None:
 
 
 def test_answers_that_are_no_numbers() -> None:
-    page = assert_one_file(page_of([reported(answers=([(0.0, math.nan), (1.0, 0.9)], "sequences"))]))
+    page = assert_one_file(page_of([reported(answers=[Pairs([(0.0, math.nan), (1.0, 0.9)], "sequences")])]))
     assert any("1 answers are no finite numbers" in text for text in page.texts)
 
 

@@ -10,8 +10,10 @@ import torch
 
 import indrnn
 from indrnn.analysis import weights as analysis
-from indrnn.analysis.weights import untrained, weights
+from indrnn.analysis.weights import weights
 from indrnn.networks import Head, Plain
+from indrnn.tasks.results import Results
+from indrnn.tasks.runs import open_run
 
 
 def model(*values: list[float]) -> indrnn.PlainIndRNN:
@@ -44,14 +46,14 @@ def test_before_and_after_share_their_bins() -> None:
     assert layer.before == pytest.approx([0.7, 1.5])
 
 
-def test_untrained_draws_what_training_begins_with_and_no_number_of_others() -> None:
-    config = Head(Plain(2, 5, 2), 3)
+def test_a_model_drawn_anew_is_what_training_begins_with_and_draws_no_number_of_others(tmp_path: Path) -> None:
     torch.manual_seed(7)
-    expected = config.build()
+    expected = Head(Plain(2, 5, 2), 3).build()
+    indrnn.save(expected, tmp_path / "model")
     torch.manual_seed(1)
     following = torch.rand(3)
     torch.manual_seed(1)
-    found = untrained(config, 7)
+    found = open_run(tmp_path / "model", saved=True).drawn(7)
     assert torch.equal(torch.rand(3), following)
     for name, value in found.state_dict().items():
         assert torch.equal(value, expected.state_dict()[name]), name
@@ -70,7 +72,7 @@ def test_bad_arguments_are_named() -> None:
 def test_numbers_and_picture_are_written(layers: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = weights(indrnn.IndRNN(2, 6, layers), indrnn.IndRNN(2, 6, layers))
-    table = analysis.write(found, {"run": "a"}, tmp_path)
+    table = analysis.write(found, {"run": "a"}, Results(tmp_path, "weights"))
     assert len(table.splitlines()) == 2 + layers
     kept = json.loads((tmp_path / "weights.json").read_text())
     assert [sum(layer["counts_after"]) for layer in kept["layers"]] == [6] * layers

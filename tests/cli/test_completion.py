@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from indrnn.cli.insight import KINDS
+from indrnn.cli.analyse import KINDS, extras
 from indrnn.tasks.rows import rows
 
 from .calls import (
     COMMANDS,
     Call,
     assert_done,
+    assert_refused,
     options_of,
 )
 
@@ -59,7 +60,7 @@ def test_commands_are_completed(script: Path) -> None:
     assert set(completed(script, "indrnn", "")) >= {*COMMANDS, "--help", "--version"}
     assert completed(script, "indrnn", "tr") == ["train"]
     assert completed(script, "indrnn", "xyz") == []
-    assert completed(script, "indrnn", "completion", "") == ["bash", "zsh", "fish"]
+    assert completed(script, "indrnn", "completion", "") == ["bash", "zsh"]
 
 
 @needs_bash
@@ -84,7 +85,7 @@ def test_options_of_a_recipe_are_completed(recipe: str, script: Path, call: Call
     [
         *(command for command in COMMANDS if command not in ("train", "prepare", "analyse", "completion")),
         "prepare ntu",
-        *(f"analyse {kind}" for kind in ("gradients", "depth", "skeletons", *KINDS)),
+        *(f"analyse {kind}" for kind in (*KINDS, *extras())),
     ],
 )
 def test_options_of_a_command_are_completed(command: str, script: Path, call: Call) -> None:
@@ -108,9 +109,6 @@ def test_completion_takes_no_folder_name_apart_and_runs_none(command: str, scrip
         assert sorted(path.name for path in Path().iterdir()) == sorted(names)
 
 
-@pytest.mark.slow
-def test_fish_knows_commands_recipes_and_options(call: Call) -> None:
-    said = assert_done(call("completion", "fish")).out
-    assert all(line.startswith("complete -c indrnn ") for line in said.splitlines())
-    for part in (*COMMANDS, *rows(), "-l model.hidden-size", "-l overwrite", "-l schedule.warm-up"):
-        assert part in said
+def test_shells_that_are_refused(call: Call) -> None:
+    for arguments in ([], ["fish"], ["bash", "zsh"]):
+        assert_refused(call("completion", *arguments), "completion needs a shell: bash or zsh")

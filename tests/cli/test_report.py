@@ -57,7 +57,7 @@ def test_runs_that_cannot_be_gathered(finished: Path, few_digits: Path, call: Ca
     assert_done(call(*DIGITS, "--data-dir", few_digits, "--steps", "2", "--out", digits))
     assert_refused(call("report", finished, digits), "runs must be of one task")
     assert_refused(call("report", tmp_path), "holds no config.json")
-    assert_refused(call("report"), "runs must be of one task")
+    assert_refused(call("report"), "runs must be the folders of runs, got none")
     assert_refused(call("analyse", "gradients", finished, "--data-dir", tmp_path), "makes its own data")
     assert_refused(call("analyse", "gradients", digits, "--batches", "0"), "batches must")
     assert_refused(call("analyse", "gradients"), "needs the folders of runs")

@@ -7,25 +7,29 @@ the same layers, drawn at random. A range matters if it costs more than its cont
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..checks import check_count
-from ..files import write_atomically
+from ..figures import new_figure
 from ..layers.options import EPSILON
 from ..networks.unit import RecurrentUnit
 from ..ops.calls import Forward
+from ..tasks.table import markdown
 from ..training.evaluation import measure
 from ..training.parallel import Processes
 from ..training.task import Task, generator
-from .memory import BOUNDS, COLOURS, GROUPS, Memory, memory
+from .memory import BOUNDS, GROUP_COLOURS, GROUPS, Memory, memory
 from .neurons import Layer, layers_of, some, watched
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..tasks.results import Results
 
 
 @dataclass(frozen=True)
@@ -173,53 +177,47 @@ def _shuffled(which: Tensor, random: torch.Generator) -> Tensor:
     return which[torch.randperm(len(which), generator=random)]
 
 
-def write(found: Ablated, about: dict[str, Any], out: Path) -> str:
-    """Write ablate.json, ablate.md and ablate.png into a folder, and return the table in ablate.md."""
-    from ..tasks.table import markdown
-
-    content = {**about, **asdict(found)}
-    write_atomically(out / "ablate.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
-    draw(found, out / "ablate.png")
-    rows: list[Sequence[object]] = [["all", "none", 0, f"{found.whole:.4g}", ""]]
-    for row in found.rows:
+def write(measured: Ablated, about: dict[str, Any], results: Results) -> str:
+    """Write the numbers, a figure and a table, and return the table."""
+    rows: list[Sequence[object]] = [["all", "none", 0, f"{measured.whole:.4g}", ""]]
+    for row in measured.rows:
         control = "" if row.control is None else f"{row.control:.4g}"
         rows.append(["all" if row.layer is None else row.layer, row.group, row.neurons, f"{row.value:.4g}", control])
-    text = markdown(f"layer, silenced, neurons, {found.metric}, as many at random", rows)
-    write_atomically(out / "ablate.md", (text + "\n").encode())
-    return text
+    table = markdown(f"layer, silenced, neurons, {measured.metric}, as many at random", rows)
+    results.write({**about, **asdict(measured)}, draw(measured), table)
+    return table
 
 
-def draw(found: Ablated, path: Path) -> Path:
-    """Plot bars by layer and group, the whole model as a line and the random draws as diamonds."""
-    from ..figures import new_figure, save_figure
-
-    places = list(dict.fromkeys(row.layer for row in found.rows))
+def draw(measured: Ablated) -> Figure:
+    """Bars by layer and group, the whole model as a line and the random draws as diamonds."""
+    places = list(dict.fromkeys(row.layer for row in measured.rows))
     figure, (axis,) = new_figure(1, width=max(5.0, 1.2 * len(places)))
-    named: set[str] = set()
-    for row in found.rows:
+    labelled: set[str] = set()
+
+    def once(label: str) -> str | None:
+        """The label at its first use, for a legend that names each kind once."""
+        new = label not in labelled
+        labelled.add(label)
+        return label if new else None
+
+    for row in measured.rows:
         x = places.index(row.layer) + (GROUPS.index(row.group) - 1) * 0.27
-        axis.bar(x, row.value, 0.25, color=COLOURS[row.group], label=None if row.group in named else row.group)
+        axis.bar(x, row.value, 0.25, color=GROUP_COLOURS[row.group], label=once(row.group))
         # Under the axis, where neither bars nor dots are
         under: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "top"}
         axis.text(x, -0.015, str(row.neurons), **under, fontsize=6.5, color="0.3")
-        named.add(row.group)
         if row.control is not None:
-            label = None if "control" in named else "as many at random"
-            axis.plot(x, row.control, "D", color="0.15", markersize=3.5, label=label)
-            named.add("control")
-    axis.axhline(found.whole, color="0.5", linestyle="--", linewidth=1, label="all neurons")
-    if not found.higher_is_better and found.whole > 0:
+            axis.plot(x, row.control, "D", color="0.15", markersize=3.5, label=once("as many at random"))
+    axis.axhline(measured.whole, color="0.5", linestyle="--", linewidth=1, label="all neurons")
+    if not measured.higher_is_better and measured.whole > 0:
         axis.set_yscale("log")
     axis.set_xticks(range(len(places)), ["all" if place is None else str(place) for place in places])
     axis.tick_params(axis="x", length=0, pad=13)
     axis.set_xlabel("layer in which neurons are silenced (small: how many)")
-    axis.set_ylabel(found.metric.replace("_", " "))
-    low, high = (bound * found.length for bound in found.bounds)
-    axis.set_title(
-        f"{found.metric.replace('_', ' ')} without neurons of short memory (< {low:.3g} steps), middle, or "
-        f"long (≥ {high:.3g})",
-        fontsize=10,
-    )
+    metric = measured.metric.replace("_", " ")
+    axis.set_ylabel(metric)
+    low, high = (bound * measured.length for bound in measured.bounds)
+    title = f"{metric} without neurons of short memory (< {low:.3g} steps), middle, or long (≥ {high:.3g})"
+    axis.set_title(title, fontsize=10)
     figure.legend(loc="outside right center", frameon=False)
-    save_figure(figure, path)
-    return path
+    return figure

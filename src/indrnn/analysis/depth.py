@@ -7,22 +7,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..figures import new_figure, save_figure
-from ..files import write_atomically
+from ..figures import new_figure
 from ..networks import DenseIndRNN, Network, PlainIndRNN, ResidualIndRNN, SequenceClassifier
 from ..tasks.table import markdown
 from ..training import Task
 from .gradients import gradient_flow
+
+if TYPE_CHECKING:
+    from ..tasks.results import Results
 
 STEPS, BATCH, INPUTS, HIDDEN, CLASSES = 100, 16, 4, 32, 10
 SETTINGS: dict[str, Any] = {"norm_place": "before", "sequence_length": STEPS, "long_memory": True}
@@ -61,10 +61,8 @@ def gradient_norms(network: Network) -> tuple[float, float]:
     return norms[1], norms[-1]  # the first of all reads the input, and is of another size
 
 
-def write(rows: list[dict[str, Any]], seeds: int, out: Path) -> str:
-    """Write depth.json and depth.png into a folder, and return a table."""
-    content = {"torch": torch.__version__, "seeds": seeds, "rows": rows}
-    write_atomically(out / "depth.json", (json.dumps(content, indent=1) + "\n").encode())
+def write(rows: list[dict[str, Any]], seeds: int, results: Results) -> str:
+    """Write the norms of untrained networks and a figure, and return a table."""
     figure, (axes,) = new_figure(1)
     for i, name in enumerate(NETWORKS):
         own = [row for row in rows if row["network"] == name]
@@ -76,7 +74,7 @@ def write(rows: list[dict[str, Any]], seeds: int, out: Path) -> str:
     axes.set_ylabel("gradient norm at the start")
     axes.set_title("first block (solid) and last (dashed)", fontsize=10)
     axes.legend(frameon=False)
-    save_figure(figure, out / "depth.png")
+    results.write({"torch": torch.__version__, "seeds": seeds, "rows": rows}, figure)
     cells = ([r["network"], r["recurrent_layers"], f"{r['first']:.2e}", f"{r['last']:.2e}"] for r in rows)
     return markdown("network, recurrent layers, first block, last block", cells)
 
@@ -105,10 +103,8 @@ def before_and_after(
     return [{"layer": number, "before": old, "after": new} for number, (old, new) in enumerate(pairs, 2)]
 
 
-def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], out: Path) -> str:
-    """Write depth.json and depth.png of a run into a folder, and return a table."""
-    content = {**about, "torch": torch.__version__, "rows": list(rows)}
-    write_atomically(out / "depth.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
+def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], results: Results) -> str:
+    """Write the norms of a run and a figure, and return a table."""
     figure, (axes,) = new_figure(1)
     layers = [row["layer"] for row in rows]
     for when, colour in (("before", "#d55e00"), ("after", "#0072b2")):
@@ -119,6 +115,6 @@ def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], out: Path
     axes.set_xlabel("layer whose input weights the gradient is of")
     axes.set_ylabel("mean gradient norm")
     axes.legend(frameon=False)
-    save_figure(figure, out / "depth.png")
+    results.write({**about, "torch": torch.__version__, "rows": list(rows)}, figure)
     cells = ([row["layer"], f"{row['before']:.2e}", f"{row['after']:.2e}"] for row in rows)
     return markdown("layer, before training, after", cells)

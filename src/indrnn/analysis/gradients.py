@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +11,16 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..baselines import BaselineRNN, QRNNBaseline, TransformerBaseline
-from ..files import write_atomically
+from ..figures import COLOURS, LINES, figure_with_legend, named
 from ..layers import IndRNN
 from ..networks import Network
 from ..training import Shard, Task, derive_seed
-from .neurons import modes_kept
+from ..training.evaluation import modes_kept
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..tasks.results import Results
 
 
 def input_weights(model: nn.Module) -> list[Tensor]:
@@ -111,22 +114,13 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
     return {"time": (over_time / sequences).tolist(), "depth": (over_depth / batches).tolist()}
 
 
-def write(flows: Sequence[dict[str, Any]], out: Path) -> Path:
-    """Write flows (a "name", whether it is an "indrnn", and `gradient_flow`'s result) to gradients.json, and plot them.
-
-    Returns:
-        The path of the figure, gradients.png.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "gradients.json", (json.dumps(list(flows), ensure_ascii=False) + "\n").encode())
-    return draw(flows, out / "gradients.png")
+def write(flows: Sequence[dict[str, Any]], results: Results) -> None:
+    """Write flows (a "name", whether it is an "indrnn", and `gradient_flow`'s result), and a figure of them."""
+    results.write(list(flows), draw(flows))
 
 
-def draw(flows: Sequence[dict[str, Any]], path: Path) -> Path:
-    """Plot norms over time and depth, on a logarithmic axis: over a sequence, an LSTM loses orders of magnitude."""
-    from ..figures import figure_with_legend, named, save_figure
-    from .svg import COLOURS
-
+def draw(flows: Sequence[dict[str, Any]]) -> Figure:
+    """Norms over time and depth, on a logarithmic axis: over a sequence, an LSTM loses orders of magnitude."""
     panels = [what for what in ("time", "depth") if any(flow[what] for flow in flows)]
     figure, axes = figure_with_legend(len(panels), 3.7, [flow["name"] for flow in flows])
     for axis, what in zip(axes, panels, strict=True):
@@ -137,7 +131,7 @@ def draw(flows: Sequence[dict[str, Any]], path: Path) -> Path:
                 values,
                 label=named(flow["name"]),
                 color=COLOURS[place % len(COLOURS)],
-                linestyle=("-", "--", ":", "-.")[place % 4],
+                linestyle=LINES[place % len(LINES)],
                 marker="" if what == "time" else "o",
                 markersize=3,
                 linewidth=1.4,
@@ -147,7 +141,5 @@ def draw(flows: Sequence[dict[str, Any]], path: Path) -> Path:
         if any(value > 0 for flow in flows for value in flow[what]):
             axis.set_yscale("log")
     axes[0].set_ylabel("mean gradient norm")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False)
-    save_figure(figure, path)
-    return path
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    return figure

@@ -6,29 +6,34 @@ The influence of a neuron's state k steps back on its current state is ∂h_T/�
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ..files import write_atomically
+from ..figures import new_figure
 from ..layers.bound import RecurrentBound
 from ..layers.options import EPSILON
 from ..ops.autograd import OPS
 from ..ops.calls import Forward
 from ..ops.reference import THROUGH_ACTIVATION
+from ..tasks.table import markdown
 from .neurons import Layer, layers_of, per_weight, watched
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..tasks.results import Results
 
 GROUPS = ("short", "middle", "long")
 """The three ranges of memory."""
 BOUNDS = (0.1, 0.5)
 """Where they end by default, as shares of a sequence: short is below a tenth, long is half of it and more."""
-COLOURS = {"short": "#e69f00", "middle": "#56b4e9", "long": "#0072b2"}
+GROUP_COLOURS = {"short": "#e69f00", "middle": "#56b4e9", "long": "#0072b2"}
 """Of the groups, in pictures: told apart by colour-blind people too."""
 
 
@@ -248,31 +253,24 @@ def check_bounds(bounds: tuple[float, float]) -> None:
 # ---- files
 
 
-def write(found: Memory, about: dict[str, Any], out: Path) -> str:
-    """Write memory.json, memory.md and memory.png into a folder, and return the table of memory.md.
-
-    An infinite memory is null in memory.json.
-    """
-    from ..tasks.table import markdown
-
-    content = {**about, **asdict(found)}
+def write(measured: Memory, about: dict[str, Any], results: Results) -> str:
+    """Write the numbers, a figure and a table, and return the table; an infinite memory is null."""
+    content = {**about, **asdict(measured)}
     for layer in content["layers"]:
         layer["steps"] = [value if math.isfinite(value) else None for value in layer["steps"]]
-    write_atomically(out / "memory.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
-    draw(found, out / "memory.png")
     head = "layer, neurons, short, middle, long, median size of u, active, measured steps"
     rows = []
-    for number, layer in enumerate(found.layers, 1):
+    for number, layer in enumerate(measured.layers, 1):
         counts = [layer.count(group) for group in GROUPS]
-        middle = torch.tensor(layer.u).abs().median()
+        median = torch.tensor(layer.u).abs().median()
         seen = ["", ""]
         if layer.active is not None and layer.measured is not None:
-            active, measured = (torch.tensor(each).mean() for each in (layer.active, layer.measured))
-            seen = [f"{100 * active:.0f} %", f"{measured:.1f}"]
-        rows.append([number, len(layer.u), *counts, f"{middle:.4f}", *seen])
-    text = markdown(head, rows)
-    write_atomically(out / "memory.md", (text + "\n").encode())
-    return text
+            active, steps = (torch.tensor(values).mean() for values in (layer.active, layer.measured))
+            seen = [f"{100 * active:.0f} %", f"{steps:.1f}"]
+        rows.append([number, len(layer.u), *counts, f"{median:.4f}", *seen])
+    table = markdown(head, rows)
+    results.write(content, draw(measured), table)
+    return table
 
 
 def in_words(found: Memory) -> str:
@@ -286,50 +284,60 @@ def in_words(found: Memory) -> str:
     )
 
 
-def draw(found: Memory, path: Path) -> Path:
-    """Plot the memory of each neuron by layer, the groups, and, if measured, measured against expected memory."""
-    from ..figures import new_figure, save_figure
-
-    seen = found.sequences > 0
+def draw(measured: Memory) -> Figure:
+    """The memory of each neuron by layer, the groups, and, if measured, measured against expected memory."""
+    seen = measured.sequences > 0
     figure, axes = new_figure(3 if seen else 2, width=4.2)
-    top = 4.0 * found.length  # where what never falls below ε is drawn
-
-    def shown(layer: LayerMemory) -> Tensor:
-        return torch.tensor(layer.steps).clamp(0.3, top)
-
-    places = list(range(1, len(found.layers) + 1))
-    for place, layer in zip(places, found.layers, strict=True):
-        beside = torch.linspace(-0.35, 0.35, len(layer.u)).tolist()
-        colours = [COLOURS[group] for group in layer.groups]
-        axes[0].scatter([place + each for each in beside], shown(layer).tolist(), s=5, color=colours, linewidths=0)
-    axes[0].axhline(found.length, color="0.5", linestyle="--", linewidth=1)
-    beside_axes: dict[str, Any] = {"transform": axes[0].get_yaxis_transform(), "va": "center"}
-    axes[0].text(1.01, found.length, "length of\na sequence", **beside_axes, color="0.4", fontsize=7)
-    axes[0].set_yscale("log")
-    axes[0].set_ylabel(f"steps until the influence is below {found.epsilon:g}")
-    axes[0].set_title("memory of each neuron (top row: no end)", fontsize=10)
-    below = [0.0] * len(found.layers)
-    for group in GROUPS:
-        shares = [100 * layer.count(group) / len(layer.u) for layer in found.layers]
-        axes[1].bar(places, shares, bottom=below, color=COLOURS[group], label=group, width=0.8)
-        below = [a + b for a, b in zip(below, shares, strict=True)]
-    axes[1].set_ylabel("neurons (%)")
-    low, high = (bound * found.length for bound in found.bounds)
-    axes[1].set_title(f"short: < {low:.3g} steps, long: ≥ {high:.3g}", fontsize=10)
+    _draw_neurons(axes[0], measured)
+    _draw_groups(axes[1], measured)
     figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    for each in axes[:2]:
-        each.set_xlabel("layer")
-        each.set_xlim(0.4, len(places) + 0.6)
+    for axis in axes[:2]:
+        axis.set_xlabel("layer")
+        axis.set_xlim(0.4, len(measured.layers) + 0.6)
     if seen:
-        for layer in found.layers:
-            colours = [COLOURS[group] for group in layer.groups]
-            measured = torch.tensor(layer.measured).clamp_min(0.3).tolist()
-            axes[2].scatter(shown(layer).tolist(), measured, s=5, color=colours, linewidths=0)
-        axes[2].plot([0.3, found.length], [0.3, found.length], color="0.5", linestyle="--", linewidth=1)
-        axes[2].set_xscale("log")
-        axes[2].set_yscale("log")
-        axes[2].set_xlabel("steps by the weight alone (right edge: no end)")
-        axes[2].set_ylabel("steps measured on sequences")
-        axes[2].set_title("dashed: active at every step; bottom row: none", fontsize=10)
-    save_figure(figure, path)
-    return path
+        _draw_measured(axes[2], measured)
+    return figure
+
+
+def _shown(measured: Memory, layer: LayerMemory) -> list[float]:
+    """Steps as they are drawn: of an endless memory, at four times the length."""
+    shown: list[float] = torch.tensor(layer.steps).clamp(0.3, 4.0 * measured.length).tolist()
+    return shown
+
+
+def _draw_neurons(axis: Axes, measured: Memory) -> None:
+    for place, layer in enumerate(measured.layers, 1):
+        beside = [place + offset for offset in torch.linspace(-0.35, 0.35, len(layer.u)).tolist()]
+        colours = [GROUP_COLOURS[group] for group in layer.groups]
+        axis.scatter(beside, _shown(measured, layer), s=5, color=colours, linewidths=0)
+    axis.axhline(measured.length, color="0.5", linestyle="--", linewidth=1)
+    beside_axis: dict[str, Any] = {"transform": axis.get_yaxis_transform(), "va": "center"}
+    axis.text(1.01, measured.length, "length of\na sequence", **beside_axis, color="0.4", fontsize=7)
+    axis.set_yscale("log")
+    axis.set_ylabel(f"steps until the influence is below {measured.epsilon:g}")
+    axis.set_title("memory of each neuron (top row: no end)", fontsize=10)
+
+
+def _draw_groups(axis: Axes, measured: Memory) -> None:
+    places = list(range(1, len(measured.layers) + 1))
+    below = [0.0] * len(places)
+    for group in GROUPS:
+        shares = [100 * layer.count(group) / len(layer.u) for layer in measured.layers]
+        axis.bar(places, shares, bottom=below, color=GROUP_COLOURS[group], label=group, width=0.8)
+        below = [a + b for a, b in zip(below, shares, strict=True)]
+    axis.set_ylabel("neurons (%)")
+    low, high = (bound * measured.length for bound in measured.bounds)
+    axis.set_title(f"short: < {low:.3g} steps, long: ≥ {high:.3g}", fontsize=10)
+
+
+def _draw_measured(axis: Axes, measured: Memory) -> None:
+    for layer in measured.layers:
+        steps = torch.tensor(layer.measured).clamp_min(0.3).tolist()
+        colours = [GROUP_COLOURS[group] for group in layer.groups]
+        axis.scatter(_shown(measured, layer), steps, s=5, color=colours, linewidths=0)
+    axis.plot([0.3, measured.length], [0.3, measured.length], color="0.5", linestyle="--", linewidth=1)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("steps by the weight alone (right edge: no end)")
+    axis.set_ylabel("steps measured on sequences")
+    axis.set_title("dashed: active at every step; bottom row: none", fontsize=10)

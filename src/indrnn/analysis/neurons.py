@@ -19,6 +19,7 @@ from ..layers import IndRNN
 from ..layers.bound import RecurrentBound
 from ..ops.autograd import OPS
 from ..ops.calls import Forward
+from ..training.evaluation import modes_kept
 from ..training.task import Measured, Shard, Task
 
 _WEIGHT = re.compile(r"weight_hh(?:_l(\d+))?(_reverse)?")
@@ -65,17 +66,6 @@ def _weights(module: nn.Module) -> list[str]:
     own += list(getattr(module, "parametrizations", {}))
     matches = [match for name in dict.fromkeys(own) if (match := _WEIGHT.fullmatch(name))]
     return [match[0] for match in sorted(matches, key=lambda match: (int(match[1] or 0), match[2] is not None))]
-
-
-@contextlib.contextmanager
-def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Restore the mode of every submodule, training or evaluation, on exit, also after an error."""
-    training = {module: module.training for module in model.modules()}
-    try:
-        yield
-    finally:
-        for module, was in training.items():
-            module.training = was
 
 
 class Seen(Protocol):

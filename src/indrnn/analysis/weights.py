@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from ..checks import check_count
-from ..files import write_atomically
+from ..figures import new_grid
+from ..tasks.table import markdown
 from .neurons import layers_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..tasks.results import Results
 
 NEAR = 0.1
 """How far from 0 or from 1 a |u| counts as near it."""
@@ -85,18 +89,6 @@ def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40
     return Weights(edges.tolist(), found)
 
 
-def untrained(config: Any, seed: int) -> nn.Module:
-    """A model as at the start of a recipe's training: built from its configuration, with weights drawn by the seed.
-
-    The distributions are always those of the run. The numbers are too, if this version of the package draws them in
-    the same order as the one that trained it.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: nn.Module = config.build()
-    return model
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
@@ -105,36 +97,29 @@ def _share(which: torch.Tensor) -> float:
     return float(which.double().mean())
 
 
-def write(found: Weights, about: dict[str, Any], out: Path) -> str:
-    """Write weights.json, weights.md and weights.png into a folder, and return the table of weights.md."""
-    from ..tasks.table import markdown
-
-    write_atomically(out / "weights.json", (json.dumps({**about, **asdict(found)}, ensure_ascii=False) + "\n").encode())
-    draw(found, out / "weights.png")
+def write(counted: Weights, about: dict[str, Any], results: Results) -> str:
+    """Write the numbers, a figure and a table, and return the table."""
     head = "layer, neurons, near 0 before, near 0, near 1 before, near 1, negative"
     rows = []
-    for number, layer in enumerate(found.layers, 1):
+    for number, layer in enumerate(counted.layers, 1):
         old = None if layer.before is None else torch.tensor(layer.before).abs()
         earlier = ["", ""] if old is None else [_percent(_share(old < NEAR)), _percent(_share(old >= 1 - NEAR))]
         now = [_percent(share) for share in (layer.near_zero, layer.near_one, layer.negative)]
         rows.append([number, len(layer.after), earlier[0], now[0], earlier[1], now[1], now[2]])
-    text = markdown(head, rows)
-    write_atomically(out / "weights.md", (text + "\n").encode())
-    return text
+    table = markdown(head, rows)
+    results.write({**about, **asdict(counted)}, draw(counted), table)
+    return table
 
 
-def draw(found: Weights, path: Path) -> Path:
-    """Plot a panel per layer, in rows of six: filled after training, outlined before."""
-    from ..figures import new_grid, save_figure
-
-    figure, axes = new_grid(len(found.layers), across=min(6, len(found.layers)))
-    for number, (axis, layer) in enumerate(zip(axes, found.layers, strict=True), 1):
-        axis.stairs(layer.counts_after, found.edges, fill=True, color="#56b4e9", label="after training")
+def draw(counted: Weights) -> Figure:
+    """A panel for each layer, in rows of six: filled after training, outlined before."""
+    figure, axes = new_grid(len(counted.layers), across=min(6, len(counted.layers)))
+    for number, (axis, layer) in enumerate(zip(axes, counted.layers, strict=True), 1):
+        axis.stairs(layer.counts_after, counted.edges, fill=True, color="#56b4e9", label="after training")
         if layer.counts_before is not None:
-            axis.stairs(layer.counts_before, found.edges, color="#d55e00", linewidth=1.2, label="before")
+            axis.stairs(layer.counts_before, counted.edges, color="#d55e00", linewidth=1.2, label="before")
         axis.set_title(f"layer {number}", fontsize=9)
         axis.set_xlabel("recurrent weight u")
     axes[0].set_ylabel("neurons")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    save_figure(figure, path)
-    return path
+    return figure

@@ -1,10 +1,15 @@
-"""Shell completion of commands, recipes and options, as listed by the argument parsers."""
+"""Shell completion of commands, kinds, recipes and options, as the help of each command lists them."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
+import re
+
 from .main import COMMANDS, UsageError, say
 
-SHELLS = ("bash", "zsh", "fish")
+SHELLS = ("bash", "zsh")
 
 _BASH = """\
 _indrnn() {{
@@ -25,16 +30,12 @@ complete -o default -F _indrnn indrnn
 def completion(arguments: list[str]) -> int:
     """Print a script that completes commands, recipes and options."""
     if arguments in (["--help"], ["-h"]):
-        say("usage: indrnn completion {bash,zsh,fish}\n\nPrint a completion script. For bash, once:\n")
+        say("usage: indrnn completion {bash,zsh}\n\nPrint a completion script. For bash, once:\n")
         say("  indrnn completion bash > ~/.local/share/bash-completion/completions/indrnn\n")
-        say("For fish, once:\n\n  indrnn completion fish > ~/.config/fish/completions/indrnn.fish\n")
         say("For zsh, in ~/.zshrc:\n\n  source <(indrnn completion zsh)")
         return 0
     if len(arguments) != 1 or arguments[0] not in SHELLS:
-        raise UsageError("completion needs a shell: bash, zsh or fish")
-    if arguments == ["fish"]:
-        print(_fish(), end="")
-        return 0
+        raise UsageError("completion needs a shell: bash or zsh")
     if arguments == ["zsh"]:
         print("autoload -U +X bashcompinit && bashcompinit")
     # The more words a case has, the earlier it comes: "train adding-100" before "train"
@@ -49,52 +50,49 @@ def completion(arguments: list[str]) -> int:
 
 def _offers() -> list[tuple[list[str], list[str]]]:
     """The completions after given words: ["train adding-100", ...]: --steps, --lr, ..."""
+    offers = []
+    for command in COMMANDS:
+        text = _help(command)
+        kinds = re.match(rf"usage: indrnn {command} \{{?([a-z][a-z,]*)", text)
+        if command == "train":
+            names, options = _recipes()
+            offers += [*options, ([command], [*names, "--resume", "--config", "--help"])]
+        elif kinds is None:
+            offers.append(([command], _options_in(text)))
+        else:
+            names = kinds[1].split(",")
+            offers.append(([command], names))
+            if command != "completion":
+                offers += [([f"{command} {name}"], _options_in(_help(command, name))) for name in names]
+    return offers
+
+
+def _recipes() -> tuple[list[str], list[tuple[list[str], list[str]]]]:
+    """The names of recipes, and the options of those that have the same."""
     from ..saving import flat, to_json
-    from ..tasks.rows import ROWS, Row
-    from .analyse import DEPTH, GRADIENTS, SKELETONS
-    from .bench import BENCH
-    from .explore import EXPLORE
-    from .fit import FIT
-    from .generate import GENERATE
-    from .insight import KINDS
-    from .predict import PREDICT
-    from .prepare import NTU
-    from .runs import EVALUATE, REPORT
-    from .train import DEMO, RECIPES, train_parser
+    from ..tasks.rows import rows
 
-    alike: dict[str, list[Row]] = {}  # recipes that have the same options; what is on is turned off by another word
-    for row in ROWS.values():
+    alike: dict[str, list[str]] = {}
+    for row in rows().values():
         fields = flat(to_json(row.recipe))
-        same = (
-            [name for name in fields if not name.endswith(".type")],
-            [v for v in fields.values() if v in (True, False)],
-        )
-        alike.setdefault(repr(same), []).append(row)
-    offers = [([f"train {row.name}" for row in rows], train_parser(rows[0]).words()) for rows in alike.values()]
-    offers += [(["analyse gradients"], GRADIENTS.words()), (["analyse depth"], DEPTH.words())]
-    offers += [([f"analyse {name}"], kind.parser.words()) for name, kind in KINDS.items()]
-    offers += [
-        (["analyse"], ["gradients", "depth", "skeletons", *KINDS]),
-        (["train"], [*ROWS, "--resume", "--config", "--help"]),
+        names = [name for name in fields if not name.endswith(".type")]
+        switches = [value for value in fields.values() if value in (True, False)]  # on is turned off by another word
+        alike.setdefault(repr((names, switches)), []).append(row.name)
+    offers = [
+        ([f"train {name}" for name in recipes], _options_in(_help("train", recipes[0]))) for recipes in alike.values()
     ]
-    offers += [(["analyse skeletons"], SKELETONS.words()), (["prepare ntu"], NTU.words()), (["prepare"], ["ntu"])]
-    for parser in (DEMO, RECIPES, FIT, PREDICT, EVALUATE, EXPLORE, GENERATE, REPORT, BENCH):
-        offers.append(([parser.name], parser.words()))
-    return [*offers, (["completion"], list(SHELLS))]
+    return list(rows()), offers
 
 
-def _fish() -> str:
-    lines = ["complete -c indrnn -f -n '__fish_use_subcommand' -a '" + " ".join(COMMANDS) + "'"]
-    lines.append("complete -c indrnn -f -n '__fish_use_subcommand' -l help")
-    for patterns, words in _offers():
-        seen = {pattern.partition(" ")[0] for pattern in patterns}
-        names = [pattern.partition(" ")[2] for pattern in patterns]
-        condition = f"__fish_seen_subcommand_from {' '.join(sorted(seen))}"
-        if names[0]:
-            condition += f"; and __fish_seen_subcommand_from {' '.join(names)}"
-        options = [word.removeprefix("--") for word in words if word.startswith("--")]
-        values = [word for word in words if not word.startswith("--")]
-        lines += [f"complete -c indrnn -n '{condition}' -l {option}" for option in options]
-        if values:
-            lines.append(f"complete -c indrnn -f -n '{condition}' -a '{' '.join(values)}'")
-    return "\n".join(lines) + "\n"
+def _help(command: str, *kind: str) -> str:
+    """The help of a command."""
+    printed = io.StringIO()
+    module = importlib.import_module(f".{command}", __package__)
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        getattr(module, command)([*kind, "--help"])
+    return printed.getvalue()
+
+
+def _options_in(text: str) -> list[str]:
+    """The options that a help lists."""
+    return list(dict.fromkeys(re.findall(r"(?:^|(?<=[\s│|]\s))(?:-h, )?(--[a-z][\w.-]*\w)", text, re.MULTILINE)))

@@ -29,7 +29,7 @@ commands:
   analyse KIND         analyse a run's network: memory, weights, gradients, ablation, distillation
   explore RUN          write an HTML page to inspect a run's network neuron by neuron, in any browser
   bench                measure the speed of the layer on this machine, against torch.nn.LSTM
-  completion SHELL     print a completion script for bash, zsh or fish
+  completion SHELL     print a completion script for bash or zsh
 
 options:
   --help, --version

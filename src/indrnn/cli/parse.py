@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,15 +57,3 @@ class Parser:
     def __call__(self, arguments: list[str]) -> Any:
         """Parse; for wrong arguments or --help, print the error or the help and exit."""
         return tyro.cli(self.kind, args=arguments, **self._more())
-
-    def words(self) -> list[str]:
-        """All options, in the order of the help."""
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-            self(["--help"])
-        return words_of(printed.getvalue())
-
-
-def words_of(help_text: str) -> list[str]:
-    """The options listed in a help text."""
-    return list(dict.fromkeys(re.findall(r"(?:^|(?<=[\s│|]\s))(?:-h, )?(--[a-z][\w.-]*\w)", help_text, re.MULTILINE)))

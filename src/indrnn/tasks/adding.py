@@ -6,6 +6,7 @@ numbers. Always predicting 1 has a mean squared error of 1/6 = 0.167.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +19,12 @@ from ..figures import draw_curve, new_figure, save_figure
 from ..networks import Head, Plain
 from ..training import Cosine, Steps, Training
 from ..training.task import Batch, Measured, Shard, generator, rows_of
-from .recipe import Answer, AnyNetwork, Description, Loop, Pairs, Recipe, Row, Samples
+from .recipe import Answer, AnyNetwork, Description, Extra, Loop, Pairs, Recipe, Row, Samples
 from .samples import fit_into_page
 from .table import Summary, Table, command_of, mean, steps_of, time_of
+
+with contextlib.suppress(ImportError):  # without a command line
+    from tyro.conf import Positional
 
 if TYPE_CHECKING:
     import torch
@@ -119,6 +123,34 @@ def _row(runs: list[Summary]) -> list[object]:
     return [*columns, command_of(first)]
 
 
+@dataclass
+class DistilOptions:
+    """Distil a run's RNN (or LSTM, GRU) on the adding problem into an IndRNN, and compare the two.
+
+    The error is the relative difference of the outputs over all steps, on sequences not trained on. Also reported: the
+    errors of both networks on the run's test sequences, with the run's own output layer. For any data: `indrnn.distil`.
+    """
+
+    run: Positional[Path]
+    """Folder of a finished run of a recurrent baseline on the adding problem."""
+    out: Path | None = None
+    """Output folder of distil.json and distil.png; None for results/insight/NAME."""
+    layers: int = 3
+    """Number of layers of the IndRNN."""
+    hidden_size: int = 128
+    """Neurons per layer."""
+    steps: int = 3000
+    """Number of training steps."""
+    lr: float = 2e-3
+    """Peak learning rate."""
+    seed: int = 0
+    """Random seed of weights and sequences."""
+    threads: int | None = None
+    """Number of CPU threads; None for PyTorch's default."""
+    overwrite: bool = False
+    """Replace existing files."""
+
+
 @dataclass(frozen=True)
 class AddingRecipe(Recipe):
     """Learn to add the two marked numbers of a sequence."""
@@ -138,6 +170,15 @@ class AddingRecipe(Recipe):
             "reference": (BASELINE, "always answering 1"),
             "smoothed": 5,
         },
+    )
+    extras: ClassVar[tuple[Extra, ...]] = (
+        Extra(
+            "analyse",
+            "distil",
+            "distil a run's RNN on the adding problem into an IndRNN",
+            DistilOptions,
+            "indrnn.tasks.distillation:analyse",
+        ),
     )
 
     length: int = 100

@@ -306,6 +306,8 @@ class PixelsRecipe(Recipe):
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
         """See `Recipe.answers`."""
+        if not self.available():
+            raise ValueError("the confusion matrix needs MNIST, which is not here (--data-dir, INDRNN_DATA)")
         task = self.task()
         count = task.size("test") if limit is None else min(limit, task.size("test"))
         counts = torch.zeros(CLASSES, CLASSES, dtype=torch.long)

@@ -220,3 +220,14 @@ def _restored_buffers(model: nn.Module) -> Iterator[None]:
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+
+
+@contextlib.contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Restore the mode of every submodule, training or evaluation, on exit, also after an error."""
+    training = {module: module.training for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, was in training.items():
+            module.training = was

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.analysis.explorer import Body, adding, explore, recorded, text
+from indrnn.analysis.explorer import Body, Samples, explore, recorded
 from indrnn.cli import main
 from indrnn.networks import Head, LanguageModel, Plain, PlainIndRNN
 from indrnn.networks.config import Front
 from indrnn.networks.tokeniser import Tokeniser
+from indrnn.tasks.adding import AddingRecipe
+from indrnn.tasks.rows import find
 
 from ...browser import NEEDED, PHONE, assert_fits, browser, opened, until
 
@@ -122,7 +124,9 @@ def test_pictures(
 def test_text_is_typed(browser: Any, tmp_path: Path) -> None:
     tokeniser = Tokeniser("char", tuple(" abcdefgh<>"))
     model = LanguageModel(PlainIndRNN(6, 6, 2), 11).eval()
-    page, wrong = opened(browser, explore(model, text(tokeniser), tmp_path / "text.html"))
+    model.tokeniser = tokeniser
+    samples: Samples = find("text-char").recipe.samples(model)  # type: ignore[assignment]
+    page, wrong = opened(browser, explore(model, samples, tmp_path / "text.html"))
     before = page.evaluate("document.documentElement.dataset.runs")
     page.get_by_label("Text for the network to read").fill("bad <b> zebra")
     until(page, f"document.documentElement.dataset.runs > {before}")
@@ -137,7 +141,7 @@ def test_text_is_typed(browser: Any, tmp_path: Path) -> None:
 
 def test_marks_are_moved(browser: Any, tmp_path: Path) -> None:
     model = Head(Plain(2, 8, 2, norm=None), 1, "SequenceRegressor").build().eval()
-    page, wrong = opened(browser, explore(model, adding(30), tmp_path / "adding.html"))
+    page, wrong = opened(browser, explore(model, AddingRecipe(30).samples(model), tmp_path / "adding.html"))
     page.get_by_label("First marked step").fill("11")
     page.get_by_label("Second marked number").fill("0.25")
     given = torch.tensor(page.evaluate("Array.from(view.input)")).view(30, 1, 2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from indrnn.analysis.explorer import pixels
-from indrnn.tasks.pixels import Pixels
+from indrnn.tasks.pixels import Pixels, PixelsRecipe
 
 from .programs import in_node, needs_node
 
@@ -51,12 +51,12 @@ def test_nothing_and_a_dot() -> None:
 
 @needs_node
 @pytest.mark.parametrize("options", [{}, {"permuted": True}, {"shrink": 2}, {"shrink": 4, "permuted": True}], ids=str)
-def test_images_become_the_sequences_of_training(options: dict[str, Any]) -> None:
+def test_images_become_the_sequences_of_training(options: dict[str, Any], tmp_path: Path) -> None:
     images = torch.randint(0, 256, (5, 28, 28), dtype=torch.uint8)
     labels = torch.zeros(5, dtype=torch.uint8)
     task = Pixels((images, labels), (images, labels), validation=1, permutation_seed=3, **options)
     expected = task.batch_of("test", torch.arange(5)).inputs
-    given = pixels(permutation_seed=3, data_dir=None, **options).input
+    given = PixelsRecipe(permutation_seed=3, data_dir=tmp_path, **options).samples(torch.nn.Identity()).input
     options = {"shrink": given["shrink"], "order": given["order"]}
     found = in_node(SEQUENCE, [[image.flatten().tolist(), options] for image in images])
     assert torch.equal(torch.tensor(found), expected.squeeze(-1).t())

@@ -13,12 +13,15 @@ import pytest
 import torch
 from torch import nn
 
-from indrnn.analysis.explorer import Body, Samples, adding, explore, page_of, pixels, recorded, text
+from indrnn.analysis.explorer import Body, Samples, explore, page_of, recorded
 from indrnn.analysis.explorer.page import LARGEST
 from indrnn.layers.options import EPSILON
 from indrnn.networks import Head, Language, Plain, Residual
 from indrnn.networks.config import Front
 from indrnn.networks.tokeniser import Tokeniser
+from indrnn.tasks.adding import AddingRecipe
+from indrnn.tasks.pixels import PixelsRecipe
+from indrnn.tasks.rows import find
 
 from ..pages import assert_one_file
 
@@ -30,15 +33,20 @@ def model_of(inputs: int = 1, outputs: int = 10, **options: Any) -> nn.Module:
     return Head(Plain(inputs, 5, 2, **options), outputs, kind).build().eval()
 
 
+def pixels(tmp_path: Path, **options: Any) -> Samples:
+    """Samples of a recipe of digits whose images are not here."""
+    return PixelsRecipe(data_dir=tmp_path, **options).samples(model_of())
+
+
 def content(page: str) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
     """What is in a page: its data, and its numbers."""
     scripts = assert_one_file(page).scripts
     return json.loads(scripts["data"]), np.frombuffer(base64.b64decode(scripts["numbers"]), "<f4")
 
 
-def test_the_page_holds_the_weights() -> None:
+def test_the_page_holds_the_weights(tmp_path: Path) -> None:
     model = model_of()
-    data, numbers = content(page_of(model, pixels(shrink=4), "run"))
+    data, numbers = content(page_of(model, pixels(tmp_path, shrink=4), "run"))
     state = model.state_dict()
     for number, layer in enumerate(data["program"]["layers"]):
         for name, key in (
@@ -49,12 +57,12 @@ def test_the_page_holds_the_weights() -> None:
             assert np.array_equal(numbers[at : at + math.prod(shape)].reshape(shape), state[key].numpy())
 
 
-def test_memory_is_the_number_of_steps_until_little_is_left() -> None:
+def test_memory_is_the_number_of_steps_until_little_is_left(tmp_path: Path) -> None:
     model = model_of()
     u = torch.tensor([0.5, -0.9, 0.0, 1.0, -1.01])
     with torch.no_grad():
         model.network.blocks[1].unit.weight_hh.copy_(u)  # type: ignore[union-attr,index]
-    data, _ = content(page_of(model, pixels(), "run"))
+    data, _ = content(page_of(model, pixels(tmp_path), "run"))
     for weight, memory in zip(u.tolist(), data["memory"][1], strict=True):
         if abs(weight) >= 1:
             assert memory is None
@@ -84,7 +92,7 @@ def test_activity_is_the_mean_of_the_states() -> None:
 
 
 def test_numbers_to_add_are_sequences_of_the_task() -> None:
-    samples = adding(13, seed=2)
+    samples = AddingRecipe(13, seed=2).samples(model_of(2))
     for listed, sequence in zip(samples.input["samples"], samples.sequences, strict=True):
         assert len(listed["marks"]) == 2
         torch.testing.assert_close(torch.tensor(listed["values"]), sequence[:, 0], rtol=0, atol=1e-6)
@@ -103,10 +111,10 @@ def test_text_of_strangers_stays_text() -> None:
 
 
 @pytest.mark.parametrize("permuted", [False, True])
-def test_a_page_is_small(permuted: bool) -> None:
+def test_a_page_is_small(permuted: bool, tmp_path: Path) -> None:
     """The largest network of the paper's table: a few megabytes."""
     model = Head(Residual(1, 128, 5), 10).build().eval()
-    assert len(page_of(model, pixels(permuted=permuted), "run")) < 2_000_000
+    assert len(page_of(model, pixels(tmp_path, permuted=permuted), "run")) < 2_000_000
 
 
 def test_what_cannot_be_shown(tmp_path: Path) -> None:
@@ -121,13 +129,13 @@ def test_what_cannot_be_shown(tmp_path: Path) -> None:
     with torch.device("meta"):
         huge = Head(Plain(1, 2100, 2), 10).build()
     with pytest.raises(ValueError, match=f"at most {LARGEST:,} parameters"):
-        page_of(huge, pixels(), "run")
+        page_of(huge, pixels(tmp_path), "run")
     page = tmp_path / "page.html"
     page.write_text("mine")
     with pytest.raises(ValueError, match="is there already"):
-        explore(model_of(), pixels(), page)
+        explore(model_of(), pixels(tmp_path), page)
     assert page.read_text() == "mine"
-    assert explore(model_of(), pixels(), page, overwrite=True) == page
+    assert explore(model_of(), pixels(tmp_path), page, overwrite=True) == page
     assert_one_file(page.read_text())
 
 
@@ -172,7 +180,10 @@ def test_a_vocabulary_is_text() -> None:
     """Words of a text, such as </script>, whatever they are."""
     tokeniser = Tokeniser("word", ("<eos>", "<unk>", EVIL, "</script>"))
     model = Language(Plain(4, 4, 1), 4).build().eval()
-    page = page_of(model, text(tokeniser, 5), EVIL)
+    model.tokeniser = tokeniser
+    samples = find("text-word").recipe.samples(model)
+    assert samples is not None
+    page = page_of(model, samples, EVIL)
     data, _ = content(page)
     assert data["input"]["tokens"] == list(tokeniser.tokens)
     assert data["classes"][2:] == [EVIL, "</script>"]

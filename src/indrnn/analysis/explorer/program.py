@@ -24,7 +24,7 @@ from ...networks.plain import PlainIndRNN
 from ...networks.residual import ResidualIndRNN
 from ...networks.unit import RecurrentUnit
 from ...ops import recurrence
-from ..neurons import modes_kept
+from ...training.evaluation import modes_kept
 
 Node = dict[str, Any]
 Reference = dict[str, Any]

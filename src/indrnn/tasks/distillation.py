@@ -5,22 +5,32 @@ A nonlinear RNN has no equivalent IndRNN, unlike a linear one (`from_rnn`).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import check_count, check_seed
-from ..files import write_atomically
+from ..baselines import BaselineRNN
+from ..checks import check_count, check_positive, check_seed
+from ..figures import COLOURS, new_figure
 from ..layers import attach_constraint
 from ..networks import Dense, Plain, Residual, StepRegressor
-from ..training.task import generator
-from .neurons import modes_kept
+from ..training.evaluation import measure, modes_kept
+from ..training.folder import machine
+from ..training.parallel import Processes
+from ..training.task import Shard, generator
+from .adding import adding_batch
+from .results import Results, results_folder
+from .table import markdown
+
+if TYPE_CHECKING:
+    from .adding import DistilOptions
+    from .recipe import Say
+    from .runs import Run
 
 Item = Tensor | tuple[Tensor, Tensor]
 """Inputs, or inputs and the task's targets, of which the batch is the first dimension."""
@@ -234,23 +244,74 @@ class InPlace(nn.Module):
         return self.output(self.network(x)[0][-1]), None
 
 
-def write(found: Distilled, rows: list[dict[str, Any]], about: dict[str, Any], out: Path) -> str:
-    """Write distil.json and distil.png into a folder, and return a table of the rows: networks and their errors."""
-    from ..figures import new_figure, save_figure
-    from ..tasks.table import markdown
+# ---- `indrnn analyse distil`
 
-    numbers = {name: value for name, value in vars(found).items() if name != "model"}
-    content = {**about, **numbers, "rows": rows}
-    write_atomically(out / "distil.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
+
+def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say) -> None:
+    """Distil the RNN of a run on the adding problem, and compare the two networks."""
+    for name in ("layers", "hidden_size", "steps"):
+        check_count(name, getattr(options, name))
+    if options.threads is not None:
+        check_count("threads", options.threads)
+    check_seed(options.seed)
+    check_positive("lr", options.lr)
+    results = Results(results_folder(options.run, options.out), "distil", overwrite=options.overwrite)
+    teacher: Any = run.best[0]
+    if not isinstance(teacher.network, BaselineRNN):
+        kind = type(teacher.network).__name__
+        raise ValueError(f"run must be of an RNN, LSTM or GRU, and {options.run} is of {kind}")
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    results.prepare()
+    recipe: Any = run.recipe
+    found, rows = _compared(teacher, recipe, options)
+    names = ("layers", "hidden_size", "steps", "lr", "seed")
+    about = {
+        **run.summary,
+        "asked": shlex.join(["indrnn", "analyse", "distil", *arguments]),
+        **{name: getattr(options, name) for name in names},
+        "machine": machine(),
+    }
+    say(_write(found, rows, about, results))
+    say(results.drawn)
+
+
+def _compared(teacher: Any, recipe: Any, options: DistilOptions) -> tuple[Distilled, list[dict[str, Any]]]:
+    """The distilled network, and for it and the RNN their sizes and errors."""
+
+    def data(number: int) -> tuple[Tensor, Tensor]:
+        return adding_batch(recipe.length, recipe.batch_size, generator(options.seed, "distil", number))
+
+    def readout(h: Tensor) -> Tensor:
+        answer: Tensor = teacher.output(h[-1]).squeeze(-1)
+        return answer
+
+    # As the recipes' IndRNN: the neurons of the last layer begin with a memory of the whole sequence
+    config = Plain(hidden_size=options.hidden_size, layers=options.layers, norm=None)
+    config = replace(config, gamma=2.0, long_memory=True, epsilon=0.5)
+    training: dict[str, Any] = {"steps": options.steps, "lr": options.lr, "seed": options.seed}
+    found = distil(teacher.network, data, config=config, readout=readout, **training)
+    rows: list[dict[str, Any]] = []
+    for name, network, error in (("RNN", teacher.network, None), ("IndRNN", found.model, found.error)):
+        with torch.no_grad():
+            test = measure(recipe.task().test(InPlace(network, teacher.output), Shard()), Processes()) or {}
+        count = sum(each.numel() for each in network.parameters() if each.requires_grad)
+        rows.append({"network": name, "parameters": count, "error": error, "test_MSE": test["test_mse"]})
+    return found, rows
+
+
+def _write(found: Distilled, rows: list[dict[str, Any]], about: dict[str, Any], results: Results) -> str:
+    """Write the numbers and a figure, and return a table of the rows: networks and their errors."""
     figure, (axes,) = new_figure(1)
     percent = [100 * value for value in found.per_step]
-    axes.plot(range(1, len(percent) + 1), percent, color="#0072b2", label="at each step")
+    axes.plot(range(1, len(percent) + 1), percent, color=COLOURS[0], label="at each step")
     axes.axhline(100 * found.error, color="0.5", linestyle="--", linewidth=1, label="over all steps")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("step of the sequence")
     axes.set_ylabel("difference of the outputs (% of the RNN's)")
     axes.legend(frameon=False)
-    save_figure(figure, out / "distil.png")
+    numbers = {name: value for name, value in vars(found).items() if name != "model"}
+    results.write({**about, **numbers, "rows": rows}, figure)
     cells = [
         ["" if value is None else f"{value:.3g}" if isinstance(value, float) else value for value in row.values()]
         for row in rows

@@ -1,4 +1,4 @@
-"""`indrnn analyse memory`, `weights` and `ablate`, and `gradients` of other tasks."""
+"""`indrnn analyse`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.cli.insight import KINDS
+from indrnn.cli.analyse import KINDS, extras
 from indrnn.tasks.rows import rows
 
 from ..analysis.pages import assert_one_file
@@ -127,7 +127,7 @@ def test_what_is_refused(finished: Path, call: Call, tmp_path: Path) -> None:
 
 def test_the_help_names_every_analysis(call: Call) -> None:
     said = assert_done(call("analyse", "--help"))
-    for name in ("gradients", "depth", *KINDS):
+    for name in (*KINDS, *extras()):
         assert f"\n  {name}" in said.out
 
 

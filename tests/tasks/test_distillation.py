@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import indrnn
-from indrnn.analysis.distillation import distil
 from indrnn.networks import Plain, Residual
+from indrnn.tasks.distillation import distil
 
 T, M, N = 9, 2, 5
 SMALL = Plain(hidden_size=16, layers=2, norm=None)
