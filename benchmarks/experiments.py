@@ -182,7 +182,7 @@ def training_split(name: str, count: int, data: Path) -> tuple[Any, Array, Array
     """Return series and classes of a training split, the fold of each, and the number of folds to measure."""
     if name == SPOKEN:
         index = np.load(data)["index"]
-        clips = spoken.load(data).take(index >= 5)
+        clips = spoken.load(data).select(index >= 5)
         return clips.x, np.asarray(clips.y), index[index >= 5] // 5 - 1, 1
     X, y = _split(name, "train")
     return X, y, folds(y, count), count

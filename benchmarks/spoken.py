@@ -10,9 +10,9 @@ import numpy as np
 
 from indrnn import IndRNNClassifier
 from indrnn.tasks.series.collection import Array, Collection
+from indrnn.tasks.series.reading import read
 from indrnn.tasks.series.scores import wilson
-from indrnn.tasks.series.sources import read
-from indrnn.tasks.series.stream import decided
+from indrnn.tasks.series.stream import streaming_predictions
 
 from .results import Results, Run, pivot, table, write
 
@@ -41,8 +41,10 @@ def speakers(options: Options, command: str) -> None:
         for method in options.methods or METHODS:
 
             def measure(held: Array = clips.groups == speaker, method: str = method) -> Run:
-                model = IndRNNClassifier(steps=options.steps, random_state=0, **METHODS[method]).fit(clips.take(~held))
-                right = int((model.predict(clips.take(held)) == np.asarray(clips.y)[held]).sum())
+                model = IndRNNClassifier(steps=options.steps, random_state=0, **METHODS[method]).fit(
+                    clips.select(~held)
+                )
+                right = int((model.predict(clips.select(held)) == np.asarray(clips.y)[held]).sum())
                 return {"right": right, "clips": int(held.sum()), "trained_steps": model.plan_.steps}
 
             results.add(measure, method=method, speaker=str(speaker), steps=options.steps)
@@ -78,9 +80,11 @@ def stream(options: Options, command: str) -> None:
     # Without groups, which would hold a speaker back for validation: in the official split all are in training
     clips = replace(load(options.data, test_where="index<5"), groups=None)
     assert clips.test is not None
-    test = clips.take(clips.test)
-    model = IndRNNClassifier(bidirectional=False, steps=options.steps, random_state=0).fit(clips.take(~clips.test))
-    rows = over_time(decided(model, test, RATE // 10), np.searchsorted(model.classes_, np.asarray(test.y)))
+    test = clips.select(clips.test)
+    model = IndRNNClassifier(bidirectional=False, steps=options.steps, random_state=0).fit(clips.select(~clips.test))
+    rows = over_time(
+        streaming_predictions(model, test, RATE // 10), np.searchsorted(model.classes_, np.asarray(test.y))
+    )
     steps = model.plan_.steps
     columns = ("seconds", "go on", "right", "settled", "decided", "right of the decided")
     cells = []

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from .saving import save
     from .tasks.distillation import distil
     from .tasks.series.estimators import IndRNNClassifier, IndRNNRegressor
-    from .tasks.series.forecaster import IndRNNForecaster
 
     __version__: str
 
@@ -62,7 +61,6 @@ _HOMES = {
     "ops": ("Backend", "backends", "recurrence"),
     "tasks.distillation": ("distil",),
     "tasks.series.estimators": ("IndRNNClassifier", "IndRNNRegressor"),
-    "tasks.series.forecaster": ("IndRNNForecaster",),
 }
 """Where each public name lives."""
 _MODULES = (
@@ -86,7 +84,6 @@ __all__ = [
     "IndRNN",
     "IndRNNCell",
     "IndRNNClassifier",
-    "IndRNNForecaster",
     "IndRNNRegressor",
     "Language",
     "LanguageModel",
@@ -126,7 +123,7 @@ def load(folder: "str | _Path", *, device: Any = "cpu") -> Any:
 
     Returns:
         The model. A language model of a run, or saved with its tokeniser, has it as `model.tokeniser`. If an estimator
-        was saved in the folder, the estimator: `IndRNNClassifier`, `IndRNNRegressor` or `IndRNNForecaster`.
+        was saved in the folder, the estimator: `IndRNNClassifier` or `IndRNNRegressor`.
 
     Example:
         model = indrnn.load("runs/adding-100")
@@ -134,7 +131,7 @@ def load(folder: "str | _Path", *, device: Any = "cpu") -> Any:
     from .saving import load as load_folder
 
     def estimator(folder: "_Path", device: Any) -> Any:
-        from .tasks.series.files import load_estimator
+        from .tasks.series.estimators import load_estimator
 
         return load_estimator(folder, device)
 

@@ -129,7 +129,7 @@ def test_a_fit_leaves_a_run_and_its_scores(call: Call, tmp_path: Path) -> None:
     said = assert_done(call("fit", path, "--test-where", "index<10", *ENOUGH, "--out", out))
     assert {file.name for file in out.iterdir()} - {"tensorboard"} == FILES
     assert lines(out)[-1]["step"] == 60
-    assert read(out, "config.json")["fit"]["reading"]["test_where"] == "index<10"
+    assert read(out, "config.json")["recipe"]["reading"]["test_where"] == "index<10"
     model = indrnn.load(out)
     answers = model.predict(x[:10])
     right = int((answers == y[:10]).sum())
@@ -191,7 +191,7 @@ def test_a_fit_is_not_resumed_on_other_data(call: Call, tmp_path: Path) -> None:
     x, _ = slopes(seed=4)
     other = write_npz(tmp_path / "b.npz", x=x)
     assert_refused(call("fit", "--resume", out, "--data", other, "--threads", "1"), "cannot resume", "checksum")
-    assert_refused(call("fit", "--resume", tmp_path / "none"), "is none")
+    assert_refused(call("fit", "--resume", tmp_path / "none"), "none holds no config.json")
 
 
 def test_an_ensemble_is_one_run(call: Call, tmp_path: Path) -> None:
@@ -446,7 +446,7 @@ def test_test_series_of_a_file_that_has_grown_are_not_measured(call: Call, tmp_p
     assert_done(call("evaluate", tmp_path / "run"))
     x, y = slopes(52)
     np.savez(path, x=x, y=y)
-    assert_refused(call("evaluate", tmp_path / "run"), "is not read as when", "name a file of test series")
+    assert_refused(call("evaluate", tmp_path / "run"), "are not read as those of", "name a file of test series")
 
 
 def test_evaluate_on_a_file_and_again_on_the_test_series(call: Call, fitted: Path) -> None:
@@ -537,9 +537,9 @@ def test_other_channels_than_in_training(call: Call, fitted: Path, tmp_path: Pat
 
 def test_runs_of_another_kind(call: Call, once: Path, fitted: Path) -> None:
     assert_refused(call("predict", once, fitted / "data.csv"), "must be of `indrnn fit`")
-    assert_refused(call("predict", fitted, fitted / "data.csv"), "is none")
-    assert_refused(call("evaluate", once, fitted / "data.csv"), "is of a recipe")
-    assert_refused(call("evaluate", fitted / "run", "--test-batch", "3"), "are for runs of recipes")
+    assert_refused(call("predict", fitted, fitted / "data.csv"), "holds no config.json")
+    assert_refused(call("evaluate", once, fitted / "data.csv"), "data is for runs of `indrnn fit`", "is of adding-100")
+    assert_refused(call("evaluate", fitted / "run", "--test-batch", "3"), "test_batch is for language models")
 
 
 def test_sounds_of_another_rate(call: Call, tmp_path: Path) -> None:

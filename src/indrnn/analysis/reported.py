@@ -40,7 +40,7 @@ class Reported:
     model: nn.Module | None = None
     """Model with its best weights; None if there are none yet."""
     recipe: str | None = None
-    """Name of the recipe; None for a run that was started from Python."""
+    """Name of the row whose recipe it is of; None for a run of `indrnn fit` or one that was started from Python."""
     paper: tuple[str, str] | None = None
     """The paper's figure, and where it stands."""
     changed: list[tuple[str, str, str]] = field(default_factory=list)
@@ -97,7 +97,7 @@ def read_run(path: Path, name: str, *, full: bool = False, data_dir: Path | None
         run.recorded,
         lines,
         folder.read_json(folder.result) if folder.result.exists() else {},
-        recipe=run.recipe_name,
+        recipe=row.name if row else None,
         paper=(row.value, row.paper.removesuffix(", quicker")) if row and row.value not in UNKNOWN else None,
         changed=_changed(run.recipe, row.recipe if row else None) if run.recipe_name else [],
     )

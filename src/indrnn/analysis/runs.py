@@ -21,7 +21,7 @@ _POINTS = 200  # of a curve: as many as a picture shows
 def table_of_run(path: Path) -> Table:
     """How a run is summed up: the table of its recipe, or of its own metric."""
     run = open_run(path)
-    if run.recipe_name is not None:
+    if hasattr(run.recipe, "table"):
         return run.recipe.table
     if not (lines := run.folder.read_metrics()):
         raise ValueError(f"runs must have an evaluation at least; {path} has none")
@@ -70,12 +70,12 @@ def summary(path: Path, page: Table) -> Summary:
 
 
 def _asked(config: Summary) -> str:
-    """A checksum of the settings of a run without a recipe, except its seed and the series drawn with it."""
-    task, fit, estimator = (dict(config.get(name) or {}) for name in ("task", "fit", "estimator"))
-    for content, names in ((task, ("seed", "train", "validation")), (fit, ("seed",)), (estimator, ("random_state",))):
-        for name in names:
-            content.pop(name, None)
-    text = json.dumps([task, fit, estimator, config["training"]], sort_keys=True, default=str)
+    """A checksum of the settings of a run without a table, except its seed and the series drawn with it."""
+    task, recipe, estimator = (dict(config.get(name) or {}) for name in ("task", "recipe", "estimator"))
+    for name in ("seed", "train", "validation"):
+        task.pop(name, None)
+    estimator.pop("random_state", None)
+    text = json.dumps([task, recipe, estimator, config["training"]], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -154,6 +154,7 @@ class Recipe:
     """
 
     table: ClassVar[Table]
+    """Columns of its results; without one they are those of any metric."""
     extras: ClassVar[tuple[Extra, ...]] = ()
     places: ClassVar[tuple[str, ...]] = ("data_dir",)
     """Options that say where data are: they may differ from machine to machine, and a report leaves them out."""

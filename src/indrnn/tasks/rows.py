@@ -65,7 +65,9 @@ def listed(chosen: Iterable[Row]) -> Iterator[str]:
 @functools.cache
 def recipe_kinds() -> tuple[type[Recipe], ...]:
     """Every kind of recipe."""
-    return tuple(dict.fromkeys([*(type(row.recipe) for row in rows().values()), Own]))
+    from .series.fit import Fit
+
+    return tuple(dict.fromkeys([*(type(row.recipe) for row in rows().values()), Fit, Own]))
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -25,7 +26,7 @@ from ..training.update import autocast
 from .recipe import Own, Recipe
 from .rows import kinds
 
-RECORDED_ELSEWHERE = ("training", "seed", "data_dir")
+RECORDED_ELSEWHERE = ("training", "device", "threads", "seed", "data_dir")
 """Fields of a recipe that config.json has in other places; the last may be another on another machine."""
 
 
@@ -124,6 +125,10 @@ def train_members(
         listeners: listeners of the runs.
         quiet: do not print progress.
     """
+    if resume and overwrite:
+        raise ValueError("resume and overwrite cannot both be asked for")
+    if out is not None and overwrite:
+        _clear(out)
     models, results = [], []
     homes: list[Path | None] = [None] * recipe.members if out is None else [*member_folders(out, recipe.members)]
     for member, home in enumerate(homes):
@@ -149,6 +154,17 @@ def train_members(
         if not result.finished:
             break
     return models, results
+
+
+def _clear(out: Path) -> None:
+    """Remove the files of an earlier run, of any number of networks, and nothing else."""
+    members = [home for home in out.glob("member-*") if home.name[7:].isdigit() and home.is_dir()]
+    folders = [folder for folder in map(RunFolder, (out, *members)) if folder.used]
+    with contextlib.ExitStack() as locks:
+        for folder in folders:  # all of them, before any is cleared
+            locks.enter_context(folder.locked())
+        for folder in folders:
+            folder.clear()
 
 
 def train_recipe(

@@ -12,6 +12,7 @@ import torch
 
 import indrnn
 from indrnn import IndRNNClassifier, IndRNNRegressor
+from indrnn.tasks.runs import new_model
 from indrnn.tasks.series import Collection
 from indrnn.tasks.series.task import Part, SeriesTask
 
@@ -160,7 +161,7 @@ def test_a_stream_over_strides(length: int, stride: int) -> None:
     X = np.random.default_rng(1).normal(size=(8, 1, length))
     model = IndRNNClassifier(**QUICK | {"steps": 2}, bidirectional=False).fit(X, [0, 1] * 4)
     assert np.prod(model.plan_.network.strides) == stride
-    assert model.preparation_.levelled == (stride == 16)
+    assert model.preparation_.normalise_rms == (stride == 16)
     stream = model.stream()
     for start, stop in ((0, 3), (3, 501), (501, 502), (502, length)):
         answer = stream.push(X[0, :, start:stop])
@@ -263,7 +264,7 @@ def test_memory_of_a_batch_is_what_autograd_keeps() -> None:
     model = IndRNNClassifier(random_state=0, front=False, hidden_size=32)
     short, long = (model.fitting(X[..., :steps], [0, 1] * 10).estimate()["bytes"] for steps in (200, 400))
     fitting = model.fitting(X, [0, 1] * 10)
-    weights = 4 * 4 * sum(each.numel() for each in fitting.model().parameters())
+    weights = 4 * 4 * sum(each.numel() for each in new_model(fitting).parameters())
     assert long > weights + 2 * 400 * fitting.plan.batch_size * 64 * 4  # two layers, both directions, float32
     assert long - weights == pytest.approx(2 * (short - weights), rel=0.05)
 

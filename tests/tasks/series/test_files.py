@@ -1,4 +1,4 @@
-"""`indrnn.tasks.series.sources.read`: .npz, .ts and tables that the tests write, and what is wrong with others."""
+"""`indrnn.tasks.series.reading.read`: .npz, .ts and tables that the tests write, and what is wrong with others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indrnn.tasks.series.reading import Reading, parsed, where
-from indrnn.tasks.series.sources import MissingPackageError, read, read_with
+from indrnn.tasks.series.reading import MissingPackageError, Reading, read, read_with
+from indrnn.tasks.series.reading.values import parsed, where
 
 pandas = pytest.importorskip("pandas", reason="needs pandas: pip install 'indrnn[data]'")
 
@@ -99,7 +99,7 @@ def test_npz_that_is_wrong(tmp_path: Path) -> None:
     np.savez(path, x=x, y=[0, 1, 0], lengths=[2, 2])
     refused(path, "2 lengths", "sum, 4", "(3, 2, 5)")
     np.savez(path, x=np.array([None, 1]), y=[0, 1])
-    refused(path, "x is an array of objects")
+    refused(path, "x is an array of Python objects")
     np.savez(path, x=x.astype(str), y=[0, 1, 0])
     refused(path, "x must hold numbers")
     np.savez(path, x=x, y=[0, 1, 0], s=["a", "b", "c"])
@@ -110,7 +110,7 @@ def test_npz_that_is_wrong(tmp_path: Path) -> None:
         refused(path, "cannot be read as .npz")
     with path.open("wb") as file:
         np.save(file, x)
-    refused(path, "cannot be read as .npz", "a single array")
+    refused(path, "cannot be read as .npz", "one array")
 
 
 def test_npz_with_bytes_as_text(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indrnn.tasks.series.sounds import read_sound, resampled
-from indrnn.tasks.series.sources import MissingPackageError, read
+from indrnn.tasks.series.reading import MissingPackageError, read
+from indrnn.tasks.series.reading.sound import read_sound, resampled
 
 
 def write(path: Path, samples: Any, rate: int = 8000, width: int = 2) -> Path:

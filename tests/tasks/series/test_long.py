@@ -42,7 +42,7 @@ def by_hand(model: IndRNNClassifier, x: Any) -> Any:
 def test_without_convolutions_activations_are_recomputed() -> None:
     X, y = series(4)
     model = IndRNNClassifier(front=False, layers=2, steps=1, lr=0.01, random_state=0).fit(X, y)
-    assert not model.preparation_.levelled  # the louder ones are of one class
+    assert not model.preparation_.normalise_rms  # the louder ones are of one class
     network = model.plan_.network
     assert (network.bidirectional, network.norm) == (False, "layer")
     assert 256 <= network.recompute < 1000  # pieces of about the root of 100,000 steps

@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from indrnn.saving import from_json, to_json
 from indrnn.tasks.series.defaults import Augmentation
-from indrnn.tasks.series.fitting import split
-from indrnn.tasks.series.preparation import Preparation, loudness_tells
+from indrnn.tasks.series.preparation import Preparation, rms_depends_on_class
 from indrnn.tasks.series.task import Part, SeriesTask
 from indrnn.training import Shard
+
+
+def _saved_and_restored(preparation: Preparation) -> Preparation:
+    restored: Preparation = from_json(json.loads(json.dumps(to_json(preparation))), {"Preparation": Preparation})
+    return restored
 
 
 def test_standardised_by_statistics_of_training() -> None:
@@ -26,8 +31,7 @@ def test_standardised_by_statistics_of_training() -> None:
     np.testing.assert_allclose(found.scale, every.std(1), rtol=1e-6)
     x = torch.cat([found(each) for each in series]).double()
     torch.testing.assert_close(x.mean(0), torch.zeros(2).double(), atol=1e-6, rtol=0)
-    again = Preparation.from_plain(json.loads(json.dumps(found.to_plain())))
-    assert again == found
+    assert _saved_and_restored(found) == found
 
 
 def test_missing_values_get_a_mask_and_constant_channels_stay_finite() -> None:
@@ -54,8 +58,8 @@ def test_raw_signals_are_brought_to_one_level() -> None:
     one = np.stack([draw.normal(size=900), np.arange(900.0)]).astype(np.float32)
     one[0, 7] = np.nan
     both = [one, one * np.array([[3], [1]], dtype=np.float32)]
-    found = replace(Preparation.fitted(both, time_channel=1), levelled=True)
-    x, plain = found(one).numpy(), replace(found, levelled=False)(one).numpy()
+    found = replace(Preparation.fitted(both, time_channel=1), normalise_rms=True)
+    x, plain = found(one).numpy(), replace(found, normalise_rms=False)(one).numpy()
     for step in (0, 6, 7, 8, 500):
         until = [value for at, value in enumerate(plain[: step + 1, 0]) if at != 7]
         level = math.sqrt((sum(float(value) ** 2 for value in until) + 5) / (len(until) + 5))
@@ -63,24 +67,24 @@ def test_raw_signals_are_brought_to_one_level() -> None:
     np.testing.assert_array_equal(x[:, 1:], plain[:, 1:])
     loud = found(one * np.array([[100], [1]], dtype=np.float32)).numpy()
     assert loud[300:, 0].std() == pytest.approx(x[300:, 0].std(), rel=0.05)
-    assert Preparation.from_plain(json.loads(json.dumps(found.to_plain()))) == found
+    assert _saved_and_restored(found) == found
     silence = np.zeros((2, 50), dtype=np.float32)
     assert found(silence).isfinite().all()
-    assert torch.equal(found(one[:, 449:], found.heard(one[:, :449]))[2:], found(one)[451:])
+    assert torch.equal(found(one[:, 449:], found.running_power(one[:, :449]))[2:], found(one)[451:])
 
 
-def test_whether_loudness_tells_classes_apart() -> None:
+def test_whether_rms_depends_on_class_classes_apart() -> None:
     draw = np.random.default_rng(0)
     classes = np.arange(60) % 3
     level = draw.uniform(0.1, 3, 60)
     alike = [level[i] * draw.normal(size=(1, 200)) for i in range(60)]
-    assert not loudness_tells(alike, classes)
-    assert loudness_tells([one * (1 + 9 * (classes[i] == 2)) for i, one in enumerate(alike)], classes)
+    assert not rms_depends_on_class(alike, classes)
+    assert rms_depends_on_class([one * (1 + 9 * (classes[i] == 2)) for i, one in enumerate(alike)], classes)
     quiet = [np.full((2, 5), 3.0)] * 60  # and none at all
-    assert not loudness_tells(quiet, classes)
+    assert not rms_depends_on_class(quiet, classes)
     timed = [np.concatenate([one, np.arange(200.0)[None] * (1 + classes[i])]) for i, one in enumerate(alike)]
-    assert not loudness_tells(timed, classes, 1)
-    assert loudness_tells(timed, classes)
+    assert not rms_depends_on_class(timed, classes, 1)
+    assert rms_depends_on_class(timed, classes)
 
 
 def _task(augmentation: Augmentation | None = None) -> SeriesTask:
@@ -136,17 +140,6 @@ def test_masks_stay_masks_at_another_speed() -> None:
     inputs = task.batch(0, Shard()).inputs
     assert inputs[..., 0].unique().numel() > 2
     assert inputs[..., 1].unique().tolist() == [0.0, 1.0]
-
-
-def test_split_is_by_class_and_keeps_groups_whole() -> None:
-    y = np.repeat([0, 1, 2], [50, 20, 1])
-    kept, held = split(71, 0.2, y, None, seed=0)
-    assert sorted([*kept, *held]) == list(range(71))
-    assert np.bincount(y[held], minlength=3).tolist() == [10, 4, 0]
-    groups = np.arange(71) % 5
-    kept, held = split(71, 0.2, y, groups, seed=0)
-    assert len(set(groups[held])) == 1
-    assert not set(groups[held]) & set(groups[kept])
 
 
 def test_series_are_taken_as_they_are() -> None:

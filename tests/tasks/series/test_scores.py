@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from indrnn.tasks.series import Collection
-from indrnn.tasks.series.scores import ClassScores, NumberScores, hold_out, naive_classes, naive_numbers, wilson
+from indrnn.tasks.series.scores import (
+    ClassScores,
+    NumberScores,
+    mean_number,
+    most_frequent,
+    nearest_class,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(("right", "count"), [(0, 10), (10, 10), (7, 10), (295, 300), (1, 1)])
@@ -73,29 +80,14 @@ def collection(count: int, y: object, groups: object = None) -> Collection:
 
 
 def test_naive_answers() -> None:
-    train = collection(6, ["a", "a", "a", "a", "b", "b"])
-    test = collection(6, ["a", "a", "a", "b", "b", "b"])
-    most, nearest = naive_classes(train, test, np.array(["a", "b"])).items()
-    assert most[0] == "always a"
-    assert most[1].counts.tolist() == [[3, 0], [3, 0]]
-    assert nearest[1].counts.tolist() == [[3, 0], [0, 3]]
-    numbers = naive_numbers(collection(2, [1.0, 3.0]), collection(3, [2.0, 2.0, 5.0]))
-    assert numbers.numbers()["mean_absolute_error"] == 1
-
-
-def test_classes_are_held_out_by_their_share() -> None:
-    y = ["a"] * 20 + ["b"] * 5 + ["c"]
-    held = hold_out(collection(26, y), 0.2, by_class=True)
-    assert [int(held[np.array(y) == each].sum()) for each in "abc"] == [4, 1, 0]
-    np.testing.assert_array_equal(held, hold_out(collection(26, y), 0.2, by_class=True))
-
-
-def test_groups_are_held_out_whole() -> None:
-    groups = np.repeat(["p", "q", "r", "s", "t"], 4)
-    held = hold_out(collection(20, [0, 1] * 10, groups), 0.2, by_class=True)
-    assert held.sum() == 4
-    assert len(set(groups[held])) == 1
-    with pytest.raises(ValueError, match="at least two values"):
-        hold_out(collection(2, [0, 1], ["p", "p"]), 0.2, by_class=True)
-    with pytest.raises(ValueError, match="test_share"):
-        hold_out(collection(2, [0, 1]), 1.0, by_class=True)
+    x = [np.full((2, 5 + i), float(i)) + np.arange(5 + i) for i in range(6)]
+    classes = np.array(["a", "b"])
+    known = np.array(["a", "a", "a", "a", "b", "b"])
+    train = Collection.from_arrays(x, known)
+    truth = np.array(["a", "a", "a", "b", "b", "b"])
+    ((name, most),) = most_frequent(known, truth, classes).items()
+    assert name == "always a"
+    assert most.counts.tolist() == [[3, 0], [3, 0]]
+    (nearest,) = nearest_class(train, Collection.from_arrays(x), truth, classes).values()
+    assert nearest.counts.tolist() == [[3, 0], [0, 3]]
+    assert mean_number(np.array([1.0, 3.0]), np.array([2.0, 2.0, 5.0])).numbers()["mean_absolute_error"] == 1

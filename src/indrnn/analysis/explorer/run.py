@@ -40,7 +40,8 @@ def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[st
     row = rows().get(str(run.recipe_name))
     facts: list[tuple[str, str, str]] = []
     result = run.folder.read_json(run.folder.result) if run.folder.result.exists() else {}
-    test = run.recipe.describe(run.recorded.get("task"), run.path).scores or result.get("test")
+    description = run.recipe.describe(run.recorded.get("task"), run.path)
+    test = description.scores or result.get("test")
     if reached := headline(test or {}):
         paper = f"paper: {row.value}" if row and row.value not in UNKNOWN else ""
         facts.append((f"test {words(reached[0].removeprefix('test_'))}", value_of(*reached), paper))
@@ -50,5 +51,6 @@ def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[st
     facts.append(("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}", ""))
     if lines := run.folder.read_metrics():
         facts.append(("training", rough_duration(lines[-1].get("seconds")), f"{lines[-1]['step']:,} steps"))
-    kind = f"Recipe {run.recipe_name}" if run.recipe_name else type(model).__name__
+    known = description.task if run.recipe_name else type(model).__name__
+    kind = f"Recipe {row.name}" if row else known
     return f"{kind}, with {which}. Give it something to read, and see what every neuron keeps of it.", facts

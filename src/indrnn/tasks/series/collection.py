@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,18 +21,18 @@ class Collection:
     """
 
     x: list[Array]
-    """Each (channels, time), float32; NaN where a value is missing."""
+    """Series, each (channels, time), float32; NaN where a value is missing."""
     y: Array | None = None
-    """The target of each series: (n,) classes or numbers, (n, outputs) several at once, or an object array of one
+    """Target of each series: (n,) classes or numbers, (n, outputs) several at once, or an object array of one
     array for each series, (time,) or (outputs, time), with a target at every step."""
     channels: tuple[str, ...] = ()
-    """Their names."""
+    """Names of the channels."""
     names: tuple[str, ...] | None = None
-    """A name for each series, such as an identifier or a file."""
+    """Name of each series, such as an identifier or a file."""
     groups: Array | None = None
-    """(n,): what a series belongs to, such as a subject; a group is never divided between training and validation."""
+    """Group of each series, (n,), such as a subject; a group is never divided between training and validation."""
     test: Array | None = None
-    """(n,), bool: which series are the given test split."""
+    """Mask of the given test split, (n,), bool."""
 
     @classmethod
     def from_arrays(
@@ -62,17 +62,17 @@ class Collection:
                 one too large for float32; or another argument has the wrong length.
         """
         x = _series_of(X)
-        width = len(x[0])
-        named = tuple(str(each) for each in (channels if channels is not None else range(width)))
-        if len(named) != width:
-            raise ValueError(f"channels must name {width} channels, got {len(named)} names")
-        found = cls(x, channels=named)
-        return replace(
-            found,
-            y=None if y is None else target_of(y, found),
-            names=None if names is None else tuple(str(each) for each in _as_many("names", list(names), len(x))),
-            groups=None if groups is None else _as_many("groups", as_array(groups), len(x)),
-            test=None if test is None else _as_many("test", as_array(test), len(x)).astype(bool),
+        width, count = len(x[0]), len(x)
+        channels = tuple(str(name) for name in (channels if channels is not None else range(width)))
+        if len(channels) != width:
+            raise ValueError(f"channels must name {width} channels, got {len(channels)} names")
+        return cls(
+            x,
+            None if y is None else target_of(y, count),
+            channels,
+            None if names is None else tuple(str(name) for name in _as_many("names", list(names), count)),
+            None if groups is None else _as_many("groups", as_array(groups), count),
+            None if test is None else _as_many("test", as_array(test), count).astype(bool),
         )
 
     def __len__(self) -> int:
@@ -89,16 +89,14 @@ class Collection:
         count = sum(series.size for series in self.x)
         return sum(int(np.isnan(series).sum()) for series in self.x) / count
 
-    def take(self, items: Any) -> Collection:
+    def select(self, items: Any) -> Collection:
         """Select series by index, in the order given, or by boolean mask."""
         items = np.asarray(items)
         items = np.flatnonzero(items) if items.dtype == bool else items.astype(np.int64)
-
-        def of(values: Array | None) -> Array | None:
-            return None if values is None else values[items]
-
+        arrays = {name: getattr(self, name) for name in ("y", "groups", "test")}
+        chosen: dict[str, Any] = {name: None if array is None else array[items] for name, array in arrays.items()}
         names = None if self.names is None else tuple(self.names[i] for i in items)
-        return Collection([self.x[i] for i in items], of(self.y), self.channels, names, of(self.groups), of(self.test))
+        return replace(self, x=[self.x[i] for i in items], names=names, **chosen)
 
 
 def as_array(value: Any) -> Array:
@@ -113,12 +111,10 @@ def as_array(value: Any) -> Array:
             raise ValueError(f"masked values must be of numbers, got {value.dtype}; leave what is masked out")
         numbers = value.data.astype(np.result_type(value.dtype, np.float32))
         return np.where(np.ma.getmaskarray(value), np.nan, numbers)
-    if hasattr(value, "to_numpy"):
-        return np.asarray(value.to_numpy())
-    return np.asarray(value)
+    return np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
 
 
-def numbers_of(value: Any) -> Array:
+def as_numbers(value: Any) -> Array:
     """Convert like `as_array`, with pandas' NA as NaN; the data type is otherwise kept."""
     array = as_array(value)
     if array.dtype == object and hasattr(value, "to_numpy"):
@@ -127,27 +123,26 @@ def numbers_of(value: Any) -> Array:
     return array
 
 
-def target_of(y: Any, series: Collection) -> Array:
-    """Convert targets to an array with a row per series, or an object array if their lengths differ."""
+def as_objects(arrays: Sequence[Array]) -> Array:
+    """Object array of one array for each series, whatever their shapes."""
+    result = np.empty(len(arrays), dtype=object)
+    for i, array in enumerate(arrays):
+        result[i] = array
+    return result
+
+
+def target_of(y: Any, count: int) -> Array:
+    """Convert the targets of `count` series to an array with a row per series, or an object array of arrays."""
     if isinstance(y, (list, tuple)) and any(isinstance(one, (torch.Tensor, np.ma.MaskedArray)) for one in y):
         y = [as_array(one) for one in y]
     if isinstance(y, (list, tuple)) and len(y) and np.ndim(y[0]) >= 1:
-        each = [as_array(one) for one in y]
-        if len({one.shape for one in each}) > 1:
-            found = np.empty(len(each), dtype=object)
-            for i, one in enumerate(each):
-                found[i] = one
-            _as_many("y", found, len(series))
-            return found
-    found = as_array(y)
-    if found.ndim == 0 or found.ndim > 3:
-        raise ValueError(f"y must hold one target for each series, got an array of {found.ndim} dimensions")
-    _as_many("y", found, len(series))
-    return found
-
-
-def _plain(value: Any) -> Any:
-    return as_array(value) if isinstance(value, torch.Tensor) else value
+        rows = [as_array(one) for one in y]
+        if len({row.shape for row in rows}) > 1:
+            return _as_many("y", as_objects(rows), count)  # type: ignore[no-any-return]
+    array = as_array(y)
+    if array.ndim == 0 or array.ndim > 3:
+        raise ValueError(f"y must hold one target for each series, got an array of {array.ndim} dimensions")
+    return _as_many("y", array, count)  # type: ignore[no-any-return]
 
 
 def _as_many(name: str, values: Any, count: int) -> Any:
@@ -157,23 +152,24 @@ def _as_many(name: str, values: Any, count: int) -> Any:
 
 
 def _series_of(X: Any) -> list[Array]:
+    """Series (channels, time) of any input, checked."""
     if hasattr(X, "tocsr") or hasattr(X, "toarray"):
         raise TypeError(
             f"X must be a dense array, got a sparse {type(X).__name__}: sparse data is not supported; use X.toarray()"
         )
     if is_list_of_series(X):
-        rows = [_numbers(_plain(one), f"X[{i}]") for i, one in enumerate(X)]
-        found = [row[None] if row.ndim == 1 else row for row in rows]
-        for i, row in enumerate(found):
+        rows = [_numbers(one, f"X[{i}]") for i, one in enumerate(X)]
+        series = [row[None] if row.ndim == 1 else row for row in rows]
+        for i, row in enumerate(series):
             if row.ndim != 2:
                 raise ValueError(f"X[{i}] must have the shape (channels, time), got {row.shape}")
-            if len(row) != len(found[0]):
+            if len(row) != len(series[0]):
                 raise ValueError(
-                    f"X must have the same channels in each series: X[0] has {len(found[0])} and X[{i}] has "
+                    f"X must have the same channels in each series: X[0] has {len(series[0])} and X[{i}] has "
                     f"{len(row)}; a series has the shape (channels, time)"
                 )
     else:
-        array = _numbers(_plain(X), "X")
+        array = _numbers(X, "X")
         if array.ndim not in (2, 3):
             hint = " Reshape your data: X.reshape(1, -1) is one series." if array.ndim == 1 else ""
             raise ValueError(
@@ -185,11 +181,10 @@ def _series_of(X: Any) -> list[Array]:
                 f"X must have at least one channel and one step, got {array.shape}: 0 feature(s) "
                 f"(shape={array.shape}) while a minimum of 1 is required."
             )
-        found = list(array[:, None] if array.ndim == 2 else array)
-    if not found:
+        series = list(array[:, None] if array.ndim == 2 else array)
+    if not series:
         raise ValueError("X must hold at least one series, got none: 0 sample(s) while a minimum of 1 is required.")
-    _check_values(found)
-    return found
+    return checked_series(series, lambda i: f"X: series {i}")
 
 
 def is_list_of_series(X: Any) -> bool:
@@ -197,7 +192,7 @@ def is_list_of_series(X: Any) -> bool:
     if not isinstance(X, (list, tuple)) or not len(X):
         return False
     if all(isinstance(one, (np.ndarray, torch.Tensor)) or hasattr(one, "to_numpy") for one in X):
-        return all(np.ndim(_plain(one)) >= 1 for one in X)
+        return all(np.ndim(as_array(one)) >= 1 for one in X)
     try:
         np.asarray(X)
     except ValueError:
@@ -206,39 +201,50 @@ def is_list_of_series(X: Any) -> bool:
 
 
 def _numbers(value: Any, name: str) -> Array:
-    """Convert to a float32 array."""
-    array = numbers_of(value)
+    """Convert to an array of real numbers."""
+    array = as_numbers(value)
+    if array.dtype.kind in "biuf":
+        return array
     if np.iscomplexobj(array):
         raise ValueError(f"{name} must hold real numbers, got {array.dtype}. Complex data not supported")
     if array.dtype == object and array.ndim == 1 and len(array) and np.ndim(array[0]) >= 1:
         raise ValueError(f"{name} must be a list of arrays, or one array of numbers, got an array of arrays")
     try:
-        found = array.astype(np.float32, copy=False)
+        return array.astype(np.float32)
     except TypeError as error:
         raise TypeError(f"{name}: an argument must be a string or a number ({error})") from None
     except ValueError as error:
         raise ValueError(f"{name} must hold numbers: {error}") from None
-    infinite = np.isinf(found) & ~np.isinf(array) if array.dtype == np.float64 else None
-    if infinite is not None and infinite.any():
-        at = tuple(int(i) for i in np.argwhere(infinite)[0])
-        raise ValueError(f"{name} must fit into float32, got {array[at]} at {list(at)}; scale it")
-    return np.ascontiguousarray(found)
 
 
-def _check_values(series: list[Array]) -> None:
-    """Raise for a series without steps or with missing values only, and for the first infinite value."""
-    for i, one in enumerate(series):
-        if one.shape[1] == 0:
-            raise ValueError(f"X[{i}] must have at least one step, got {one.shape}")
-        total = one.sum()
-        if np.isfinite(total):
-            continue
-        infinite = np.argwhere(np.isinf(one))
-        if len(infinite):
-            channel, step = infinite[0]
-            raise ValueError(
-                f"X must be finite, or NaN where a value is missing, got infinity in series {i}, channel {channel}, "
-                f"step {step}"
-            )
-        if np.isnan(one).all():
-            raise ValueError(f"X must have a value in each series, and series {i} is NaN throughout; leave it out")
+def checked_series(
+    values: Sequence[Array], describe: Callable[[int], str], channels: Sequence[str] | None = None
+) -> list[Array]:
+    """Convert series (channels, time) of numbers to float32, and check that each has steps and values, all finite.
+
+    Args:
+        values: the series.
+        describe: the name of the series of this index in a message.
+        channels: names of the channels, for messages.
+    """
+    result = []
+    for i, series in enumerate(values):
+        if series.shape[1] == 0:
+            raise ValueError(f"{describe(i)} must have at least one step, got none, {series.shape}")
+        with np.errstate(over="ignore"):
+            narrow = np.ascontiguousarray(series, dtype=np.float32)
+            total = narrow.sum()
+        if not np.isfinite(total):
+            infinite = np.argwhere(np.isinf(narrow))
+            if len(infinite):
+                channel, step = (int(at) for at in infinite[0])
+                value = series[channel, step]
+                raise ValueError(
+                    f"{describe(i)}, channel {channels[channel] if channels else channel}, step {step} is "
+                    f"{'infinite' if np.isinf(value) else f'too large for float32, {value}'}; leave the value empty "
+                    "(NaN) where it is not known, or scale the channel"
+                )
+            if np.isnan(narrow).all():
+                raise ValueError(f"{describe(i)} has no value at all; leave it out")
+        result.append(narrow)
+    return result

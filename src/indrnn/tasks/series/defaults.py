@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
-
-import numpy as np
 
 from ...baselines import Baseline
 from ...checks import check_count, check_fraction
@@ -30,13 +28,26 @@ class Shape:
     """Properties of the data that determine the defaults."""
 
     series: int
+    """Number of series."""
     input_size: int
     """Features of each step, masks included."""
     mean_length: float
+    """Mean number of steps."""
     longest: int
+    """Largest number of steps."""
     per_step: bool = False
-    causal: bool = False
-    """Whether an answer may only depend on the past: a forecast."""
+    """Whether there is an answer at every step."""
+
+    @property
+    def raw(self) -> bool:
+        """Whether the series are long enough to count as raw signals, downsampled before the recurrent layers."""
+        return not self.per_step and _stride_to_frames(self.mean_length) >= RAW
+
+    @property
+    def stride(self) -> int:
+        """Total stride of the convolutions before the recurrent layers."""
+        stride = 1 if self.per_step else _stride_to_frames(self.mean_length)
+        return 2 * stride if stride >= RAW else stride  # of raw signals half the frames are enough
 
 
 @dataclass(frozen=True)
@@ -78,10 +89,6 @@ class Plan:
     members: int = 1
     """Networks, each from a seed of its own, whose answers are averaged."""
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dictionary, without the network, which the model's file holds."""
-        return {name: value for name, value in asdict(self).items() if name != "network"}
-
     def describe(self) -> str:
         """Summarise the plan in one line."""
         network = self.network
@@ -108,63 +115,58 @@ def check_effort(effort: Any) -> None:
         raise ValueError(f"effort must be quick, default or best, got {effort!r}")
 
 
-def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **given: Any) -> Plan:
+def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **options: Any) -> Plan:
     """Choose the plan for data of this shape.
 
     Args:
         shape: properties of the training data.
         effort: quick (a third of the steps), default, or best (an ensemble of five seeds).
         core: the recurrent layers: indrnn, or lstm or gru for comparison.
-        **given: overrides of the defaults, unless None: hidden_size, layers, bidirectional, pool, front (bool or
+        **options: overrides of the defaults, unless None: hidden_size, layers, bidirectional, pool, front (bool or
             stride), dropout, steps, lr, batch_size, augment (bool), validation, patience, members.
     """
     check_effort(effort)
     if core not in get_args(Core):
         raise ValueError(f"core must be one of {', '.join(get_args(Core))}, got {core!r}")
-    given = {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in given.items()
-        if value is not None
-    }
-    _check(given)
-    batch_size = given.get("batch_size", _batch_size(shape))
-    steps = given.get("steps", _steps(shape, batch_size, effort))
-    validation = given.get("validation", 0.0 if shape.series < SMALL else 0.1)
-    raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
-    augment = given.get("augment", (shape.series < 1000 or raw) and not shape.per_step)
-    evaluate_every = max(1, min(steps, math.ceil(steps / 20))) if validation else steps
+    values = {name: value for name, value in options.items() if value is not None}
+    values = {name: value.item() if hasattr(value, "item") else value for name, value in values.items()}  # NumPy's
+    _check(values)
+    batch_size = values.get("batch_size", _batch_size(shape))
+    steps = values.get("steps", _steps(shape, batch_size, effort))
+    validation = values.get("validation", 0.0 if shape.series < SMALL else 0.1)
+    augment = values.get("augment", (shape.series < 1000 or shape.raw) and not shape.per_step)
     return Plan(
-        network=_network(shape, core, given),
-        pool=given.get("pool", "mean"),
+        network=_network(shape, core, values),
+        pool=values.get("pool", "mean"),
         steps=steps,
-        lr=given.get("lr", 4e-3 if raw else 1e-3),
+        lr=values.get("lr", 4e-3 if shape.raw else 1e-3),
         batch_size=batch_size,
-        augmentation=_augmentation(raw) if augment else Augmentation(),
+        augmentation=_augmentation(shape.raw) if augment else Augmentation(),
         validation=validation,
-        evaluate_every=evaluate_every,
-        patience=given.get("patience", 8) if validation else None,
-        members=given.get("members", 5 if effort == "best" else 1),
+        evaluate_every=max(1, min(steps, math.ceil(steps / 20))) if validation else steps,
+        patience=values.get("patience", 8) if validation else None,
+        members=values.get("members", members_of(effort)),
     )
+
+
+def members_of(effort: Effort) -> int:
+    """Number of networks by default."""
+    return 5 if effort == "best" else 1
 
 
 def _augmentation(raw: bool) -> Augmentation:
     return Augmentation(scale=0.3, speed=0.15) if raw else Augmentation(noise=0.05, scale=0.1)
 
 
-def _check(given: dict[str, Any]) -> None:
+def _check(values: dict[str, Any]) -> None:
     for name in ("hidden_size", "layers", "steps", "batch_size", "patience", "members"):
-        if name in given:
-            check_count(name, given[name])
-    if "validation" in given:
-        check_fraction("validation", given["validation"])
+        if name in values:
+            check_count(name, values[name])
+    if "validation" in values:
+        check_fraction("validation", values["validation"])
     for name in ("augment", "bidirectional"):
-        if not isinstance(given.get(name, True), (bool, np.bool_)):
-            raise ValueError(f"{name} must be True or False, got {given[name]!r}")
-
-
-def is_raw(mean_length: float, per_step: bool) -> bool:
-    """Whether series are long enough to count as raw signals, downsampled before the recurrent layers."""
-    return not per_step and _stride_to_frames(mean_length) >= RAW
+        if not isinstance(values.get(name, True), bool):
+            raise ValueError(f"{name} must be True or False, got {values[name]!r}")
 
 
 def _stride_to_frames(mean_length: float) -> int:
@@ -174,43 +176,32 @@ def _stride_to_frames(mean_length: float) -> int:
 def _batch_size(shape: Shape) -> int:
     """Default batch size: 32, or 16 for raw signals; smaller for few or very long series."""
     most = max(1, 2_000_000 // max(1, shape.longest))
-    usual = 16 if is_raw(shape.mean_length, shape.per_step or shape.causal) else 32
-    return max(1, min(usual, most, max(16, math.ceil(shape.series / 4)), shape.series))
+    return max(1, min(16 if shape.raw else 32, most, max(16, math.ceil(shape.series / 4)), shape.series))
 
 
 def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
     """Default training steps: 20 epochs (raw signals 40), within 400 to 4000 (raw 8000); a third of that if quick."""
-    raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
-    passes = (40 if raw else 20) * shape.series / batch_size
-    return int(min(8000 if raw else 4000, max(400, passes)) / (3 if effort == "quick" else 1))
+    epochs = (40 if shape.raw else 20) * shape.series / batch_size
+    return int(min(8000 if shape.raw else 4000, max(400, epochs)) / (3 if effort == "quick" else 1))
 
 
-def _strides(shape: Shape) -> int:
-    """Total stride of the convolutions before the recurrent layers."""
-    if shape.per_step or shape.causal:
-        return 1
-    stride = _stride_to_frames(shape.mean_length)
-    return 2 * stride if stride >= RAW else stride  # of raw signals half the frames are enough
-
-
-def _given_stride(stride: Any, shape: Shape) -> int:
-    if not isinstance(stride, (int, np.integer)) or stride < 1 or stride & (stride - 1):
+def _checked_stride(stride: Any, shape: Shape) -> int:
+    if not isinstance(stride, int) or stride < 1 or stride & (stride - 1):
         raise ValueError(
             f"front must be True, False, or the stride of the convolutions, a power of two, got {stride!r}"
         )
-    if stride > 1 and (shape.per_step or shape.causal):
+    if stride > 1 and shape.per_step:
         raise ValueError(f"front must not have a stride where there is an answer at every step, got {stride}")
-    return int(stride)
+    return stride
 
 
-def _network(shape: Shape, core: Core, given: dict[str, Any]) -> Any:
-    raw = is_raw(shape.mean_length, shape.per_step or shape.causal)
-    width = given.get("hidden_size", 128 if raw else 64)
-    layers = given.get("layers", 4 if raw and core == "indrnn" else 2)
-    dropout, both = given.get("dropout", 0.1), given.get("bidirectional", not (shape.causal or raw))
+def _network(shape: Shape, core: Core, values: dict[str, Any]) -> Any:
+    width = values.get("hidden_size", 128 if shape.raw else 64)
+    layers = values.get("layers", 4 if shape.raw and core == "indrnn" else 2)
+    dropout, both = values.get("dropout", 0.1), values.get("bidirectional", not shape.raw)
     # In series that are shorter than the first kernel there is nothing for it to find
-    front = given.get("front", shape.mean_length >= 17)
-    stride = _strides(shape) if isinstance(front, (bool, np.bool_)) else _given_stride(front, shape)
+    front = values.get("front", shape.mean_length >= 17)
+    stride = shape.stride if isinstance(front, bool) else _checked_stride(front, shape)
     after = math.ceil(shape.longest / stride) if front else shape.longest
     long = after * width > 4_000_000  # activations of one layer and series: beyond that only recomputing them fits
     if core == "indrnn":

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...analysis.neurons import layers_of
 from ...networks.front import FrontState
-from .collection import Array, Collection, as_array
+from ...networks.unit import RecurrentUnit
+from .collection import Array, as_array
 
 if TYPE_CHECKING:
-    from .estimator import Estimator
+    from .estimators import Estimator
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,14 +22,14 @@ class Explanation:
     """Explanation of the prediction for one series."""
 
     target: Any
-    """The class, or the number of the label or output, that is explained."""
+    """Class, or number of the label or output, that is explained."""
     contributions: Array
-    """(channels, time): gradient × input of the target's output, before softmax, averaged over the ensemble. The input
-    is standardised, so a value at the training mean contributes nothing."""
+    """Contributions to the target's output before softmax, (channels, time): gradient × input, averaged over the
+    ensemble. The input is standardised, so a value at the training mean contributes nothing."""
     step: int
-    """The step with the largest contribution in magnitude, over its channels."""
+    """Step with the largest contribution in magnitude, over its channels."""
     neurons: list[dict[str, Any]]
-    """Those that remember that step, most first: `layer` and `neuron`, `remembered` (how much the neuron's last state
+    """Neurons that remember that step, most first: `layer` and `neuron`, `remembered` (how much the neuron's last state
     changes where the step is put at the training mean, as a share of its magnitude) and `u`, its recurrent weight. Of
     the ensemble's first network; empty where it has no independent neurons."""
 
@@ -51,35 +51,34 @@ def explain(estimator: Estimator, x: Any, target: Any = None, most: int = 20) ->
     values = as_array(x)
     if values.ndim not in (1, 2):
         raise ValueError(f"x must be one series, (channels, time) or (time,), got the shape {values.shape}")
-    data = estimator._checked(values[None] if values.ndim == 2 else values[None, None])
-    inputs = estimator.preparation_(data.x[0]).unsqueeze(1)  # (T, 1, features)
-    learnt = estimator.target_
-    output = _number_of(estimator, data, target)
+    values = values[None] if values.ndim == 2 else values[None, None]
+    output = _output_of(estimator, values, target)
+    inputs = estimator.preparation_(estimator._checked(values).x[0]).unsqueeze(1)  # (T, 1, features)
     total = torch.zeros_like(inputs)
     for model in estimator.models_:
-        given = inputs.clone().requires_grad_(True)
+        copy = inputs.clone().requires_grad_(True)
         with torch.enable_grad():
-            answers = model.eval()(given)[0]
-            (gradient,) = torch.autograd.grad(answers[..., output].sum(), given)
+            outputs = model.eval()(copy)[0]
+            (gradient,) = torch.autograd.grad(outputs[..., output].sum(), copy)
         total += gradient * inputs
     channels = estimator.preparation_.channels
-    found = (total / len(estimator.models_))[:, 0, :channels].T.double().numpy()
-    step = int(np.abs(found.sum(0)).argmax())
-    named = learnt.classes[output] if learnt.kind == "classes" and learnt.classes is not None else output
-    return Explanation(named, found, step, _remembering(estimator.models_[0], inputs, step, most))
+    contributions = (total / len(estimator.models_))[:, 0, :channels].T.double().numpy()
+    step = int(np.abs(contributions.sum(0)).argmax())
+    neurons = _remembering(estimator.models_[0], inputs, step, most)
+    return Explanation(estimator.target_.name(output), contributions, step, neurons)
 
 
-def _number_of(estimator: Estimator, data: Collection, target: Any) -> int:
+def _output_of(estimator: Estimator, values: Array, target: Any) -> int:
+    """Number of the output to explain."""
     learnt = estimator.target_
     if target is None:
-        answer = estimator._answers(data)[0]
-        return 0 if learnt.kind == "numbers" else int(answer.reshape(-1, learnt.outputs).mean(0).argmax())
+        if learnt.kind == "numbers":
+            return 0
+        return int(estimator.outputs(values)[0].reshape(-1, learnt.outputs).mean(0).argmax())
     if learnt.kind == "classes":
-        assert learnt.classes is not None
-        at = np.flatnonzero(learnt.classes == target)
-        if not len(at):
-            raise ValueError(f"target must be one of the classes {learnt.classes.tolist()}, got {target!r}")
-        return int(at[0])
+        if target not in learnt.names:
+            raise ValueError(f"target must be one of the classes {list(learnt.names)}, got {target!r}")
+        return learnt.names.index(target)
     if not (isinstance(target, (int, np.integer)) and 0 <= target < learnt.outputs):
         raise ValueError(f"target must be a number from 0 to {learnt.outputs - 1}, got {target!r}")
     return int(target)
@@ -87,23 +86,24 @@ def _number_of(estimator: Estimator, data: Collection, target: Any) -> int:
 
 @torch.no_grad()
 def _remembering(model: nn.Module, inputs: torch.Tensor, step: int, most: int) -> list[dict[str, Any]]:
-    try:
-        layers = layers_of(model)
-    except ValueError:
+    """Neurons whose last state changes most without a step."""
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, RecurrentUnit)}
+    if not layers:
         return []
     network: Any = model.network
     without = inputs.clone()
     without[step] = 0.0
     states = []
-    for each in (inputs, without):
-        state = network(each)[1]
+    for sequence in (inputs, without):
+        state = network(sequence)[1]
         states.append((state.network if isinstance(state, FrontState) else state).h)
-    found = []
-    for layer, before, after in zip(layers, *states, strict=True):
+    neurons: list[dict[str, Any]] = []
+    for (name, unit), before, after in zip(layers.items(), *states, strict=True):
         change = ((before - after).abs() / (before.abs().mean() + before.abs()).clamp_min(1e-12))[0]
-        found += [
-            {"layer": layer.name, "neuron": i, "remembered": float(share), "u": float(layer.u[i])}
+        u = unit.weight_hh.detach().double().cpu().flatten()
+        neurons += [
+            {"layer": f"{name}.weight_hh", "neuron": i, "remembered": float(share), "u": float(u[i])}
             for i, share in enumerate(change)
             if share > 0
         ]
-    return sorted(found, key=lambda each: -each["remembered"])[:most]
+    return sorted(neurons, key=lambda neuron: -neuron["remembered"])[:most]

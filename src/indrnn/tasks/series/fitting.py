@@ -1,58 +1,55 @@
-"""`Fitting`: one fit's interpreted data, its plan and its training."""
+"""`Fitting`: what an estimator trains, of data that have been interpreted: preparation, target, plan and tasks."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
 from ...networks.config import Head
-from ...training import Cosine, Listener, Result, RunFolder, Training, derive_seed, train
+from ...training import Cosine, RunFolder, Training, derive_seed
 from .collection import Array, Collection
 from .defaults import Plan
 from .preparation import Preparation
+from .split import hold_out
 from .targets import Target
 from .task import Part, SeriesTask
 
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """Data and settings of a fit, except its output folder."""
+    """Data and settings of a fit, except its output folder; `tasks.runs.train_members` trains it."""
 
     data: Collection
-    """The series that are trained on, those held back included."""
+    """Series that are trained on, those held back included."""
     preparation: Preparation
     target: Target
     plan: Plan
     seed: int
     weights: Array | None = None
-    """(n,), of the series."""
+    """Weights of the series, (n,)."""
     class_weights: Array | None = None
-    """(classes,)."""
+    """Weights of the classes, (classes,)."""
     device: str = "auto"
     threads: int | None = None
 
     @property
-    def head(self) -> Head:
-        """The configuration of the model."""
-        sort = "Classifier" if self.target.kind != "numbers" else "Regressor"
-        kind: Any = ("Step" if self.target.per_step else "Sequence") + sort
-        return Head(self.plan.network, self.target.outputs, kind, self.plan.pool)
+    def members(self) -> int:
+        """Number of networks that are trained."""
+        return self.plan.members
 
     def member_seed(self, member: int) -> int:
-        """The seed of one network of the ensemble."""
-        return self.seed if member == 0 else derive_seed(self.seed, "member", member) >> 16
+        """Seed of one network of the ensemble."""
+        return member_seed(self.seed, member)
 
-    def going_on(self, out: str | Path | None) -> Fitting:
+    def with_seed_of(self, out: str | Path | None) -> Fitting:
         """Return a copy with the seed of the run in the folder `out`, if there is one."""
         for home in () if out is None else (Path(out), Path(out) / "member-0"):
             folder = RunFolder(home)
@@ -60,51 +57,14 @@ class Fitting:
                 return replace(self, seed=int(folder.read_json(folder.config)["seed"]))
         return self
 
-    def model(self, member: int = 0) -> nn.Module:
-        """Build a network with newly initialised weights."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.member_seed(member))
-            return self.head.build()
-
-    def split(self, member: int = 0) -> tuple[Array, Array]:
-        """Return the indices of training and held-out series: split by group if there are groups, else by class."""
-        y = self.data.y if self.target.kind == "classes" and not self.target.per_step else None
-        items = np.arange(len(self.data))
-        if self.weights is not None:  # what counts for nothing is not there
-            items = items[self.weights > 0]
-        classes, groups = (None if each is None else each[items] for each in (y, self.data.groups))
-        kept, held = split(len(items), self.plan.validation, classes, groups, self.member_seed(member))
-        return items[kept], items[held]
-
-    def task(self, member: int = 0) -> SeriesTask:
-        """Build the training task of one network of the ensemble."""
-        assert self.data.y is not None
-        x = [self.preparation(one) for one in self.data.x]
-        y = self.target.encode(self.data.y, self.data.lengths)
-        weights = None
-        if self.weights is not None:
-            weights = torch.from_numpy((self.weights / self.weights.mean()).astype(np.float32))
-
-        def part(items: Array) -> Part:
-            chosen = None if weights is None else weights[torch.from_numpy(items)]
-            return Part([x[i] for i in items], [y[i] for i in items], chosen)
-
-        kept, held = self.split(member)
-        return SeriesTask(
-            part(kept),
-            part(held) if len(held) else None,
-            kind=self.target.kind,
-            per_step=self.target.per_step,
-            batch_size=self.plan.batch_size,
-            augmentation=self.plan.augmentation,
-            masks=self.preparation.input_size - self.preparation.channels,
-            label_smoothing=self.plan.label_smoothing,
-            class_weights=None if self.class_weights is None else torch.tensor(self.class_weights, dtype=torch.float32),
-            seed=self.member_seed(member),
-        )
+    def model_config(self, member: int = 0) -> Head:
+        """Configuration of the model."""
+        sort = "Classifier" if self.target.kind != "numbers" else "Regressor"
+        kind: Any = ("Step" if self.target.per_step else "Sequence") + sort
+        return Head(self.plan.network, self.target.outputs, kind, self.plan.pool)
 
     @property
-    def options(self) -> Training:
+    def training(self) -> Training:
         """Options of the training loop."""
         plan = self.plan
         return Training(
@@ -122,13 +82,53 @@ class Fitting:
             tensorboard=False,
         )
 
+    def split(self, member: int = 0) -> tuple[Array, Array]:
+        """Return the indices of training and held-out series: split by group if there are groups, else by class."""
+        y = self.data.y if self.target.kind == "classes" and not self.target.per_step else None
+        items = np.arange(len(self.data))
+        if self.weights is not None:  # what counts for nothing is not there
+            items = items[self.weights > 0]
+        classes, groups = (None if values is None else values[items] for values in (y, self.data.groups))
+        share = 0.0 if groups is not None and len(np.unique(groups)) < 2 else self.plan.validation
+        seed = self.member_seed(member)
+        held = hold_out(len(items), share, classes=classes, groups=groups, seed=seed, expected=True)
+        return items[~held], items[held]
+
+    @cached_property
+    def _prepared(self) -> Part:
+        """Network inputs and encoded targets of all series, with their weights."""
+        assert self.data.y is not None
+        weights = None
+        if self.weights is not None:
+            weights = torch.from_numpy((self.weights / self.weights.mean()).astype(np.float32))
+        y = self.target.encode(self.data.y, self.data.lengths)
+        return Part([self.preparation(one) for one in self.data.x], y, weights)
+
+    def task(self, member: int = 0) -> SeriesTask:
+        """Build the training task of one network of the ensemble."""
+        kept, held = self.split(member)
+        return SeriesTask(
+            self._prepared.select(kept),
+            self._prepared.select(held) if len(held) else None,
+            kind=self.target.kind,
+            per_step=self.target.per_step,
+            batch_size=self.plan.batch_size,
+            augmentation=self.plan.augmentation,
+            masks=self.preparation.input_size - self.preparation.channels,
+            label_smoothing=self.plan.label_smoothing,
+            class_weights=None if self.class_weights is None else torch.tensor(self.class_weights, dtype=torch.float32),
+            seed=self.member_seed(member),
+        )
+
     def estimate(self) -> dict[str, float]:
         """Estimate seconds and bytes of training from two steps on one batch of typical length, then discarded.
 
         Bytes are those that autograd saves for the backward pass on the longest batch, plus the weights, their
         gradients and the optimiser's two moments.
         """
-        task, model, plan = self.task(), self.model(), self.plan
+        from ..runs import new_model
+
+        task, model, plan = self.task(), new_model(self), self.plan
         order = np.random.default_rng(0).permutation(len(task.train.x)).tolist()
         batches = [order[i : i + plan.batch_size] for i in range(0, len(order), plan.batch_size)]
         steps = [max(len(task.train.x[i]) for i in items) for items in batches]
@@ -143,96 +143,35 @@ class Fitting:
                     loss = task.loss(model, batch)
                 loss.backward()
                 seconds.append(time.perf_counter() - begun)
-                kept = saved.bytes
+                kept = sum(saved.sizes.values())
         share = float(np.mean(steps)) / steps[common]
         evaluated = task.train if task.validation is None else task.validation
         evaluations = math.ceil(plan.steps / plan.evaluate_every) * len(evaluated.x) / len(task.train.x)
         # An evaluation is a forward pass, about a third of a step
         rounds = plan.steps + evaluations * len(batches) / 3
-        parameters = sum(each.numel() * each.element_size() for each in model.parameters())
+        parameters = sum(weight.numel() * weight.element_size() for weight in model.parameters())
         largest = max(steps) * min(plan.batch_size, len(task.train.x)) / (steps[common] * len(batches[common]))
         return {
             "seconds": min(seconds) * share * rounds * plan.members,
             "bytes": kept * largest + 4.0 * parameters,
         }
 
-    def train(
-        self,
-        *,
-        out: str | Path | None = None,
-        resume: bool = False,
-        overwrite: bool = False,
-        listeners: Iterable[Listener] = (),
-        config: dict[str, Any] | None = None,
-        resume_command: str | None = None,
-        quiet: bool = True,
-    ) -> tuple[list[nn.Module], list[Result]]:
-        """Train each network of the ensemble: in `out`, or in its member-NUMBER folders if there are several."""
-        models, results = [], []
-        if resume and overwrite:
-            raise ValueError("resume and overwrite cannot both be asked for")
-        if out is not None and overwrite:
-            clear_run(Path(out))
-        for member in range(self.plan.members):
-            model, task = self.model(member), self.task(member)
-            seed = self.member_seed(member)
-            home = None if out is None else Path(out) if self.plan.members == 1 else Path(out) / f"member-{member}"
-            result = train(
-                model,
-                task,
-                self.options,
-                out=home,
-                seed=seed,
-                resume=resume,
-                overwrite=overwrite,
-                config=config,
-                resume_command=resume_command,
-                listeners=listeners,
-                quiet=quiet or home is None,
-            )
-            models.append(model.cpu().eval())
-            results.append(result)
-            if not result.finished:
-                break
-        return models, results
 
-
-def members_of(run: Path) -> list[Path]:
-    """Return the folders of an ensemble's networks in its folder, in order; none for a single network."""
-    found = [path for path in run.glob("member-*") if re.fullmatch(r"member-\d+", path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
-
-
-def clear_run(out: Path) -> None:
-    """Remove the files of an earlier fit, of any number of networks, from a folder, and nothing else."""
-    found = [RunFolder(home) for home in (out, *members_of(out))]
-    ours = [
-        folder
-        for folder in found
-        if (folder.config.exists() or folder.checkpoints.folder.exists() or (folder.path / "estimator.json").exists())
-        and folder.used
-    ]
-    with contextlib.ExitStack() as locks:
-        for folder in ours:  # all of them, before any is cleared
-            locks.enter_context(folder.locked())
-        for folder in ours:
-            folder.clear()
+def member_seed(seed: int, member: int) -> int:
+    """Seed of one network of an ensemble."""
+    return seed if member == 0 else derive_seed(seed, "member", member) >> 16
 
 
 class _Saved:
-    """Count the bytes of tensors that autograd saves inside this context; a shared storage counts once."""
+    """Sizes of the storages that autograd saves inside this context, in bytes; a shared storage counts once."""
 
     def __init__(self) -> None:
-        self._sizes: dict[int, int] = {}
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda each: each)
+        self.sizes: dict[int, int] = {}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
-    @property
-    def bytes(self) -> int:
-        return sum(self._sizes.values())
-
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _pack(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        self._sizes[storage.data_ptr()] = storage.nbytes()
+        self.sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     def __enter__(self) -> Self:
@@ -241,31 +180,3 @@ class _Saved:
 
     def __exit__(self, *error: object) -> None:
         self._hooks.__exit__(*error)
-
-
-def split(count: int, share: float, y: Array | None, groups: Array | None, seed: int) -> tuple[Array, Array]:
-    """Split the indices of series into those to train on and those to hold out.
-
-    Args:
-        count: number of series.
-        share: fraction held out.
-        y: their classes, (n,): about this fraction of each is held out, and at least one remains; None to ignore them.
-        groups: (n,): whole groups are held out; `y` is then ignored.
-        seed: seed of the random choice.
-    """
-    everything = np.arange(count)
-    if not share:
-        return everything, everything[:0]
-    draw = np.random.default_rng(seed % 2**63)
-    if groups is not None:
-        known = np.unique(groups)
-        chosen = draw.permutation(known)[: min(len(known) - 1, max(1, round(share * len(known))))]
-        held = np.isin(groups, chosen)
-        return everything[~held], everything[held]
-    held = np.zeros(count, dtype=bool)
-    members = [everything] if y is None else [np.flatnonzero(y == each) for each in np.unique(y)]
-    for of_class in members:
-        wanted = share * len(of_class)
-        number = min(len(of_class) - 1, int(wanted) + int(draw.random() < wanted - int(wanted)))
-        held[draw.permutation(of_class)[:number]] = True
-    return everything[~held], everything[held]

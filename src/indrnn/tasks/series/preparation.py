@@ -1,12 +1,12 @@
 """Preprocessing of series: standardised by training statistics, with a mask for channels that can have missing values.
 
-Raw signals whose loudness does not depend on the class are also normalised to one level, by the steps so far.
+Raw signals whose power does not depend on the class are also normalised to one power, by the steps so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ from torch import Tensor
 
 from .collection import Array
 
-TELLS = 0.25
-"""Share of the variance of loudness that classes explain, from which on it is left as it is."""
-_COUNTED = 5.0
+EXPLAINED = 0.25
+"""Share of the variance of the signals' power that classes explain, from which on the power is left as it is."""
+_PRIOR_STEPS = 5.0
+"""Steps of the training deviation that count in the running power of a series."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,22 @@ class Preparation:
     """Preprocessing by the statistics of the training series, computed by `fitted`; call it on a series."""
 
     mean: tuple[float, ...]
-    """Of each channel, over the values that are there."""
+    """Mean of each channel, over the values that are there."""
     scale: tuple[float, ...]
-    """Its deviation; 1 for a channel that is constant."""
+    """Standard deviation of each channel; 1 for a channel that is constant."""
     masked: tuple[int, ...] = ()
     """Channels that had missing values in training: each gets a further channel, 1 where the value is there."""
     time_channel: int | None = None
-    """A channel of times, which is replaced by the differences to the step before."""
-    levelled: bool = False
-    """At each step, each channel is divided by its root mean square over the steps until then, to which `_COUNTED`
-    steps of training's deviation are counted: a recording may be louder than another. A channel of times is not."""
+    """Channel of times, which is replaced by the differences to the step before."""
+    normalise_rms: bool = False
+    """Whether each channel is divided, at each step, by its root mean square over the steps until then, to which
+    `_PRIOR_STEPS` steps of training's deviation are counted: a recording may be louder than another. A channel of times
+    is not."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if isinstance(getattr(self, field.name), list):  # from a file
+                object.__setattr__(self, field.name, tuple(getattr(self, field.name)))
 
     @classmethod
     def fitted(cls, series: Sequence[Array], time_channel: int | None = None) -> Preparation:
@@ -53,21 +60,13 @@ class Preparation:
                 steps = np.diff(one[time_channel])
                 if not np.isfinite(one[time_channel]).all() or (steps < 0).any():
                     raise ValueError(f"time_channel must hold times that never fall, and those of series {i} do")
-        count, total = np.zeros(channels), np.zeros(channels)
         changed = [_with_differences(one, time_channel) for one in series]
-        for one in changed:
-            count += np.isfinite(one).sum(1)
-            total += np.nansum(one, 1, dtype=np.float64)
-        mean = total / np.maximum(count, 1)
-        squares = np.zeros(channels)
-        for one in changed:
-            squares += np.nansum((one - mean[:, None]) ** 2, 1, dtype=np.float64)
-        deviation = np.sqrt(squares / np.maximum(count, 1))
+        count = np.sum([np.isfinite(one).sum(1) for one in changed], 0)
+        mean = _total(changed) / np.maximum(count, 1)
+        deviation = np.sqrt(_total((one - mean[:, None]) ** 2 for one in changed) / np.maximum(count, 1))
         # A constant channel's deviation is rounding
         scale = np.where(deviation > 1e-6 * np.maximum(1e-30, np.abs(mean)), deviation, 1.0)
-        missing = np.zeros(channels, dtype=bool)
-        for one in series:
-            missing |= np.isnan(one).any(1)
+        missing = np.any([np.isnan(one).any(1) for one in series], 0)
         masked = tuple(int(i) for i in np.flatnonzero(missing))
         return cls(tuple(mean.tolist()), tuple(scale.tolist()), masked, time_channel)
 
@@ -85,28 +84,28 @@ class Preparation:
         """Names of the network's input features, from the names of the channels."""
         return [*channels, *(f"{channels[i]} is there" for i in self.masked)]
 
-    def __call__(self, series: Array, heard: Array | None = None) -> Tensor:
+    def __call__(self, series: Array, power: Array | None = None) -> Tensor:
         """Convert a series (channels, time) to network input (time, input_size); missing values are set to the mean.
 
         Args:
             series: the series, or a piece of it.
-            heard: result of `heard` for the steps before, if the series continues an earlier piece.
+            power: result of `running_power` for the steps before, if the series continues an earlier piece.
         """
         values, there = self._standardised(series)
-        if self.levelled:
-            squares, count = (np.zeros((2, self.channels)) if heard is None else heard)[:, :, None]
+        if self.normalise_rms:
+            squares, count = (np.zeros((2, self.channels)) if power is None else power)[:, :, None]
             squares, count = squares + np.square(values).cumsum(1), count + there.cumsum(1)
-            level = np.sqrt((squares + _COUNTED) / (count + _COUNTED))
+            rms = np.sqrt((squares + _PRIOR_STEPS) / (count + _PRIOR_STEPS))
             if self.time_channel is not None:
-                level[self.time_channel] = 1.0
-            values = values / level
+                rms[self.time_channel] = 1.0
+            values = values / rms
         return torch.from_numpy(np.concatenate([values, there[list(self.masked)]]).T.astype(np.float32))
 
-    def heard(self, series: Array, before: Array | None = None) -> Array:
+    def running_power(self, series: Array, before: Array | None = None) -> Array:
         """Sum of squares and number of values of each channel, (2, channels), including the steps `before`."""
         values, there = self._standardised(series)
-        found = np.stack([np.square(values).sum(1), there.sum(1)])
-        return found if before is None else found + before
+        power = np.stack([np.square(values).sum(1), there.sum(1)])
+        return power if before is None else power + before
 
     def _standardised(self, series: Array) -> tuple[Array, Array]:
         """Standardised values (channels, time), 0 where missing, and a mask of those present."""
@@ -115,36 +114,33 @@ class Preparation:
         there = np.isfinite(values)
         return np.where(there, values, 0.0), there
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dictionary."""
-        return asdict(self)
 
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Preparation:
-        """Restore from the result of `to_plain`."""
-        mean, scale, masked = (tuple(plain[name]) for name in ("mean", "scale", "masked"))
-        return cls(mean, scale, masked, plain["time_channel"], plain.get("levelled", False))
+def _total(series: Iterable[Array]) -> Array:
+    """Sum over all steps of all series, (channels,), without what is missing."""
+    total: Any = sum(np.nansum(one, 1, dtype=np.float64) for one in series)
+    return np.asarray(total)
 
 
-def loudness_tells(series: Sequence[Array], classes: Array, time_channel: int | None = None) -> bool:
-    """Whether loudness depends on the class: classes explain over a quarter of its variance in some channel."""
-    loud = np.log(np.stack([_deviation(one) for one in series]).clip(1e-12))
+def rms_depends_on_class(series: Sequence[Array], classes: Array, time_channel: int | None = None) -> bool:
+    """Whether the power of a series depends on its class: classes explain a quarter of its variance in some channel."""
+    loudness = np.log(np.stack([moments(one)[1] for one in series]).clip(1e-12))
     if time_channel is not None:
-        loud = np.delete(loud, time_channel, 1)
-    loud = loud - loud.mean(0)
-    each = [loud[classes == name] for name in np.unique(classes)]
-    explained = sum(len(some) * np.square(some.mean(0)) for some in each)
-    total = np.square(loud).sum(0)
-    return bool(((explained > TELLS * total) & (total > 1e-6 * len(loud))).any())  # or they are equally loud
+        loudness = np.delete(loudness, time_channel, 1)
+    loudness = loudness - loudness.mean(0)
+    of_class = [loudness[classes == name] for name in np.unique(classes)]
+    explained = sum(len(rows) * np.square(rows.mean(0)) for rows in of_class)
+    total = np.square(loudness).sum(0)
+    return bool(((explained > EXPLAINED * total) & (total > 1e-6 * len(loudness))).any())  # or they are equally loud
 
 
-def _deviation(series: Array) -> Array:
-    """Standard deviation of each channel, (channels,), over the values present; 0 if there are none."""
+def moments(series: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each channel, (channels,), over the values present; 0 if there are none."""
     there = np.isfinite(series)
     count = there.sum(1).clip(1)
     values = np.where(there, series, 0.0).astype(np.float64)
-    rest = np.where(there, values - (values.sum(1) / count)[:, None], 0.0)
-    return np.sqrt(np.square(rest).sum(1) / count)  # type: ignore[no-any-return]
+    mean = values.sum(1) / count
+    rest = np.where(there, values - mean[:, None], 0.0)
+    return mean, np.sqrt(np.square(rest).sum(1) / count)
 
 
 def from_first_time(series: Array, channel: int, first: Any = None) -> tuple[Array, Any]:
@@ -159,7 +155,7 @@ def from_first_time(series: Array, channel: int, first: Any = None) -> tuple[Arr
     # Whole numbers of nanoseconds do not survive float64 either
     if times.dtype.kind in "iu" and (first is None or isinstance(first, int)):
         first = int(times[0]) if first is None else first
-        moved[channel] = [int(each) - first for each in times.tolist()]
+        moved[channel] = [int(time) - first for time in times.tolist()]
         return moved, first
     known = moved[channel][np.isfinite(moved[channel])]
     if first is None and len(known):

@@ -1,4 +1,4 @@
-"""Metrics: accuracy with its interval, balanced accuracy, confusion matrix, errors; and naive baselines."""
+"""Scores of predictions on held-out series: accuracy with its interval, confusion matrix, errors; naive baselines."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...files import write_atomically
 from .collection import Array, Collection
+from .preparation import moments
+from .targets import Target
+
+if TYPE_CHECKING:
+    from .estimators import Estimator
 
 SHOWN = 12
 """Classes that a confusion matrix in text has at most; of more, the most frequent confusions are listed."""
@@ -32,17 +37,18 @@ class ClassScores:
     """Confusion matrix of true and predicted classes, with the metrics computed from it."""
 
     classes: tuple[str, ...]
+    """Names of the classes."""
     counts: Array
-    """(classes, classes): rows are the right ones, columns the answers."""
+    """Number of series of each true class (rows) and predicted class (columns), (classes, classes)."""
 
     @classmethod
-    def of(cls, right: Array, answers: Array, classes: Array) -> ClassScores:
+    def of(cls, right: Array, predictions: Array, classes: Array) -> ClassScores:
         """Count predictions; a class in `right` that is not among the classes gets a row of its own, at the end."""
-        names = [str(each) for each in classes.tolist()]
+        names = [str(name) for name in classes.tolist()]
         names += [name for name in map(str, np.unique(right).tolist()) if name not in names]
         number = {name: i for i, name in enumerate(names)}
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
-        rows, columns = ([number[str(each)] for each in array.tolist()] for array in (right, answers))
+        rows, columns = ([number[str(name)] for name in array.tolist()] for array in (right, predictions))
         np.add.at(counts, (rows, columns), 1)
         return cls(tuple(names), counts)
 
@@ -60,22 +66,12 @@ class ClassScores:
 
     def numbers(self) -> dict[str, Any]:
         """Return the metrics as a JSON-serialisable dictionary."""
-        low, high = wilson(int(self.counts.trace()), int(self.counts.sum()))
-        return {
-            "accuracy": self.accuracy,
-            "accuracy_interval": [low, high],
-            "balanced_accuracy": self.balanced_accuracy,
-            "series": int(self.counts.sum()),
-        }
+        right, count = int(self.counts.trace()), int(self.counts.sum())
+        return _accuracies(self.accuracy, self.balanced_accuracy, right, count)
 
     def lines(self) -> list[str]:
         """Return the metrics as lines of text."""
-        low, high = wilson(int(self.counts.trace()), int(self.counts.sum()))
-        return [
-            f"accuracy           {self.accuracy:.1%}, 95 % interval {low:.1%} to {high:.1%} "
-            f"({self.counts.trace()} of {self.counts.sum()})",
-            f"balanced accuracy  {self.balanced_accuracy:.1%}",
-        ]
+        return _accuracy_lines(self.numbers(), "accuracy")
 
     def table(self) -> list[str]:
         """Confusion matrix as text (rows: true, columns: predicted); for many classes, the most frequent confusions."""
@@ -83,8 +79,8 @@ class ClassScores:
             wrong = self.counts - np.diag(self.counts.diagonal())
             order = np.argsort(-wrong, axis=None, kind="stable")[:10]
             pairs = [tuple(int(i) for i in np.unravel_index(at, wrong.shape)) for at in order if wrong.flat[at]]
-            told = [f"  {self.classes[a]} taken for {self.classes[b]}: {wrong[a, b]}" for a, b in pairs]
-            return ["most frequent confusions:", *told] if told else ["no confusions"]
+            listed = [f"  {self.classes[a]} taken for {self.classes[b]}: {wrong[a, b]}" for a, b in pairs]
+            return ["most frequent confusions:", *listed] if listed else ["no confusions"]
         names = [name if len(name) <= 16 else f"{name[:15]}…" for name in self.classes]
         corner = "right / answer"
         left = max(len(corner), *map(len, names))
@@ -95,10 +91,10 @@ class ClassScores:
             lines.append(f"{name:{left}}  {cells}")
         return lines
 
-    def write(self, out: Path, about: dict[str, Any]) -> None:
-        """Write confusion.json and, where matplotlib is installed, confusion.png into a folder."""
-        content = {**about, "classes": self.classes, "counts": self.counts.tolist()}
-        write_atomically(out / "confusion.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
+    def write(self, folder: Path, facts: dict[str, Any]) -> None:
+        """Write confusion.json, with facts about the run, and, where matplotlib is installed, confusion.png."""
+        content = {**facts, "classes": self.classes, "counts": self.counts.tolist()}
+        write_atomically(folder / "confusion.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
         try:
             from ...figures import named, new_figure, save_figure
 
@@ -114,7 +110,22 @@ class ClassScores:
         axes.set_xlabel("answer")
         axes.set_ylabel("right")
         figure.colorbar(picture, label="share of the class's series")
-        save_figure(figure, out / "confusion.png")
+        save_figure(figure, folder / "confusion.png")
+
+
+def _accuracies(accuracy: float, balanced: float, right: int, count: int) -> dict[str, Any]:
+    interval = list(wilson(right, count))
+    return {"accuracy": accuracy, "accuracy_interval": interval, "balanced_accuracy": balanced, "series": count}
+
+
+def _accuracy_lines(numbers: dict[str, Any], name: str, of: str = "") -> list[str]:
+    """Accuracy with its interval, and balanced accuracy, as text."""
+    (low, high), count = numbers["accuracy_interval"], numbers["series"]
+    return [
+        f"{name:18} {numbers['accuracy']:.1%}, 95 % interval {low:.1%} to {high:.1%} "
+        f"({round(numbers['accuracy'] * count)} of {count})",
+        f"balanced accuracy  {numbers['balanced_accuracy']:.1%}{of}",
+    ]
 
 
 @dataclass(frozen=True)
@@ -122,11 +133,11 @@ class NumberScores:
     """True and predicted numbers, (n,) or (n, outputs), with the metrics computed from them."""
 
     right: Array
-    answers: Array
+    predictions: Array
 
     def numbers(self) -> dict[str, Any]:
         """Return the metrics as a JSON-serialisable dictionary."""
-        errors = self.answers.astype(np.float64) - self.right
+        errors = self.predictions.astype(np.float64) - self.right
         spread = float(np.square(self.right - self.right.mean(0)).sum())
         return {
             "mean_absolute_error": float(np.abs(errors).mean()),
@@ -137,74 +148,143 @@ class NumberScores:
 
     def lines(self) -> list[str]:
         """Return the metrics as lines of text."""
-        found = self.numbers()
+        numbers = self.numbers()
         return [
-            f"mean absolute error      {found['mean_absolute_error']:.5g}",
-            f"root mean squared error  {found['root_mean_squared_error']:.5g}",
-            f"R²                       {found['r2']:.4f}",
+            f"mean absolute error      {numbers['mean_absolute_error']:.5g}",
+            f"root mean squared error  {numbers['root_mean_squared_error']:.5g}",
+            f"R²                       {numbers['r2']:.4f}",
         ]
 
 
-def naive_classes(train: Collection, test: Collection, classes: Array) -> dict[str, ClassScores]:
-    """Scores of baselines that ignore the order of steps: the most frequent class, and the nearest class mean.
+# ---- baselines that ignore the order of steps
 
-    The second standardises each channel's mean and deviation over time, and the logarithm of the length, and predicts
-    the class whose mean is nearest.
+
+def most_frequent(known: Array, truth: Array, classes: Array) -> dict[str, ClassScores]:
+    """Scores of always predicting the most frequent of the known classes, by name."""
+    values, counts = np.unique(known, return_counts=True)
+    most = values[np.argmax(counts)]
+    return {f"always {most}": ClassScores.of(truth, np.repeat(most, len(truth)), classes)}
+
+
+def nearest_class(train: Collection, test: Collection, truth: Array, classes: Array) -> dict[str, ClassScores]:
+    """Scores of predicting the class with the nearest mean, by name.
+
+    Of each channel, mean and deviation over time are compared, and of each series the logarithm of its length.
     """
     assert train.y is not None
-    assert test.y is not None
-    values, counts = np.unique(train.y, return_counts=True)
-    most = np.repeat(values[np.argmax(counts)], len(test))
-    known, asked = _summaries(train), _summaries(test)
+    known, others = _summaries(train), _summaries(test)
     middle, scale = known.mean(0), known.std(0)
     scale[scale == 0] = 1
-    known, asked = (known - middle) / scale, (asked - middle) / scale
-    centres = np.stack([known[train.y == each].mean(0) for each in values])
-    nearest = np.array([values[np.square(centres - one).sum(1).argmin()] for one in asked])
-    return {
-        f"always {values[np.argmax(counts)]}": ClassScores.of(test.y, most, classes),
-        "nearest by mean and deviation of channels": ClassScores.of(test.y, nearest, classes),
-    }
+    known, others = (known - middle) / scale, (others - middle) / scale
+    names = np.unique(train.y)
+    centres = np.stack([known[train.y == name].mean(0) for name in names])
+    nearest = np.array([names[np.square(centres - one).sum(1).argmin()] for one in others])
+    return {"nearest by mean and deviation of channels": ClassScores.of(truth, nearest, classes)}
 
 
 def _summaries(series: Collection) -> Array:
     """(n, 2 channels + 1): means and deviations over time, 0 if no value is present, and the log of the length."""
-    found = []
-    for one in series.x:
-        there = ~np.isnan(one)
-        count = there.sum(1).clip(1)
-        mean = np.where(there, one, 0).sum(1, dtype=np.float64) / count
-        square = np.where(there, one - mean[:, None], 0)
-        found.append(np.r_[mean, np.sqrt(np.square(square).sum(1) / count), np.log(one.shape[1])])
-    return np.stack(found)
+    return np.stack([np.r_[(*moments(one), np.log(one.shape[1]))] for one in series.x])
 
 
-def naive_numbers(train: Collection, test: Collection) -> NumberScores:
-    """Scores of a baseline that predicts the mean of the training targets."""
-    assert train.y is not None
-    assert test.y is not None
-    mean = np.asarray(train.y, dtype=np.float64).mean(0)
-    return NumberScores(np.asarray(test.y, dtype=np.float64), np.broadcast_to(mean, test.y.shape))
+def mean_number(known: Array, truth: Array) -> NumberScores:
+    """Scores of always predicting the mean of the known numbers."""
+    return NumberScores(truth, np.broadcast_to(known.astype(np.float64).mean(0), truth.shape))
 
 
-def hold_out(series: Collection, share: float, *, by_class: bool, seed: int = 0) -> Array:
-    """Select test series, (n,) bool: whole groups if there are groups, else a share of each class.
+# ---- an estimator on series with targets
 
-    A class keeps at least one series for training; of two or more series, at least one is for test.
-    """
-    if not 0 < share < 1:
-        raise ValueError(f"test_share must be a number between 0 and 1, got {share!r}")
-    draw = np.random.default_rng(seed)
-    held = np.zeros(len(series), dtype=bool)
-    if series.groups is not None:
-        known = np.unique(series.groups)
-        if len(known) < 2:
-            raise ValueError(f"group must have at least two values to hold one of them out, got one, {known[0]!r}")
-        count = min(len(known) - 1, max(1, round(share * len(known))))
-        return np.asarray(np.isin(series.groups, draw.permutation(known)[:count]), dtype=bool)
-    labels = series.y if by_class and series.y is not None else np.zeros(len(series))
-    for each in np.unique(labels):
-        members = np.flatnonzero(labels == each)
-        count = min(len(members) - 1, max(1, round(share * len(members))))
-        held[draw.permutation(members)[:count]] = True
-    return held
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores as lines to print and numbers for files."""
+
+    lines: list[str]
+    numbers: dict[str, Any]
+    classes: ClassScores | None = None
+    """Confusion matrix of classes."""
+
+
+def score(estimator: Estimator, test: Collection, train: Collection | None = None) -> Scores:
+    """Evaluate an estimator on series with targets; given the training series, compare it with naive baselines."""
+    target = estimator.target_
+    _check_targets(target, test.y)
+    flat = _by_step if target.per_step else np.asarray
+    truth, predictions = flat(test.y), flat(estimator.predict(test))
+    known = None if train is None else flat(train.y)
+    if target.kind == "labels":
+        return _of_labels(truth.astype(np.int64), predictions, known)
+    if target.kind == "numbers":
+        return _of_numbers(truth.astype(np.float64), predictions, known)
+    classes: Any = target.classes
+    truth = truth.astype(classes.dtype) if truth.dtype.kind == "f" and classes.dtype.kind in "iu" else truth
+    scores = ClassScores.of(truth, predictions, classes)
+    naive = {} if known is None else most_frequent(known, truth, classes)
+    lines = scores.lines()
+    if target.per_step:
+        lines.append("over all steps; those of one series are not independent, and the interval is too narrow")
+    elif train is not None:
+        naive |= nearest_class(train, test, truth, classes)
+    for name, beside in naive.items():
+        lines.append(f"naive baseline     {beside.accuracy:.1%}, balanced {beside.balanced_accuracy:.1%}: {name}")
+    numbers = {**scores.numbers(), "naive": {name: beside.numbers() for name, beside in naive.items()}}
+    return Scores([*lines, "", *scores.table()], numbers, scores)
+
+
+def _by_step(y: Any) -> Array:
+    """Targets or predictions of all steps, series after series."""
+    return np.concatenate([np.ravel(one) for one in y])
+
+
+def _check_targets(target: Target, y: Any) -> None:
+    """Raise if the targets are of another kind than those of training."""
+    if target.per_step:
+        return
+    shape = (len(y), target.outputs) if target.kind == "labels" or not target.flat else (len(y),)
+    if np.shape(y) != shape:
+        raise ValueError(f"target must have the shape {shape}, as in training, got {np.shape(y)}")
+    if target.kind == "numbers" and not (y.dtype.kind in "biuf" and np.isfinite(y).all()):
+        wrong = next(
+            value for value in np.ravel(y) if not (isinstance(value, (int, float, np.number)) and np.isfinite(value))
+        )
+        raise ValueError(f"target must hold finite numbers, as in training, got {wrong!r}")
+    if target.kind == "labels" and not np.isin(y, (0, 1)).all():
+        raise ValueError(f"target of several labels must hold 0 and 1, got {y[~np.isin(y, (0, 1))][0]!r}")
+
+
+def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
+    """Scores of multi-label targets: how often all labels are right, and each by itself."""
+
+    def numbers_of(answers: Array) -> dict[str, Any]:
+        labels = [ClassScores.of(truth[:, i], answers[:, i], np.arange(2)) for i in range(truth.shape[1])]
+        right = int((answers == truth).all(1).sum())
+        balanced = float(np.mean([label.balanced_accuracy for label in labels]))
+        rows = [{**label.numbers(), "counts": label.counts.tolist()} for label in labels]
+        return {**_accuracies(right / len(truth), balanced, right, len(truth)), "labels": rows}
+
+    numbers = numbers_of(predictions)
+    lines = _accuracy_lines(numbers, "all labels right", ", the mean over labels")
+    if known is not None:
+        naive = numbers_of(np.broadcast_to((known.mean(0) > 0.5).astype(np.int64), truth.shape))
+        numbers["naive"] = {"most frequent answer of each label": naive}
+        lines.append(
+            f"naive baseline     {naive['accuracy']:.1%}, balanced {naive['balanced_accuracy']:.1%}: each label's most "
+            "frequent answer"
+        )
+    lines += ["", f"{'label':>5}  {'right':>6}  {'series':>6}  {'found':>6}  {'missed':>6}  {'wrongly':>7}"]
+    for number, label in enumerate(numbers["labels"]):
+        (_, wrongly), (missed, there) = label["counts"]
+        counts = f"{missed + there:>6}  {there:>6}  {missed:>6}  {wrongly:>7}"
+        lines.append(f"{number:>5}  {label['accuracy']:>6.1%}  {counts}")
+    return Scores(lines, numbers)
+
+
+def _of_numbers(truth: Array, predictions: Array, known: Array | None) -> Scores:
+    scores = NumberScores(truth, predictions)
+    lines, naive = scores.lines(), {}
+    if known is not None:
+        beside = mean_number(known, truth).numbers()
+        naive = {"mean of training": beside}
+        error, root = beside["mean_absolute_error"], beside["root_mean_squared_error"]
+        lines.append(f"naive baseline           {error:.5g} and {root:.5g}: always the mean of training")
+    return Scores(lines, {**scores.numbers(), "naive": naive})

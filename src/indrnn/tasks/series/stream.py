@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ...networks.config import Front
-from .collection import Array, Collection, as_array
+from .collection import Array, Collection, as_array, as_objects
 from .preparation import from_first_time
 
 if TYPE_CHECKING:
-    from .estimator import Estimator
+    from .estimators import Estimator
 
 
 class Stream:
@@ -34,11 +34,11 @@ class Stream:
     def __init__(self, estimator: Estimator) -> None:
         self.estimator = estimator
         self.steps = 0
-        """Steps that it has seen."""
+        """Number of steps so far."""
         self._runners = [_Runner(model) for model in estimator.models_]
         self._first_time: float | None = None
         self._last: Array | None = None  # the last step, for differences of time
-        self._heard: Array | None = None  # in the steps before that, for the level
+        self._power: Array | None = None  # of the steps before that
 
     def push(self, x: Any) -> Array:
         """Add one step, (channels,), or several, (channels, time); return the prediction so far.
@@ -60,15 +60,14 @@ class Stream:
         values = values.astype(np.float32)
         if np.isinf(values).any():
             raise ValueError("x must be finite, or NaN where a value is missing")
-        given = values if self._last is None else np.concatenate([self._last, values], 1)
-        prepared = preparation(given, self._heard)[given.shape[1] - values.shape[1] :]
-        if preparation.levelled:
-            self._heard = preparation.heard(given[:, :-1], self._heard)
-        self._last = given[:, -1:]
+        piece = values if self._last is None else np.concatenate([self._last, values], 1)
+        prepared = preparation(piece, self._power)[piece.shape[1] - values.shape[1] :]
+        if preparation.normalise_rms:
+            self._power = preparation.running_power(piece[:, :-1], self._power)
+        self._last = piece[:, -1:]
         self.steps += values.shape[1]
-        answer = self.estimator.mean_answer([runner.push(prepared) for runner in self._runners])
-        target = self.estimator.target_
-        return answer * np.array(target.scale) + np.array(target.mean) if target.kind == "numbers" else answer
+        output = self.estimator.mean_output([runner.push(prepared) for runner in self._runners])
+        return self.estimator.target_.in_units(output)
 
 
 class _Runner:
@@ -111,11 +110,11 @@ class _Runner:
         return self.model.output(total / count if self.pool == "mean" else features[-1])[0]  # type: ignore[no-any-return]
 
 
-def decided(estimator: Estimator, data: Collection, every: int) -> Array:
+def streaming_predictions(estimator: Estimator, data: Collection, every: int) -> Array:
     """Streaming predictions for each series, after every `every` steps: an object array of (predictions, outputs)."""
-    found = np.empty(len(data), dtype=object)
-    for i, series in enumerate(data.x):
+    predictions = []
+    for series in data.x:
         stream = Stream(estimator)
-        pieces = range(0, series.shape[1], every)
-        found[i] = np.stack([stream.push(series[:, start : start + every]) for start in pieces])
-    return found
+        starts = range(0, series.shape[1], every)
+        predictions.append(np.stack([stream.push(series[:, start : start + every]) for start in starts]))
+    return as_objects(predictions)

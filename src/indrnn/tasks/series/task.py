@@ -42,6 +42,11 @@ class Part:
     weights: Tensor | None = None
     """(n,), of mean 1."""
 
+    def select(self, items: Any) -> Part:
+        """The series of these indices, an array."""
+        weights = None if self.weights is None else self.weights[torch.from_numpy(items)]
+        return Part([self.x[i] for i in items], [self.y[i] for i in items], weights)
+
 
 class SeriesTask:
     """Training task on series; see `indrnn.training.Task`. Batches are random, determined by the seed and the step.

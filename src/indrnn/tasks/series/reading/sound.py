@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from .reading import Array, Found, Reading, need
+from ..collection import Array
+from .options import Reading
+from .values import SeriesFile, need
 
 SUFFIXES = (".wav", ".flac", ".ogg")
 
 
-def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> Found:
+def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> SeriesFile:
     """Read FOLDER/CLASS/FILE.wav, scaled to -1 to 1. If no labels are needed, files may be in FOLDER itself."""
     files = sorted(file for file in _files(path) if file.suffix.lower() in SUFFIXES and file.is_file())
     if not files:
@@ -26,38 +28,36 @@ def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> 
         raise ValueError(f"{loose[0]} must be in a folder named by its class, {path}/CLASS/{loose[0].name}")
     if target_needed:
         _check_folders(path, files)
-    pattern = _pattern(reading.group)
-    rate = reading.rate
+    names = [file.relative_to(path).as_posix() for file in files]
+    groups = {} if reading.group is None else {reading.group: _groups(reading.group, names)}
+    x, rate = _read_sounds(files, reading)
+    y = None if loose else np.array([name.partition("/")[0] for name in names])
+    return SeriesFile(path, x, y, tuple(str(i) for i in range(len(x[0]))), tuple(names), groups, rate)
+
+
+def _read_sounds(files: list[Path], reading: Reading) -> tuple[list[Array], int]:
+    """Sounds of one rate and number of channels, and their rate: `reading.rate`, or that of the first."""
     x: list[Array] = []
-    groups: list[str] = []
+    rate = reading.rate
     for file in files:
         samples, its_rate = read_sound(file)
         if reading.mono:
             samples = samples.mean(0, keepdims=True)
-        if rate is None:
-            rate = its_rate
+        rate = rate or its_rate
         if its_rate != rate:
             if not reading.resample:
-                told, change = "the one wanted", "resample (--resample) changes it"
+                which, change = "the one wanted", "resample (--resample) changes it"
                 if reading.rate is None:
-                    told, change = "that of the others", f"rate and resample (--rate {rate} --resample) change it"
-                raise ValueError(f"{file} has {its_rate} samples a second, and {told} is {rate}; {change}")
+                    which, change = "that of the others", f"rate and resample (--rate {rate} --resample) change it"
+                raise ValueError(f"{file} has {its_rate} samples a second, and {which} is {rate}; {change}")
             samples = resampled(samples, its_rate, rate)
         if x and len(samples) != len(x[0]):
             raise ValueError(
                 f"{file} has {len(samples)} channels, and {files[0]} has {len(x[0])}; mono (--mono) takes their mean"
             )
         x.append(samples)
-        if pattern is not None:
-            inside = file.relative_to(path).as_posix()
-            match = pattern.search(inside)
-            if match is None:
-                raise ValueError(f"group: the pattern {reading.group!r} is not in {inside}")
-            groups.append(match[1])
-    y = None if loose else np.array([file.relative_to(path).parts[0] for file in files])
-    names = tuple(file.relative_to(path).as_posix() for file in files)
-    fields = {} if pattern is None else {str(reading.group): np.array(groups)}
-    return Found(path, x, y, tuple(str(i) for i in range(len(x[0]))), names, fields, rate)
+    assert rate is not None
+    return x, rate
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -83,16 +83,19 @@ def _check_folders(path: Path, files: list[Path]) -> None:
             )
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    if text is None:
-        return None
+def _groups(text: str, names: list[str]) -> Array:
+    """Group of each file: what the capture group of a regular expression matches in its name."""
     try:
         pattern = re.compile(text)
     except re.error as error:
         raise ValueError(f"group must be a pattern, as for re.search, got {text!r}: {error}") from None
     if pattern.groups != 1:
         raise ValueError(f"group must be a pattern with one pair of brackets, such as '_(.+)_', got {text!r}")
-    return pattern
+    matches = [pattern.search(name) for name in names]
+    for name, match in zip(names, matches, strict=True):
+        if match is None:
+            raise ValueError(f"group: the pattern {text!r} is not in {name}")
+    return np.array([match[1] for match in matches if match is not None])
 
 
 def read_sound(file: Path) -> tuple[Array, int]:
@@ -148,5 +151,5 @@ def resampled(samples: Array, rate: int, wanted: int) -> Array:
     kept = np.zeros((len(samples), count // 2 + 1), spectrum.dtype)
     shared = min(kept.shape[1], spectrum.shape[1])
     kept[:, :shared] = spectrum[:, :shared]
-    found = np.fft.irfft(kept, count, axis=1)[:, pad * wanted // rate :] * (count / length)
-    return np.asarray(found[:, : max(1, round(before * wanted / rate))], dtype=np.float32)
+    changed = np.fft.irfft(kept, count, axis=1)[:, pad * wanted // rate :] * (count / length)
+    return np.asarray(changed[:, : max(1, round(before * wanted / rate))], dtype=np.float32)

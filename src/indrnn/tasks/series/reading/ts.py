@@ -8,35 +8,28 @@ from pathlib import Path
 
 import numpy as np
 
-from .reading import Array, Found, is_number, number
+from ..collection import Array
+from .values import SeriesFile, is_number, number
 
 _MISSING = ("?", "")
+_Header = dict[str, list[str]]
 
 
-def read_ts(path: Path, *, target_needed: bool = True) -> Found:
+def read_ts(path: Path, *, target_needed: bool = True) -> SeriesFile:
     """Read a .ts file: one or more channels, equal or different lengths; `?` and NaN are missing values.
 
     A label may be missing only if labels are not needed; the result then has none.
     """
-    header: dict[str, list[str]] = {}
+    header: _Header = {}
     x: list[Array] = []
     labels: list[str | None] = []
-    begun = False
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         for line_number, line in enumerate(lines, 1):
             text, where = line.strip(), f"{path}: line {line_number}"
             if not text or text.startswith(("#", "%")):
                 continue
-            if not begun:
-                if not text.startswith("@"):
-                    raise ValueError(f"{where} must start with @, or # for a comment, before @data")
-                name, *values = text[1:].split() or [""]
-                if not name:
-                    raise ValueError(f"{where} must have a name after @, such as @data")
-                header[name.lower()] = values
-                begun = name.lower() == "data"
-                if begun:
-                    _check(header, path)
+            if "data" not in header:
+                _read_header(text, header, where)
                 continue
             series, label = _series(text, header, where)
             if label is None and target_needed and _has_target(header):
@@ -47,28 +40,37 @@ def read_ts(path: Path, *, target_needed: bool = True) -> Found:
                 raise ValueError(f"{where} must have {len(x[0])} channels as those before, got {len(series)}")
             x.append(series)
             labels.append(label)
-    if not begun:
+    if "data" not in header:
         raise ValueError(f"{path} must have a line @data: it is no .ts file, or an empty one")
     if not x:
         raise ValueError(f"{path} must have at least one series after @data, got none")
+    if target_needed and not _has_target(header):
+        raise ValueError(f"{path} has no labels: neither @classLabel true nor @targetLabel true")
     y = np.array(labels) if None not in labels else None
-    return Found(path, x, y, tuple(str(i) for i in range(len(x[0]))))
+    return SeriesFile(path, x, y, tuple(str(i) for i in range(len(x[0]))))
 
 
-def _flag(header: dict[str, list[str]], name: str) -> bool:
+def _read_header(text: str, header: _Header, where: str) -> None:
+    """Add a line such as `@dimensions 2` to the header."""
+    if not text.startswith("@"):
+        raise ValueError(f"{where} must start with @, or # for a comment, before @data")
+    name, *values = text[1:].split() or [""]
+    if not name:
+        raise ValueError(f"{where} must have a name after @, such as @data")
+    header[name.lower()] = values
+    if _flag(header, "timestamps"):
+        raise ValueError(f"{where}: @timeStamps true is not supported; a CSV in long form with a column of times is")
+
+
+def _flag(header: _Header, name: str) -> bool:
     return header.get(name, [""])[:1] in (["true"], ["True"], ["TRUE"])
 
 
-def _has_target(header: dict[str, list[str]]) -> bool:
+def _has_target(header: _Header) -> bool:
     return _flag(header, "classlabel") or _flag(header, "targetlabel")
 
 
-def _check(header: dict[str, list[str]], path: Path) -> None:
-    if _flag(header, "timestamps"):
-        raise ValueError(f"{path}: @timeStamps true is not supported; a CSV in long form with a column of times is")
-
-
-def _series(text: str, header: dict[str, list[str]], where: str) -> tuple[Array, str | None]:
+def _series(text: str, header: _Header, where: str) -> tuple[Array, str | None]:
     """Parse a line: values (channels, time), and the label, None if there is none."""
     parts = text.split(":")
     label = None
@@ -80,26 +82,25 @@ def _series(text: str, header: dict[str, list[str]], where: str) -> tuple[Array,
     if dimensions and dimensions[0].isdigit() and int(dimensions[0]) != len(parts):
         raise ValueError(f"{where} must have {dimensions[0]} channels, as @dimensions says, got {len(parts)}")
     channels = [_values(part, f"{where}, channel {i}") for i, part in enumerate(parts)]
-    longest = max(map(len, channels))
-    series = np.full((len(channels), longest), np.nan, dtype=np.float64)
+    series = np.full((len(channels), max(map(len, channels))), np.nan, dtype=np.float64)
     for row, values in zip(series, channels, strict=True):  # a channel that ends early is missing from there on
         row[: len(values)] = values
     return series, label
 
 
-def _label(text: str, header: dict[str, list[str]], where: str) -> str | None:
+def _label(text: str, header: _Header, where: str) -> str | None:
     known = header.get("classlabel", [])[1:]
     if text in _MISSING and text not in known:
         return None
     if known and text not in known:
-        told = " ".join(known)
-        hint = "; divide those by white space, without quotes or commas" if re.search("[\"',;]", told) else ""
-        raise ValueError(f"{where} has the label {text!r}, which is not among those of @classLabel, {told}{hint}")
-    if not _flag(header, "classlabel"):
-        if not is_number(text):
-            raise ValueError(f"{where} must have a number as its target, as @targetLabel says, got {text[:40]!r}")
-        return None if math.isnan(number(text)) else text
-    return text
+        classes = " ".join(known)
+        hint = "; divide those by white space, without quotes or commas" if re.search("[\"',;]", classes) else ""
+        raise ValueError(f"{where} has the label {text!r}, which is not among those of @classLabel, {classes}{hint}")
+    if _flag(header, "classlabel"):
+        return text
+    if not is_number(text):
+        raise ValueError(f"{where} must have a number as its target, as @targetLabel says, got {text[:40]!r}")
+    return None if math.isnan(number(text)) else text
 
 
 def _values(text: str, where: str) -> Array:

@@ -1,0 +1,523 @@
+"""`Fit`: the recipe of users' own series, read from a file, fitted by an estimator and scored on held-out series."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from ..._lazy import Lazy
+from ...checks import check_count, check_fraction, check_positive, check_seed
+from ...words import value_of, words
+from ..recipe import Answer, Confusion, Description, Extra, Pairs, Recipe, Samples, Say
+from .reading.options import Reading
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from ...training import Task, Training
+    from ..runs import Run
+    from .collection import Collection
+    from .estimators import Estimator
+    from .fitting import Fitting
+    from .reading.sources import Read
+    from .scores import Scores
+    from .targets import Target
+else:
+    np = Lazy("numpy")
+
+try:
+    from tyro.conf import Positional, arg
+except ImportError:  # without a command line
+    Positional = Annotated[TypeVar("_T"), None]  # type: ignore[misc]
+    arg = dict
+
+NAME = "fit"
+"""Name of the recipe in a run's config.json."""
+SHOWN = 12
+"""Classes that are listed with their counts."""
+_PLANNED = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation")
+
+
+@dataclass(frozen=True)
+class FitEvaluation:
+    """Options of `evaluate` for runs of `indrnn fit`."""
+
+    data: Positional[Path | None] = None
+    """Runs of `indrnn fit`: file of labelled series; None for the series held out for test."""
+    resample: bool = False
+    """With DATA: resample WAV files of another rate to that of training."""
+
+
+@dataclass(frozen=True)
+class Fit(Recipe):
+    """Fit a model to your own sequences, test it on held-out series, and write a run folder.
+
+    DATA is an .npz file, a .ts file of UCR and UEA, a table (.csv, .tsv, .parquet) in long or wide form, or a folder of
+    WAV files with a subfolder per class. A summary of the data is printed first; --dry-run stops there.
+    """
+
+    places: ClassVar[tuple[str, ...]] = ("data", "test")
+    extras: ClassVar[tuple[Extra, ...]] = (
+        Extra("evaluate", "runs of `indrnn fit`", "On a file of series.", FitEvaluation, f"{__name__}:evaluate"),
+    )
+
+    data: Positional[Path]
+    """Data file or folder."""
+    reading: Annotated[Reading, arg(name="")] = Reading()  # noqa: RUF009
+    """How the data are read."""
+    test: Path | None = None
+    """Test file, of the same kind; NAME_TEST.ts beside NAME_TRAIN.ts is found automatically."""
+    test_share: float = 0.2
+    """Fraction held out for test if there is no test file or --test-where, by class or in whole groups; 0 for none."""
+    kind: Annotated[Literal["auto", "classify", "regress"], arg(name="task")] = "auto"
+    """Type of task. auto: targets that are text or few distinct whole numbers are classes, others are numbers."""
+    effort: Literal["quick", "default", "best"] = "default"
+    """Training effort. quick: fewer steps; best: an ensemble."""
+    core: Literal["indrnn", "lstm", "gru"] = "indrnn"
+    """Type of the recurrent layers."""
+    balanced: bool = False
+    """Weight classes inversely to their frequency."""
+    steps: int | None = None
+    """Number of training steps; None to choose by the size of the data, as for the next five options."""
+    lr: float | None = None
+    """Learning rate."""
+    batch_size: int | None = None
+    """Batch size."""
+    hidden_size: int | None = None
+    """Neurons per layer."""
+    layers: int | None = None
+    """Number of recurrent layers."""
+    validation: float | None = None
+    """Fraction of the training series held out for validation, which selects the best weights."""
+    networks: Annotated[int | None, arg(name="members")] = None
+    """Ensemble size: number of networks whose outputs are averaged."""
+    seed: int = 0
+    """Random seed of weights and training; the test series are the same for every seed."""
+    device: str = "auto"
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
+    threads: int | None = None
+    """Number of CPU threads; None for PyTorch's default."""
+
+    def check(self) -> None:
+        """See `Recipe.check`."""
+        check_seed(self.seed)
+        if self.test_share:
+            check_fraction("test_share", self.test_share)
+        counts = {name: getattr(self, name) for name in ("steps", "batch_size", "hidden_size", "layers", "threads")}
+        for name, count in {**counts, "members": self.networks}.items():
+            if count is not None:
+                check_count(name, count)
+        if self.lr is not None:
+            check_positive("lr", self.lr)
+        if self.validation is not None:
+            check_fraction("validation", self.validation)
+
+    # ---- data, read once
+
+    def at(self, folder: Path) -> Self:
+        """See `Recipe.at`."""
+        paths: dict[str, Any] = {name: folder / path.name for name, path in self._paths.items()}
+        return replace(self, **paths)
+
+    @property
+    def _paths(self) -> dict[str, Path]:
+        paths = {name: getattr(self, name) for name in self.places}
+        return {name: Path(path) for name, path in paths.items() if path is not None}
+
+    def available(self) -> bool:
+        """See `Recipe.available`."""
+        return all(path.exists() for path in self._paths.values())
+
+    @cached_property
+    def read(self) -> Read:
+        """Series of the file, and how it was read."""
+        from .reading.sources import read_with
+
+        return read_with(Path(self.data), self.reading, test=self.test)
+
+    @cached_property
+    def series(self) -> tuple[Collection, bool]:
+        """All series, with targets as classes or numbers, and whether they are classes."""
+        return typed_targets(self.read.collection, self.kind)
+
+    @cached_property
+    def split(self) -> tuple[Collection, Collection | None, str]:
+        """Series to train on, those held out for test (None if there are none), and how they were chosen."""
+        from .split import hold_out
+
+        data, classifies = self.series
+        held, how = data.test, self.reading.test_where or (self.read.test.name if self.read.test else "")
+        if held is None and self.test_share:
+            by_class = classifies and data.y is not None and data.y.ndim == 1 and data.y.dtype != object
+            classes = data.y if by_class else None
+            held = hold_out(len(data), self.test_share, classes=classes, groups=data.groups)
+            how = f"{self.test_share:.0%}, by class" if by_class else f"{self.test_share:.0%}"
+            if data.groups is not None:
+                names = ", ".join(str(group) for group in np.unique(data.groups[held]).tolist()[:8])
+                how = f"whole groups of {self.reading.group}: {names}"
+        if held is None or not held.any():
+            return data, None, "none kept for test"
+        if data.groups is not None and data.test is not None:
+            both = np.intersect1d(data.groups[held], data.groups[~held])
+            if len(both):
+                how += f"; {len(both)} groups of {self.reading.group} are in both, so this says nothing of new ones"
+        return data.select(~held), data.select(held), how
+
+    def same_data(self, recorded: dict[str, Any], task: Task, *, to_begin: bool = False) -> None:
+        """See `Recipe.same_data`: the run's test series may have been used in training if its data have changed."""
+        now: Any = task
+        if recorded["train"] != now.describe()["train"]:
+            raise ValueError(
+                f"{self.data} has changed, or this version prepares it in another way: its training series are not "
+                "read as those"
+            )
+
+    def for_record(self) -> Self:
+        """The recipe with what follows from its data: paths in full, and how the file was read."""
+        paths: dict[str, Any] = {name: path.resolve() for name, path in self._paths.items()}
+        return replace(self, reading=self.read.reading, **paths)
+
+    # ---- training
+
+    @cached_property
+    def estimator(self) -> Estimator:
+        """Estimator with the recipe's options."""
+        from .estimators import IndRNNClassifier, IndRNNRegressor
+
+        _, classifies = self.series
+        options: dict[str, Any] = {name: getattr(self, name) for name in (*_PLANNED, "core", "device", "threads")}
+        options |= {"per_step": self.reading.per_step, "random_state": self.seed, "members": self.networks}
+        if classifies:
+            return IndRNNClassifier(self.effort, class_weight="balanced" if self.balanced else None, **options)
+        if self.balanced:
+            raise ValueError("balanced is for classes, and the target holds numbers")
+        return IndRNNRegressor(self.effort, **options)
+
+    @cached_property
+    def _planned(self) -> tuple[Fitting, list[str]]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            fitting = self.estimator.fitting(self.split[0])
+        return fitting, [str(warning.message) for warning in caught]
+
+    @property
+    def fitting(self) -> Fitting:
+        """Interpreted data, and plan."""
+        return self._planned[0]
+
+    @property
+    def members(self) -> int:
+        """See `Recipe.members`."""
+        from .defaults import members_of
+
+        return self.networks or members_of(self.effort)
+
+    @property
+    def training(self) -> Training:
+        """Options of the training loop, chosen by the data."""
+        return self.fitting.training
+
+    def task(self, member: int = 0) -> Task:
+        """See `Recipe.task`."""
+        return self.fitting.task(member)
+
+    def model_config(self, member: int = 0) -> Any:
+        """See `Recipe.model_config`."""
+        return self.fitting.model_config(member)
+
+    def member_seed(self, member: int) -> int:
+        """See `Recipe.member_seed`."""
+        from .fitting import member_seed
+
+        return member_seed(self.seed, member)
+
+    def finish(self, folder: Path, models: Sequence[nn.Module]) -> list[str]:
+        """See `Recipe.finish`: estimator.json, scores.json and the confusion matrix."""
+        from ...training.folder import RunFolder, finite
+
+        estimator, (train, test, how) = self.estimator, self.split
+        if getattr(estimator, "models_", None) is not models:  # trained by others
+            estimator.set_fitted(self.fitting, models)
+            estimator.save_settings(folder)
+        if test is None:
+            return ["no series were kept for test, so there is no honest figure: --test-share, --test or --test-where"]
+        scores = _score(estimator, test, train)
+        facts = {"run": folder.resolve().name, "data": Path(self.data).name, "split": how}
+        run = RunFolder(folder)
+        content = finite({**facts, "train": len(train), "test": scores.numbers})
+        run.write_json(folder / "scores.json", content)
+        if run.result.exists():  # of a single network, where `indrnn report` reads them
+            figures = {name: value for name, value in content["test"].items() if isinstance(value, float)}
+            run.write_json(run.result, run.read_json(run.result) | {"test": figures})
+        if scores.classes is not None:
+            scores.classes.write(folder, facts)
+        return [f"\non {len(test):,} series that were not trained on:", *scores.lines, ""]
+
+    # ---- what is shown
+
+    def summary(self) -> list[str]:
+        """Data and training in lines, with notes on what is odd about the data; trains two steps for the cost."""
+        (data, classifies), (train, test, how) = self.series, self.split
+        fitting, notes = self._planned
+        cost = fitting.estimate()
+        held = f"{len(test):,} for test" if test is not None else "none for test"
+        return [
+            data_line(data, Path(self.data).name),
+            f"missing   {data.missing:.2%} of the values" if data.missing else "missing   no values",
+            _target_line(data.y, classifies, self.reading.target),
+            *([] if data.groups is None else [f"groups    {self.reading.group}: {len(np.unique(data.groups))}"]),
+            f"split     {len(train):,} series to train on, {held} ({how})",
+            f"network   {fitting.plan.describe()}",
+            f"cost      about {_short(cost['seconds'])} here, {cost['bytes'] / 2**20:,.0f} MB for a batch",
+            *(f"note      {note}" for note in notes),
+        ]
+
+    def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
+        """See `Recipe.describe`."""
+        recorded, name = recorded or {}, Path(self.data).name
+        parts = {"train": "to train on", "validation": "held back to choose the best weights by"}
+        counts = [f"{recorded[part]['series']:,} {use}" for part, use in parts.items() if recorded.get(part)]
+        features = recorded.get("train", {}).get("features")
+        what = f"series of {features} features" if features else "series"
+        metric = "accuracy" if recorded.get("kind") == "classes" else "loss"
+        scores, compared = ({}, "") if folder is None else _shown_scores(folder / "scores.json")
+        return Description(
+            f"{name}, by `indrnn fit`",
+            f"{name}: {what}; {', '.join(counts) or 'sizes not known'}.",
+            metric if "validation" in recorded else f"training_{metric}",
+            higher_is_better=metric == "accuracy",
+            compared=compared,
+            scores=scores or None,
+        )
+
+    def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
+        """See `Recipe.answers`: `fit`'s confusion matrix, or a regressor's predictions, recomputed."""
+        matrix = run.path / "confusion.json"
+        if matrix.exists():
+            content = json.loads(matrix.read_text(encoding="utf-8"))
+            on = f"the series kept for test ({content['split']})"
+            return [Confusion(content["counts"], list(content["classes"]), on)]
+        test = self.split[1]
+        if test is None:
+            raise ValueError("no series were kept for test")
+        estimator = load_fitted(run, "cpu")
+        if estimator.target_.kind != "numbers":
+            raise ValueError("several labels at once have no confusion matrix")
+        rows: tuple[Any, Any] = test.y, estimator.predict(test)
+        right, predictions = (np.concatenate([np.ravel(one) for one in part]).astype(np.float64) for part in rows)
+        pairs = list(zip(right.tolist(), predictions.tolist(), strict=True))[:limit]
+        return [Pairs(pairs, "numbers of series kept for test")]
+
+    def samples(self, model: nn.Module) -> Samples:
+        """See `Recipe.samples`: some of the test series, or of the training series if there are none."""
+        from ..samples import SHOWN as MOST
+        from ..samples import recorded
+
+        (train, test, _), preparation, target = self.split, self.fitting.preparation, self.fitting.target
+        data = train if test is None else test
+        some = data.select(np.unique(np.linspace(0, len(data) - 1, min(len(data), MOST)).round().astype(np.int64)))
+        assert some.y is not None
+        names = list(some.names or (f"series {number + 1}" for number in range(len(some))))
+        right: list[str | float] | None = None
+        if not target.per_step and some.y.ndim == 1:
+            right = [str(value) if target.kind == "classes" else float(value) for value in some.y.tolist()]
+        if right is not None and target.kind == "classes":
+            names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
+        which = "Training series" if test is None else "Series that were kept for test"
+        samples = recorded(
+            [preparation(one) for one in some.x],
+            names,
+            [str(name) for name in target.names] or None,
+            f"{which}, standardised as the network reads them.",
+            right=right,
+            channels=preparation.names(data.channels),
+        )
+        samples.several = target.kind == "labels"
+        samples.model = _in_units(model, target) if target.kind == "numbers" else None
+        return samples
+
+    # ---- other files
+
+    def read_like(self, estimator: Estimator, data: Path, *, resample: bool, target_needed: bool) -> Collection:
+        """Read all series of another file as the data were read, and check that it has the same channels."""
+        from .reading.sources import kind_of, read_with
+
+        reading = self.reading
+        described = (reading.group, reading.tested_column)  # no values, here as in training
+        ignore = (*reading.ignore, *(name for name in described if name is not None))
+        reading = replace(reading, group=None, test_where=None, ignore=ignore)
+        if resample:
+            if reading.rate is None:
+                raise ValueError("resample is for runs on WAV files")
+            reading = replace(reading, resample=True)
+        kind = kind_of(data)
+        reading = reading.only_for(kind)
+        channels = [name for name in estimator.channels_ if not (reading.time_differences and name == "dt")]
+        if kind == "table" and reading.layout == "long" and not reading.features and channels != ["0"]:
+            reading = replace(reading, features=tuple(channels))  # by name: others may stand beside them
+        collection = read_with(data, reading, target_needed=target_needed, alone=True).collection
+        wanted = estimator.channels_
+        if len(collection.channels) != len(wanted):
+            raise ValueError(
+                f"{data} must have the {len(wanted)} channels of training ({', '.join(wanted[:8])}), got "
+                f"{len(collection.channels)}"
+            )
+        return collection
+
+
+# ---- a fitted run
+
+
+def fit_of(run: Run) -> Fit:
+    """The recipe of a run of `indrnn fit`."""
+    if not isinstance(run.recipe, Fit):
+        raise ValueError(f"run must be of `indrnn fit`, and {run.path} is not")
+    return run.recipe
+
+
+def load_fitted(run: Run, device: str) -> Estimator:
+    """The estimator of a finished run of `indrnn fit`."""
+    from ...training.parallel import Processes, choose_device
+    from .estimators import FILE, load_estimator
+
+    fit_of(run)
+    if not (run.path / FILE).exists():
+        again = shlex.join(["indrnn", "fit", "--resume", str(run.path)])
+        raise ValueError(f"run must be finished, and {run.path} is not; go on with it: {again}")
+    return load_estimator(run.path, choose_device(device, Processes()))
+
+
+def evaluate(run: Run, options: FitEvaluation, *, data_dir: Path | None, device: str, say: Say) -> dict[str, Any]:
+    """Evaluate a run of `indrnn fit`: on all series of a file, or again on its own test series."""
+    if options.data is not None and data_dir is not None:
+        raise ValueError("data_dir is for the data that the run was fitted to; DATA names another file")
+    estimator, recipe = load_fitted(run, device), fit_of(run)
+    recipe = recipe if data_dir is None else recipe.at(data_dir)
+    train: Collection | None = None
+    if options.data is None:
+        train, test, _ = recipe.split
+        if test is None:
+            again = shlex.join(["indrnn", "evaluate", str(run.path)])
+            raise ValueError(f"{run.path} kept no series for test; name a file of them: {again} DATA")
+        try:
+            run.checked_task(recipe)
+        except ValueError as error:
+            raise ValueError(f"{error}, or name a file of test series, after RUN") from None
+        on = f"{len(test):,} test series of {Path(recipe.data).name}"
+    else:
+        test = recipe.read_like(estimator, options.data, resample=options.resample, target_needed=True)
+        test = _without_column(test)
+        if recipe.kind != "regress" and estimator.target_.kind != "numbers":
+            test, _ = typed_targets(test, "classify")
+        on = f"{len(test):,} series of {options.data.name}"
+    scores = _score(estimator, test, train)
+    for line in (f"{run.path}: {on}", *scores.lines):
+        say(line)
+    return {"on": on, "test": scores.numbers}
+
+
+def _score(estimator: Estimator, test: Collection, train: Collection | None) -> Scores:
+    from .scores import score
+
+    return score(estimator, test, train)
+
+
+def _shown_scores(path: Path) -> tuple[dict[str, Any], str]:
+    """Scores on the test series and those of naive baselines for a report, and the latter in a sentence."""
+    if not path.exists():
+        return {}, ""
+    scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["test"]
+    naive = scores.pop("naive", {})
+    low, high = scores.pop("accuracy_interval", (None, None))
+    if low is not None and high is not None:
+        scores["accuracy, 95 % interval"] = f"{low:.1%} to {high:.1%}"
+    sentences = []
+    for name, numbers in naive.items():
+        first = next(iter(numbers))
+        value = value_of(first, numbers[first])
+        scores[f"{words(first)}, answering naively ({name})"] = value
+        sentences.append(f"answering naively ({name}) gives {value}")
+    return scores, ", ".join(sentences)
+
+
+def _in_units(model: nn.Module, target: Target) -> nn.Module:
+    """The model with outputs in the units of the data: a regressor's own outputs are standardised."""
+    import copy
+
+    import torch
+
+    model = copy.deepcopy(model)
+    output: Any = model.output
+    with torch.no_grad():
+        scale, mean = (torch.tensor(values, dtype=output.weight.dtype) for values in (target.scale, target.mean))
+        output.weight.mul_(scale.unsqueeze(1))
+        output.bias.mul_(scale).add_(mean)
+    return model
+
+
+# ---- targets and lines
+
+
+def _without_column(data: Collection) -> Collection:
+    """The collection with targets (n, 1) as (n,)."""
+    y = data.y
+    return data if y is None or y.ndim != 2 or y.shape[1] != 1 else replace(data, y=y[:, 0])
+
+
+def typed_targets(data: Collection, kind: str) -> tuple[Collection, bool]:
+    """The collection, with targets as classes or numbers, and whether they are classes."""
+    data = _without_column(data)
+    y = data.y
+    assert y is not None
+    values = np.concatenate([np.ravel(one) for one in y]) if y.dtype == object else np.ravel(y)
+    text = values.dtype.kind not in "fiub"
+    if text and kind == "regress":
+        raise ValueError(f"task regress needs numbers in the target, got {str(values[0])!r}")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        at = int(np.argmax(~np.isfinite(values)))
+        raise ValueError(f"target must be known for each series, and number {at} of them is {values[at]}; leave it out")
+    whole = not text and bool((values == np.floor(values)).all())
+    few = len(np.unique(values)) <= max(2, min(100, len(values) // 2))
+    classes = text or kind == "classify" or (kind == "auto" and whole and few)
+    if classes and not text and not whole:
+        raise ValueError(
+            "task classify needs text or whole numbers in the target, got others; --task regress takes these"
+        )
+    if classes and y.dtype.kind == "f":
+        data = replace(data, y=y.astype(np.int64))
+    return data, classes
+
+
+def data_line(data: Collection, name: str) -> str:
+    """The line that summarises the data."""
+    lengths, channels = data.lengths, data.channels
+    low, high = int(lengths.min()), int(lengths.max())
+    steps = f"{low:,} steps" if low == high else f"{low:,} to {high:,} steps, mean {lengths.mean():,.0f}"
+    named = "" if channels == tuple(map(str, range(len(channels)))) else f" ({', '.join(channels[:8])})"
+    many = f"{len(channels):,} channel{'' if len(channels) == 1 else 's'}"
+    return f"data      {name}: {len(data):,} series of {many}{named}, {steps}"
+
+
+def _target_line(y: Any, classifies: bool, name: str | None) -> str:
+    of = f" of {name}" if name else ""
+    values = np.concatenate([np.ravel(one) for one in y]) if y.dtype == object else y
+    at = " at every step" if y.dtype == object else ""
+    if not classifies:
+        numbers = np.asarray(values, dtype=np.float64)
+        return f"target    numbers{of}{at}, {numbers.min():.4g} to {numbers.max():.4g}, mean {numbers.mean():.4g}"
+    if values.ndim == 2:
+        return f"target    {values.shape[1]} labels at once{of}"
+    known, counts = np.unique(values, return_counts=True)
+    listed = ", ".join(f"{label} ({count:,})" for label, count in list(zip(known, counts, strict=True))[:SHOWN])
+    return f"classes   {len(known)}{of}{at}: {listed}{', ...' if len(known) > SHOWN else ''}"
+
+
+def _short(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"

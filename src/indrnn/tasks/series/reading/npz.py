@@ -1,0 +1,110 @@
+"""Reader of series in .npz files: one array, padded or concatenated, with lengths and further fields of each series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ...npz import decoded, read_arrays
+from ..collection import Array
+from .options import Reading
+from .values import SeriesFile, pick
+
+_X, _Y, _LENGTHS = ("x", "X", "data"), ("y", "Y", "labels", "label", "target"), ("lengths", "length")
+_Arrays = dict[str, Array]
+
+
+def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> SeriesFile:
+    """Read an .npz file.
+
+    x is (n, channels, time) or (n, time), truncated to `lengths` if there are any; or all series concatenated along
+    time, the first dimension, (sum of lengths, ...).
+    """
+    arrays = read_arrays(path)
+    x_name = _field(reading.x, "x", _X, arrays, path)
+    lengths_name = _field(reading.lengths, "lengths", _LENGTHS, arrays, path)
+    if x_name is None:
+        raise ValueError(f"x: {path} has no field {', '.join(_X)}; name that of the series. It has {_list(arrays)}")
+    values, lengths = arrays[x_name], arrays.get(lengths_name or "")
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"{path}: {x_name} must hold numbers, got {values.dtype}")
+    x = _series(values, lengths, reading, f"{path}: {x_name}")
+    y_name = _target_field(reading, arrays, path, len(x), needed=target_needed)
+    used = (y_name if target_needed else None, reading.group, reading.tested_column)
+    fields = {
+        name: _text(array, f"{path}: {name}", needed=name in used)
+        for name, array in arrays.items()
+        if name == y_name or (name not in (x_name, lengths_name) and array.shape == (len(x),))
+    }
+    y = None if y_name is None else fields[y_name]
+    fields = {name: array for name, array in fields.items() if array.ndim == 1}
+    return SeriesFile(path, x, y, tuple(str(i) for i in range(len(x[0]))), None, fields)
+
+
+def _list(arrays: _Arrays) -> str:
+    return ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "none"
+
+
+def _field(name: str | None, option: str, usual: tuple[str, ...], arrays: _Arrays, path: Path) -> str | None:
+    """Field that an option names, or the first of the usual names that is there."""
+    if name is not None:
+        return pick(name, option, arrays, path)
+    return next((name for name in usual if name in arrays), None)
+
+
+def _target_field(reading: Reading, arrays: _Arrays, path: Path, count: int, *, needed: bool) -> str | None:
+    """Field of the labels; None if it is not there, or does not fit the series, and is not needed."""
+    if not needed and reading.target not in (None, *arrays):
+        return None
+    name = _field(reading.target, "target", _Y, arrays, path)
+    if name is not None and arrays[name].shape[:1] == (count,):
+        return name
+    if not needed:
+        return None
+    if name is None:
+        raise ValueError(
+            f"target: {path} has no field {', '.join(_Y)}; name that of the labels. It has {_list(arrays)}"
+        )
+    raise ValueError(f"{path}: {name} must have one entry for each of the {count} series, got {arrays[name].shape}")
+
+
+def _text(array: Array, name: str, *, needed: bool) -> Array:
+    """Bytes as text, which must be UTF-8 if it is needed; other types as they are."""
+    try:
+        return decoded(array, "strict" if needed else "replace")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} must hold text in UTF-8, got the bytes {error.object[:40]!r}") from None
+
+
+def _series(values: Array, lengths: Array | None, reading: Reading, name: str) -> list[Array]:
+    if lengths is None:
+        return list(_padded(values, reading, name))
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (len(lengths) and lengths.min() < 1):
+        raise ValueError(f"{name}: lengths must be whole numbers of at least 1, in one dimension")
+    if values.ndim >= 2 and len(values) == len(lengths):
+        padded = _padded(values, reading, name)
+        if lengths.max(initial=1) > padded.shape[2]:
+            raise ValueError(f"{name} has {padded.shape[2]} steps, and lengths go up to {lengths.max()}")
+        return [one[:, :length] for one, length in zip(padded, lengths.tolist(), strict=True)]
+    if values.ndim and len(values) == int(lengths.sum()):
+        flat = values.reshape(len(values), -1)  # (sum of lengths, channels)
+        return [one.T for one in np.split(flat, np.cumsum(lengths)[:-1])]
+    raise ValueError(
+        f"{name} must have one entry for each of the {len(lengths)} lengths, or their sum, {int(lengths.sum())}, in "
+        f"its first dimension, got {values.shape}"
+    )
+
+
+def _padded(values: Array, reading: Reading, name: str) -> Array:
+    """Return values as (n, channels, time)."""
+    if values.ndim not in (2, 3):
+        raise ValueError(
+            f"{name} must have the shape (n, channels, time) or (n, time), or all series one after the other and a "
+            f"field of lengths, got {values.shape}"
+        )
+    if 0 in values.shape:
+        raise ValueError(f"{name} must hold at least one series of one step, got {values.shape}")
+    if values.ndim == 2:
+        return values[:, None]
+    return values.transpose(0, 2, 1) if reading.time_first else values

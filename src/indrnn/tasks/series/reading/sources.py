@@ -1,0 +1,137 @@
+"""`read`: a collection of series from a file or a folder of any supported kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ..collection import Array, Collection, checked_series, target_of
+from . import npz, sound, table, ts
+from .options import Reading
+from .values import SeriesFile, parsed, pick, where
+
+KINDS = ".npz, .ts, .csv, .tsv, .parquet, or a folder of WAV files by class"
+
+
+def read(
+    path: str | Path, *, test: str | Path | None = None, target_needed: bool = True, **options: object
+) -> Collection:
+    """Read series from a file: .npz, .ts of UCR and UEA, CSV or Parquet, or a folder of WAV files by class.
+
+    Args:
+        path: the file or folder. For NAME_TRAIN.ts, NAME_TEST.ts in the same folder is read as the test split.
+        test: a file of the same kind with the test split.
+        target_needed: whether labels are required.
+        options: fields of `Reading`.
+
+    Example:
+        >>> read("sensors.csv", id="run", time="t", target="label", group="subject")  # doctest: +SKIP
+    """
+    return read_with(Path(path), Reading(**options), test=test, target_needed=target_needed).collection  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A collection, and the options to read others like it."""
+
+    collection: Collection
+    reading: Reading
+    """Options, with what follows from this file: the rate of the sounds, the form and the columns of the table."""
+    test: Path | None = None
+    """File of the test split."""
+
+
+def read_with(
+    path: Path, reading: Reading, *, test: str | Path | None = None, target_needed: bool = True, alone: bool = False
+) -> Read:
+    """Read a file with the given options; see `read`. `alone`: do not search for a matching test file."""
+    # One that came out of another file has a header, or no layout, and may ignore columns that this file lacks
+    own = not alone or (reading.header is None and reading.layout != "auto")
+    first = _read_file(path, reading, target_needed=target_needed, ignore_needed=own)
+    reading = replace(reading, rate=first.rate, layout=first.layout, header=first.header)
+    if first.columns:
+        reading = replace(reading, features=first.columns)  # by name in other files too
+    test = Path(test) if test is not None else None if alone else _beside(path)
+    if test is None:
+        return Read(_joined([first], reading), reading)
+    second = _read_file(test, reading, target_needed=target_needed, ignore_needed=False)
+    one, two = (len(file.x[0]) for file in (first, second))
+    if one != two:
+        raise ValueError(f"{test} has {two} channels, and {path} has {one}; they must be of one kind")
+    return Read(_joined([first, second], reading), reading, test)
+
+
+def _beside(path: Path) -> Path | None:
+    """Path of NAME_TEST.ts for NAME_TRAIN.ts, if it exists."""
+    if path.suffix.lower() != ".ts" or not path.stem.upper().endswith("_TRAIN"):
+        return None
+    stem = path.stem[: -len("_TRAIN")]
+    names = (f"{stem}{word}{path.suffix}" for word in ("_TEST", "_test", "_Test"))
+    return next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
+
+
+def kind_of(path: Path) -> str:
+    """Reader for a path: "a folder", "table", or the suffix of the file's name."""
+    if path.is_dir():
+        return "a folder"
+    suffixes = [suffix.lower() for suffix in path.suffixes] or [""]
+    suffix = suffixes[-2] if suffixes[-1] == ".gz" and len(suffixes) > 1 else suffixes[-1]
+    return "table" if suffix in table.SUFFIXES else suffix
+
+
+def _read_file(path: Path, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> SeriesFile:
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there; DATA is {KINDS}")
+    kind = kind_of(path)
+    if kind in sound.SUFFIXES:
+        raise ValueError(f"{path} is one sound; DATA is the folder of the folders of all classes")
+    if kind not in ("a folder", "table", ".npz", ".ts"):
+        raise ValueError(f"{path} must be {KINDS}, got {path.suffix or 'a name without an ending'}")
+    if kind != "a folder" and not path.stat().st_size:
+        raise ValueError(f"{path} is empty")
+    reading.check_used(kind, path)
+    if kind == "a folder":
+        return sound.read_folder(path, reading, target_needed=target_needed)
+    if kind == "table":
+        return table.read_table(path, reading, target_needed=target_needed, ignore_needed=ignore_needed)
+    if kind == ".npz":
+        return npz.read_npz(path, reading, target_needed=target_needed)
+    return ts.read_ts(path, target_needed=target_needed)
+
+
+def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
+    """Join one or two files into one collection; the series of the second are the test split."""
+    first, count = files[0], len(files[0].x)
+    x = [one for file in files for one in checked_series(file.x, file.describe, first.channels)]
+    labels = [file.y for file in files if file.y is not None]
+    y = target_of(_concatenated(labels), len(x)) if len(labels) == len(files) else None
+    names = None
+    if all(file.names is not None for file in files):
+        names = tuple(name for file in files for name in file.names or ())
+    shared = [name for name in first.fields if all(name in file.fields for file in files)]
+    fields = {name: _concatenated([file.fields[name] for file in files]) for name in shared}
+    groups = fields.get(reading.group or "")
+    if reading.group is not None and groups is None and y is not None:
+        pick(reading.group, "group", fields, first.path)
+    test: Array | None = None
+    if len(files) > 1:
+        test = np.arange(len(x)) >= count
+        if reading.test_where is not None:
+            raise ValueError("test_where and a test file are two ways to say which series are for test; give one")
+    elif reading.test_where is not None and y is not None:
+        test = where(reading.test_where, fields, first.path)
+        if test.all() or not test.any():
+            which = "all" if test.all() else "none"
+            raise ValueError(
+                f"test_where: {reading.test_where} holds for {which} of the {len(x)} series of {first.path}"
+            )
+    return Collection(x, y, first.channels, names, groups, test)
+
+
+def _concatenated(parts: list[Array]) -> Array:
+    """Labels or fields of all files, as numbers if all are."""
+    if len({part.dtype.kind in "OUS" for part in parts}) > 1:
+        parts = [part.astype(str) for part in parts]
+    return parsed(np.concatenate(parts))

@@ -1,0 +1,407 @@
+"""Reader of series in tables, CSV or Parquet: a row per step in long form, a row per series in wide form."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..collection import Array, as_objects
+from .options import Reading
+from .values import SeriesFile, is_number, need, parsed, pick
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+_MISSING = ["", "?", "NA", "N/A", "NaN", "nan", "null", "None", "-nan"]
+_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
+"""Names that pandas gives to columns without one, such as the index that it writes."""
+
+
+def read_table(path: Path, reading: Reading, *, target_needed: bool = True, ignore_needed: bool = True) -> SeriesFile:
+    """Read a table. Messages refer to rows by line number of the file, or by row number in a Parquet file.
+
+    Args:
+        path: the file.
+        reading: the role of each column.
+        target_needed: whether the target column is required.
+        ignore_needed: whether the ignored columns must exist.
+    """
+    table = (_Parquet if path.suffix.lower() in (".parquet", ".pq") else _CSV)(path, reading)
+    table.assign(reading, target_needed=target_needed, ignore_needed=ignore_needed)
+    long = reading.layout == "long" or (reading.layout == "auto" and (reading.id or reading.time) is not None)
+    if reading.layout == "auto" and reading.id is not None and reading.time is None and table.unique(reading.id):
+        long = False  # an identifier for each row: these are series, one a row
+    if long:
+        return _long(table, reading)
+    for name in ("time", "per_step", "time_differences"):
+        if getattr(reading, name):
+            raise ValueError(f"{name} is for tables in long form; layout (--layout long) says that this is one")
+    return _wide(table, reading)
+
+
+class _Table:
+    """A table, and the roles of its columns."""
+
+    header = True
+    index: Sequence[str] = ()  # columns that are values only if they are named
+
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self.path = path
+        self.pandas = need("pandas", f"{path.name}, a table,")
+        self.frame = self.read(reading)
+        self.columns = [str(name) for name in self.frame.columns]
+        self.frame.columns = self.columns
+        _check_once(self.columns, path)
+        if not len(self.frame):
+            raise ValueError(f"{path} must have at least one row below its header, got none")
+
+    def read(self, reading: Reading) -> Any:
+        """Read the file as a data frame."""
+        raise NotImplementedError
+
+    def place(self, row: int) -> str:
+        """Describe the position of a row for a message."""
+        return f"row {row}"
+
+    def assign(self, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> None:
+        """Check the columns that the options name, and determine those of values."""
+        path, self.target = self.path, reading.target if target_needed else None
+        group = reading.group if target_needed else None
+        named = {"id": reading.id, "time": reading.time, "group": group}
+        wanted = [(option, name) for option, name in named.items() if name is not None]
+        wanted += [("ignore", name) for name in reading.ignore if ignore_needed]
+        for option, name in wanted:
+            pick(name, option, self.columns, path)
+        if target_needed and self.target is None:
+            raise ValueError(
+                f"target: name the column of the labels (--target). {path} has {', '.join(self.columns[:20])}"
+            )
+        if self.target is not None:
+            pick(self.target, "target", self.columns, path)
+        described = dict.fromkeys(name for name in (reading.group, reading.tested_column) if name is not None)
+        self.described = [name for name in described if name in self.columns]
+        taken = {reading.target, reading.id, reading.time, *self.described, *reading.ignore, *self.index}
+        others = [name for name in self.columns if name not in taken]
+        self.others = [name for name in others if not _UNNAMED.fullmatch(name)]
+        self.unnamed = [name for name in others if _UNNAMED.fullmatch(name) and self.frame[name].notna().any()]
+
+    def unique(self, name: str) -> bool:
+        """Whether a column exists and its values are unique."""
+        return name in self.columns and bool(self.frame[name].is_unique)
+
+    def numbers(self, name: str) -> Array:
+        """Return a column as numbers, NaN where a value is missing; raise for text, with its row."""
+        column = self.frame[name]
+        if column.dtype.kind in "fiub":
+            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        if column.dtype.kind == "M":
+            raise ValueError(f"{self.path}: {name} must hold numbers, got dates; time (--time {name}) is for those")
+        numbers = self.pandas.to_numeric(column, errors="coerce")
+        values = np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
+        wrong = np.flatnonzero(np.isnan(values) & ~column.isna().to_numpy())
+        rows = [row for row in wrong.tolist() if str(column.iloc[row]).strip() not in _MISSING]
+        if rows:
+            value = str(column.iloc[rows[0]])
+            hint = "; write 1.5 and not 1,5" if re.fullmatch(r"-?\d+,\d+", value) else ""
+            more = f", and {len(rows) - 1} more" if len(rows) > 1 else ""
+            raise ValueError(
+                f"{self.path}: {self.place(rows[0])}: {name} must be a number, got {value[:40]!r}{more}{hint}. Where "
+                "the column holds no values, name those that do (features, --features)"
+            )
+        return values
+
+    def texts(self, name: str, option: str) -> Array:
+        """Return a column of numbers or text without missing entries; raise for an empty one, with its row."""
+        column = self.frame[name]
+        empty = column.isna().to_numpy() | np.array([str(value).strip() == "" for value in column], dtype=bool)
+        if empty.any():
+            where = self.place(int(np.argmax(empty)))
+            raise ValueError(f"{self.path}: {where}: {name} ({option}) must not be empty; leave the row out")
+        if column.dtype.kind in "iubf":
+            return np.asarray(column.to_numpy(dtype=np.float64 if column.dtype.kind == "f" else None))
+        try:
+            return np.array([_text(value) for value in column])
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self.path}: {name} ({option}) must be UTF-8, got {error.object[:40]!r}") from None
+
+    def features(self, names: Sequence[str]) -> list[str]:
+        """Names of the columns of values: those named, or all that have no other role."""
+        if names:
+            return [pick(name, "features", self.columns, self.path) for name in names]
+        if self.unnamed:
+            ignored = " ".join(repr(name) for name in self.unnamed)
+            raise ValueError(
+                f"{self.path}: {self.unnamed[0]} is a column without a name, such as the index that to_csv() of pandas "
+                f"writes; leave it out (--ignore {ignored}, or index=False in to_csv), or give it a name"
+            )
+        if not self.others:
+            raise ValueError(f"features: {self.path} has no column of values beside {', '.join(self.columns)}")
+        return self.others
+
+
+class _Parquet(_Table):
+    def read(self, reading: Reading) -> Any:
+        """Read the file; named index levels become columns, used as values only if requested."""
+        need("pyarrow", f"{self.path.name}, a Parquet file,")
+        try:
+            frame = self.pandas.read_parquet(self.path, engine="pyarrow")
+            levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
+            self.index = [str(name) for name in levels]
+            return (frame.reset_index(levels) if levels else frame).reset_index(drop=True)
+        except (ValueError, OSError) as error:  # pyarrow's own are among these
+            raise ValueError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
+
+
+class _CSV(_Table):
+    def read(self, reading: Reading) -> Any:
+        """Read the file with its blank lines, which are then dropped, so that the index counts the rows of the file."""
+        try:
+            return self._frame(reading)
+        except UnicodeError as error:
+            raise ValueError(f"{self.path} must be UTF-8; save it as that: {error}") from None
+        except self.pandas.errors.ParserWarning:
+            raise ValueError(f"{self.path} cannot be read as a table: a row has more cells than the first") from None
+        except self.pandas.errors.ParserError as error:
+            raise ValueError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from None
+
+    def _frame(self, reading: Reading) -> Any:
+        with self._open() as file:
+            first = next((line for line in file if line.strip()), "")
+        self.sign = max("\t;,", key=first.count) if self.path.suffix.lower() != ".tsv" else "\t"
+        above, cells = next(
+            ((i, cells) for i, (_, cells) in enumerate(self._rows()) if not self._blank(cells)), (0, [])
+        )
+        if not cells:
+            raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series")
+        self.header = reading.header if reading.header is not None else not _is_data(cells)
+        self.first_row = above + self.header
+        names = _named(cells) if self.header else [str(i) for i in range(len(cells))]
+        _check_once(names, self.path)
+        text = [name for name in (reading.target, reading.id, reading.group) if name is not None]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", self.pandas.errors.ParserWarning)  # of rows that would be cut short
+            frame = self.pandas.read_csv(
+                self.path,
+                sep=self.sign,
+                skiprows=above,
+                header=0 if self.header else None,
+                names=names,
+                dtype=dict.fromkeys(text, str),
+                keep_default_na=False,
+                na_values={name: _MISSING for name in names if name not in text},
+                skip_blank_lines=False,
+                skipinitialspace=True,
+                encoding="utf-8-sig",
+                low_memory=False,
+                index_col=False,
+            )
+        missing = (frame.isna() | (frame == "")).all(axis=1).to_numpy()
+        return frame[~self._blank_lines(missing, len(names))] if missing.any() else frame
+
+    def _blank_lines(self, missing: Array, columns: int) -> Array:
+        """Which of the rows with only missing values are blank lines of the file.
+
+        In a table of a single column, a blank line is a missing value, except at the end.
+        """
+        empty = np.array([self._blank(cells) for _, cells in self._rows()][self.first_row :] + [True] * len(missing))
+        blank = missing & empty[: len(missing)]
+        if columns == 1:
+            blank[: np.flatnonzero(~blank)[-1] + 1 if not blank.all() else 0] = False
+        return np.asarray(blank)
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield first line number and cells of each CSV row, blank lines included; a cell may span several lines."""
+        with self._open() as file:
+            rows, line = csv.reader(file, delimiter=self.sign, skipinitialspace=True), 1
+            try:
+                for cells in rows:
+                    yield line, [cell.strip() for cell in cells]
+                    line = rows.line_num + 1
+            except csv.Error as error:
+                raise ValueError(f"{self.path}: line {line} cannot be read as a row of a table: {error}") from None
+
+    def _blank(self, cells: list[str]) -> bool:
+        """Whether a row is a blank line rather than a row of missing values."""
+        return not any(cells) and (len(cells) < 2 or self.sign == "\t")
+
+    def _open(self) -> Any:
+        opened: Any = gzip.open if self.path.name.lower().endswith(".gz") else open
+        return opened(self.path, "rt", encoding="utf-8-sig", errors="replace")
+
+    def place(self, row: int) -> str:
+        """Describe the position of a row by its line in the file."""
+        line, _ = next(itertools.islice(self._rows(), int(self.frame.index[row]) + self.first_row, None))
+        return f"line {line}"
+
+
+def _check_once(names: list[str], path: Path) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None:
+        raise ValueError(f"{path} must have each column once, and {twice!r} is there {names.count(twice)} times")
+
+
+def _is_data(cells: list[str]) -> bool:
+    """Whether the first row holds values rather than names; 0, 1, 2, ... are names that pandas gives."""
+    numbers = any(map(is_number, cells)) and all(is_number(cell) or cell in _MISSING for cell in cells)
+    return numbers and cells != [str(i) for i in range(len(cells))]
+
+
+def _named(cells: list[str]) -> list[str]:
+    """Names of the columns in a header, with pandas' names for those without one."""
+    names = [cell or f"Unnamed: {i}" for i, cell in enumerate(cells)]
+    return [name if cell or name not in cells else f"{name}.1" for name, cell in zip(names, cells, strict=True)]
+
+
+def _text(value: Any) -> str:
+    return (value.decode() if isinstance(value, bytes) else str(value)).strip()
+
+
+# ---- a row per series
+
+
+def _wide(table: _Table, reading: Reading) -> SeriesFile:
+    columns = _wide_channels(table, reading.features)
+    values = np.stack([np.stack([table.numbers(name) for name in names], 1) for names in columns.values()], 1)
+    present = ~np.isnan(values).all(1)  # (n, time)
+    lengths = present.shape[1] - np.argmax(present[:, ::-1], axis=1)  # empty cells at the end: a shorter series
+    lengths[~present.any(1)] = present.shape[1]
+    x = [one[:, :length] for one, length in zip(values, lengths.tolist(), strict=True)]
+    y = None if table.target is None else table.texts(table.target, "target")
+    names = None if reading.id is None else tuple(str(name) for name in table.texts(reading.id, "id"))
+    fields = {name: table.texts(name, "group, test_where") for name in table.described}
+    steps = tuple(columns["0"]) if table.header and list(columns) == ["0"] else ()
+    return SeriesFile(
+        table.path, x, y, tuple(columns), names, fields, layout="wide", header=table.header, columns=steps
+    )
+
+
+def _wide_channels(table: _Table, names: Sequence[str]) -> dict[str, list[str]]:
+    """Columns of each channel, in time order."""
+    if not names:
+        return {"0": table.features(())}
+    if all(name in table.columns for name in names):
+        return {"0": list(names)}
+    channels: dict[str, list[str]] = {}
+    for name in names:
+        ends = {column: re.fullmatch(rf"{re.escape(name)}[_.\- ]?(\d+)", column) for column in table.others}
+        numbered = [(int(match[1]), column) for column, match in ends.items() if match]
+        if not numbered:
+            pick(name, "features", table.columns, table.path)
+        channels[name] = [column for _, column in sorted(numbered)]
+    if len({len(columns) for columns in channels.values()}) > 1:
+        counts = ", ".join(f"{name} has {len(columns)}" for name, columns in channels.items())
+        raise ValueError(f"features: each channel of {table.path} must have as many columns: {counts}")
+    return channels
+
+
+# ---- a row per step
+
+
+def _long(table: _Table, reading: Reading) -> SeriesFile:
+    names = table.features(reading.features)
+    values = [table.numbers(name) for name in names]
+    rows = _Rows(table, reading)
+    matrix = np.stack(values)[:, rows.order]  # (channels, rows)
+    if reading.time_differences:
+        matrix, names = np.concatenate([matrix, rows.since_last()[None]]), [*names, "dt"]
+    x = np.split(matrix, rows.starts[1:], axis=1)
+    y = None
+    if table.target is not None and reading.per_step:
+        column = parsed(table.texts(table.target, "target"))[rows.order]
+        y = as_objects(np.split(column, rows.starts[1:]))
+    elif table.target is not None:
+        y = rows.constant(table.target, "target")
+    fields = {name: rows.constant(name, "group, test_where") for name in table.described}
+    return SeriesFile(table.path, x, y, tuple(names), rows.names, fields, layout="long", header=table.header)
+
+
+class _Rows:
+    """Order of the rows of a table in long form: by series, as they first come, and by time."""
+
+    def __init__(self, table: _Table, reading: Reading) -> None:
+        self.table, self.reading = table, reading
+        count = len(table.frame)
+        ids = np.zeros(count, dtype=np.int64) if reading.id is None else table.texts(reading.id, "id")
+        codes, known = table.pandas.factorize(ids)
+        self.names = None if reading.id is None else tuple(str(name) for name in known)
+        times, self.second = (np.arange(count), 1.0) if reading.time is None else _times(table, reading.time)
+        self.order = np.lexsort((times, codes))  # stable: rows of one time stay as they are, and are refused below
+        self.codes, self.times = codes[self.order], times[self.order]
+        self.starts = np.flatnonzero(np.r_[True, self.codes[1:] != self.codes[:-1]])
+        self._check_times()
+
+    def _check_times(self) -> None:
+        codes, times, table, reading = self.codes, self.times, self.table, self.reading
+        same = (codes[1:] == codes[:-1]) & (times[1:] == times[:-1])
+        if same.any():
+            at = int(np.argmax(same))
+            first, second = self.order[at], self.order[at + 1]
+            of = "" if self.names is None else f" of {reading.id} {self.names[codes[at]]}"
+            hint = "" if self.names is not None else ". Where there are several series, id (--id) names their column"
+            raise ValueError(
+                f"{table.path}: {table.place(first)} and {table.place(second)}{of} have the same {reading.time}, "
+                f"{table.frame[reading.time].iloc[first]}; keep one row for each time ({int(same.sum())} are too "
+                f"many){hint}"
+            )
+
+    def since_last(self) -> Array:
+        """Seconds since the row before, 0 in the first of a series."""
+        if self.reading.time is None:
+            raise ValueError("time_differences needs the column of the time: time (--time)")
+        times = self.times if self.times.dtype.kind == "f" else self.times.view(np.uint64)  # no difference overflows
+        since = np.diff(times, prepend=times[:1]).astype(np.float64) / self.second
+        since[self.starts] = 0
+        return np.asarray(since)
+
+    def constant(self, name: str, option: str) -> Array:
+        """Value of a column for each series; raise if it is not constant within a series."""
+        table = self.table
+        column = table.texts(name, option)[self.order]
+        changes = np.flatnonzero(column[1:] != column[:-1]) + 1
+        wrong = np.setdiff1d(changes, self.starts)
+        if len(wrong):
+            number = int(np.searchsorted(self.starts, wrong[0], side="right")) - 1
+            of = "the series" if self.names is None else self.names[number]
+            hint = "; a target at every step is per_step (--per-step)" if option == "target" else ""
+            raise ValueError(
+                f"{table.path}: {table.place(int(self.order[wrong[0]]))}: {name} ({option}) must be the same in all of "
+                f"{of}, got {column[self.starts[number]]} and {column[wrong[0]]}{hint}"
+            )
+        return np.asarray(column[self.starts])
+
+
+def _times(table: _Table, name: str) -> tuple[Array, float]:
+    """Sortable times, as integers if they are such, and how many of their units make a second."""
+    column, pandas = table.frame[name], table.pandas
+    empty = column.isna().to_numpy()
+    if empty.any():
+        raise ValueError(f"{table.path}: {table.place(int(np.argmax(empty)))}: {name} (time) must not be empty")
+    if column.dtype.kind in "iufb":
+        exact = {"f": np.float64, "u": np.uint64}.get(column.dtype.kind, np.int64)
+        return np.asarray(column.to_numpy(dtype=exact)), 1.0
+    dates = column
+    if column.dtype.kind != "M":
+        try:
+            dates = pandas.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{table.path}: {name} (time) must hold numbers or dates: {error}") from None
+    wrong = dates.isna().to_numpy()
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        value = str(column.iloc[row])[:40]
+        hint = "; in nanoseconds, dates go from 1678 to 2261" if re.match(r"\d{4}-", value) else ""
+        raise ValueError(
+            f"{table.path}: {table.place(row)}: {name} (time) must be a number or a date such as 2024-01-31 12:00, got "
+            f"{value!r}{hint}"
+        )
+    naive = dates.dt.tz_convert(None) if dates.dt.tz is not None else dates
+    times = naive.to_numpy()  # in the unit that pandas chose: nanoseconds span no more than 584 years
+    unit, _ = np.datetime_data(times.dtype)
+    return times.astype(np.int64), _UNITS[unit]

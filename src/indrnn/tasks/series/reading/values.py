@@ -1,0 +1,145 @@
+"""What all readers share: the content of a file, values in text, and conditions on the fields of a series."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ..collection import Array
+
+
+class MissingPackageError(ImportError, ValueError):
+    """A file needs a package that is not installed."""
+
+
+@dataclass
+class SeriesFile:
+    """Series of a file, with their labels and fields, as a reader returns them."""
+
+    path: Path
+    x: list[Array]
+    """Series, each (channels, time)."""
+    y: Array | None = None
+    """Labels as text where the file has them as text: `parsed` makes numbers of them once all files are read."""
+    channels: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
+    fields: dict[str, Array] = field(default_factory=dict)
+    """Further values of each series, by name."""
+    rate: int | None = None
+    """Samples in a second, of WAV files."""
+    layout: Literal["auto", "long", "wide"] = "auto"
+    """Form in which a table was read."""
+    header: bool | None = None
+    """Whether the first line of a table named its columns."""
+    columns: tuple[str, ...] = ()
+    """Columns of the steps of a wide table with one channel, where they are named."""
+
+    def describe(self, number: int) -> str:
+        """Name a series in a message."""
+        return f"{self.path}: series {number}" + ("" if self.names is None else f" ({self.names[number]})")
+
+
+def need(package: str, what: str) -> Any:
+    """Import a package of the extra `data`; if it is missing, the error says that `what` needs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise MissingPackageError(f"{what} needs {package}: pip install 'indrnn[data]'") from None
+
+
+def pick(name: str, option: str, known: Iterable[str], path: Path) -> str:
+    """Return `name` if it is among the known names; otherwise raise, with the closest match."""
+    known = list(known)
+    if name in known:
+        return name
+    close = difflib.get_close_matches(name, known, n=1)
+    some = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    hint = f"; did you mean {close[0]}?" if close else ";"
+    raise ValueError(f"{option}: {path} has no {name!r}{hint} it has {some or 'none'}")
+
+
+def number(text: str) -> float:
+    """Parse a number in a file; unlike `float`, raise ValueError for 1_1, which Python reads as 11."""
+    if "_" in text:
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether `number` can parse the text."""
+    try:
+        number(text)
+    except ValueError:
+        return False
+    return True
+
+
+_CONDITION = re.compile(r"\s*([^<>=!]+?)\s*(?:(==|=|!=|<=|>=|<|>)\s*(.+?)\s*)?")
+_TRUE = ("1", "true", "test", "yes")
+_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
+
+
+def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
+    """Boolean mask of the series for which a condition such as `index<5` holds, (n,)."""
+    match = _CONDITION.fullmatch(condition)
+    if match is None:
+        raise ValueError(
+            f"test_where must be a name, or a name, ==, !=, <, <=, > or >=, and a value, got {condition!r}"
+        )
+    name, operator, value = match[1], match[2], match[3]
+    values = fields[pick(name, "test_where", fields, path)]
+    if operator is None:
+        return np.array([_normalised(str(entry)).lower() in _TRUE for entry in values], dtype=bool)
+    if operator in ("=", "==", "!="):
+        wanted = {_normalised(part) for part in value.split(",")}
+        equal = np.array([_normalised(str(entry)) in wanted for entry in values], dtype=bool)
+        return ~equal if operator == "!=" else equal
+    try:
+        limit = number(value)
+        numeric = values.dtype.kind in "biuf"
+        numbers = values.astype(np.float64) if numeric else np.array([number(str(entry)) for entry in values])
+    except ValueError:
+        raise ValueError(
+            f"test_where: {operator} is for numbers; {name} or {value!r} is none; == is for text"
+        ) from None
+    return np.asarray(_COMPARE[operator](numbers, limit))
+
+
+def _normalised(text: str) -> str:
+    """Text of a value for comparison: 5, 5.0 and "5" are equal."""
+    text = text.strip()
+    try:
+        if re.fullmatch(r"[+-]?\d+", text):
+            return str(int(text))
+        value = number(text)
+    except ValueError:
+        return text
+    return str(int(value)) if value.is_integer() else str(value)
+
+
+def parsed(labels: Array) -> Array:
+    """Convert labels read as text to integers or floats if all of them are such; otherwise keep them as text."""
+    if labels.dtype.kind not in "OUS" or (len(labels) and isinstance(labels[0], np.ndarray)):
+        return labels
+    texts = [(label.decode() if isinstance(label, bytes) else str(label)).strip() for label in labels]
+    try:
+        whole = [int(text) for text in texts]
+        if all(str(value) == text.removeprefix("+") for value, text in zip(whole, texts, strict=True)):
+            return np.array(whole, dtype=np.int64)
+    except OverflowError:
+        return np.array(texts)  # as float64, neighbours would be one
+    except ValueError:
+        pass
+    if any(text.startswith("0") and text.isdigit() and len(text) > 1 for text in texts):  # 007 is a name
+        return np.array(texts)
+    try:
+        return np.array([number(text) for text in texts])
+    except ValueError:
+        return np.array(texts)
