@@ -249,14 +249,6 @@ def test_it_builds_and_runs(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BY_DATA = {"text-char", "text-word", *(f"skeleton-{name}" for name in ("4", "6", "6-aug", "dense", "dense-aug"))}
-    "text-char",
-    "text-word",
-    "skeleton-4",
-    "skeleton-6",
-    "skeleton-6-aug",
-    "skeleton-dense",
-    "skeleton-dense-aug",
-}
 
 
 @pytest.mark.parametrize("row", rows().values(), ids=rows())
