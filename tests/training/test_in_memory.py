@@ -154,4 +154,4 @@ def test_an_interrupt_has_its_usual_effect_and_listeners_are_told() -> None:
 @pytest.mark.parametrize("what", ["resume", "overwrite"])
 def test_without_a_folder_nothing_is_resumed_or_deleted(what: str) -> None:
     with pytest.raises(ValueError, match=f"out must be a folder to {what}, got None"):
-        train(model(), task(), **{what: True})
+        train(model(), task(), resume=what == "resume", overwrite=what == "overwrite")

@@ -217,7 +217,12 @@ def test_a_resumption_reads_each_generation_once(
     monkeypatch.setattr(Path, "open", counted)
     loads: list[Any] = []
     real_load = torch.load
-    monkeypatch.setattr(torch, "load", lambda *a, **k: loads.append(a) or real_load(*a, **k))
+
+    def load(*arguments: Any, **options: Any) -> Any:
+        loads.append(arguments)
+        return real_load(*arguments, **options)
+
+    monkeypatch.setattr(torch, "load", load)
     go(classifier("after", 0.2), task(), out, replace(EVERY, steps=6), resume=True)
     best = next((out / "checkpoints").glob("best-*")).name
     assert sorted(opened) == sorted(["last.ckpt", "previous.ckpt", best, best])  # the best is loaded at the end
