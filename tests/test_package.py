@@ -175,7 +175,7 @@ def assert_serves_without_kernel(python: str | Path, cwd: Path, first: str = "")
 
 def test_without_the_kernel_a_process_is_told_once_and_served(tmp_path: Path) -> None:
     assert_serves_without_kernel(
-        sys.executable, tmp_path, first="import indrnn.ops.cpu; indrnn.ops.cpu.__path__ = []"
+        sys.executable, tmp_path, first="import indrnn.ops.cpu.kernel; indrnn.ops.cpu.__path__ = []"
     )  # where it is looked for
 
 

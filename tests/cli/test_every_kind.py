@@ -182,7 +182,7 @@ def test_numbers_are_explored_in_their_units(kinds: dict[str, Path], call: Call,
 def test_what_is_refused(kinds: dict[str, Path], call: Call, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(kinds["classes"], tmp_path / "moved"))
     config = read(moved, "config.json")
-    config["fit"]["data"] = str(tmp_path / "gone.npz")
+    config["recipe"]["data"] = str(tmp_path / "gone.npz")
     (moved / "config.json").write_text(json.dumps(config))
     shutil.rmtree(moved / "checkpoints")  # which know it too
     assert_refused(call("analyse", "ablate", moved, "--out", tmp_path), "gone.npz")
@@ -190,7 +190,7 @@ def test_what_is_refused(kinds: dict[str, Path], call: Call, tmp_path: Path) -> 
     assert_done(call("analyse", "memory", moved, "--items", "0", "--out", tmp_path))
     said = assert_done(call("analyse", "weights", moved, "--out", tmp_path))
     assert "shown after training alone" in said.out
-    assert_refused(call("analyse", "ablate", kinds["classes"], "--data-dir", tmp_path), "is of `indrnn fit`")
+    assert_refused(call("analyse", "ablate", kinds["classes"], "--data-dir", tmp_path), f"{tmp_path}/", "is not there")
     ensemble = tmp_path / "ensemble"
     for member in range(2):
         shutil.copytree(kinds["classes"], ensemble / f"member-{member}")
@@ -198,7 +198,7 @@ def test_what_is_refused(kinds: dict[str, Path], call: Call, tmp_path: Path) -> 
     assert_done(call("analyse", "memory", ensemble / "member-1", "--items", "0", "--out", tmp_path, "--overwrite"))
     own = tmp_path / "own"
     shutil.copytree(kinds["classes"], own)
-    config.pop("fit")
+    config.pop("recipe")
     (own / "config.json").write_text(json.dumps(config))
     assert_refused(call("analyse", "ablate", own, "--out", tmp_path), "known to its own program alone")
     assert_refused(call("analyse", "gradients", own, "--out", tmp_path), "known to its own program alone")

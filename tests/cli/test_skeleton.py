@@ -142,7 +142,7 @@ def test_joints_whose_order_is_assumed_are_told(call: Call, tmp_path: Path) -> N
 
 
 def test_a_run_of_another_kind_has_no_skeletons(finished: Path, call: Call) -> None:
-    assert_refused(call("analyse", "skeletons", finished), "run must be of a skeleton recipe")
+    assert_refused(call("analyse", "skeletons", finished), "run must be of a recipe such as ntu60-cs-4")
 
 
 def test_a_run_is_resumed_with_the_same_result(data: Path, call: Call, tmp_path: Path) -> None:

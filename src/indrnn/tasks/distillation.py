@@ -23,7 +23,6 @@ from ..training.evaluation import measure, modes_kept
 from ..training.folder import machine
 from ..training.parallel import Processes
 from ..training.task import Shard, generator
-from .adding import adding_batch
 from .results import Results, results_folder
 from .table import markdown
 
@@ -278,6 +277,7 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
 
 def _compared(teacher: Any, recipe: Any, options: DistilOptions) -> tuple[Distilled, list[dict[str, Any]]]:
     """The distilled network, and for it and the RNN their sizes and errors."""
+    from .adding import adding_batch  # which brings in the command line's package
 
     def data(number: int) -> tuple[Tensor, Tensor]:
         return adding_batch(recipe.length, recipe.batch_size, generator(options.seed, "distil", number))

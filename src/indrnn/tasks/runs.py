@@ -191,7 +191,7 @@ def train_recipe(
         out,
         resume=resume,
         overwrite=overwrite,
-        init_from=None if init_from is None else open_run(init_from, saved=True),
+        init_from=None if init_from is None else open_run(init_from, saved=True, name="init_from"),
         config=config,
         resume_command=resume_command,
     )
@@ -311,15 +311,16 @@ class Run:
         return measured, which
 
 
-def open_run(path: Path, *, saved: bool = False) -> Run:
-    """Open a run of one network by its folder; with `saved`, also a model saved by `indrnn.save`."""
+def open_run(path: Path, *, saved: bool = False, name: str = "run") -> Run:
+    """Open a run of one network by its folder, which errors call `name`; with `saved`, also a saved model."""
     folder = RunFolder(path)
     if folder.config.exists() or (saved and folder.model.exists()):
         return Run(path)
     members = runs_in(path)
     if members:
-        raise ValueError(f"run must be of one network, and {path} is an ensemble of {len(members)}; take {members[0]}")
-    raise ValueError(f"run must be the folder of a run, and {path} holds no {folder.config.name}")
+        count = len(members)
+        raise ValueError(f"{name} must be of one network, and {path} is an ensemble of {count}; take {members[0]}")
+    raise ValueError(f"{name} must be the folder of a run, and {path} holds no {folder.config.name}")
 
 
 def open_group(path: Path) -> Run:
