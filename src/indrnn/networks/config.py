@@ -5,8 +5,10 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
+import sys
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
 from ..checks import check_choice, check_count, check_probability
 from ..layers.options import EPSILON, BoundOptions, Rows
@@ -27,6 +29,26 @@ Place = Literal["before", "after"]
 Pool = Literal["last", "mean"]
 Kind = Literal["SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"]
 Steps = TypeVar("Steps", int, "Tensor")
+
+
+class Factory(TypedDict, total=False):
+    """Where the parameters of a module are made, and their type."""
+
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+def check_options(check: Callable[[str, Any], None], options: Any, *names: str) -> None:
+    """Check options of a dataclass by name; None passes where it is the default."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None or getattr(type(options), name, ...) is not None:
+            check(name, value)
+
+
+def options_of(config: Any) -> dict[str, Any]:
+    """The options of a configuration, by name."""
+    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +93,18 @@ class NetworkConfig:
     """Backend of the recurrence; see indrnn.recurrence."""
     fused: bool = True
     """Fuse recurrence, batch norm and dropout into one op where possible; False for comparison."""
+    input_size: int | None = field(default=None, kw_only=False)
+    """Input features per step; set by a recipe's task."""
+
+    _network: ClassVar[str]
+    """Name, in `indrnn.networks`, of the class that is built."""
 
     def __post_init__(self) -> None:
         check_nonlinearity(self.nonlinearity)
         check_choice("norm", self.norm, (*get_args(Norm), None))
         check_choice("norm_place", self.norm_place, get_args(Place))
         check_choice("norm_rows", self.norm_rows, get_args(Rows))
-        if self.norm_steps is not None:
-            check_count("norm_steps", self.norm_steps)
+        check_options(check_count, self, "input_size", "norm_steps", "recompute")
         if (self.norm == "step") != (self.norm_steps is not None):
             raise ValueError(
                 f"norm_steps must be given for norm = 'step' and for no other, got {self.norm_steps!r} for norm = "
@@ -87,7 +113,6 @@ class NetworkConfig:
         if self.weight_std is not None and not self.weight_std > 0:
             raise ValueError(f"weight_std must be a positive number or None, got {self.weight_std!r}")
         if self.recompute is not None:
-            check_count("recompute", self.recompute)
             if self.bidirectional:
                 raise ValueError("recompute cannot be combined with bidirectional: the reverse direction starts last")
             if self.norm in ("batch", "step"):
@@ -97,42 +122,32 @@ class NetworkConfig:
                 )
         check_name(self.backend)
 
+    @property
+    def ways(self) -> int:
+        """Directions in which the layers read."""
+        return 2 if self.bidirectional else 1
+
     def bound_of(self, last: bool) -> BoundOptions:
         """The options of a layer's bound; `long_memory` applies only to the last layer."""
-        return {
-            "long_memory": self.long_memory and last,
-            "highest_start": self.highest_start,
-            "gamma": self.gamma,
-            "sequence_length": self.sequence_length,
-            "epsilon": self.epsilon,
-            "lower_bound": self.lower_bound,
-            "bound": self.bound,
-        }
+        options: Any = {name: getattr(self, name) for name in BoundOptions.__annotations__}
+        bound: BoundOptions = options | {"long_memory": self.long_memory and last}
+        return bound
 
     def sized(self, input_size: int, steps: int) -> Self:
         """The configuration for a task's input size and sequence length."""
-        return replace(self, input_size=input_size, sequence_length=steps)  # type: ignore[call-arg]
+        return replace(self, input_size=input_size, sequence_length=steps)
 
-    def build(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Network:
+    def build(self, **factory: Unpack[Factory]) -> Network:
         """The network, with new weights."""
-        options: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return self._network()(**options, device=device, dtype=dtype)
-
-    def _network(self) -> type[Network]:
-        raise NotImplementedError
-
-
-def _checked_input_size(input_size: int | None) -> None:
-    if input_size is not None:
-        check_count("input_size", input_size)
+        network: type[Network] = getattr(sys.modules[__package__], self._network)
+        return network(**options_of(self), **factory)
 
 
 @dataclass(frozen=True)
 class Plain(NetworkConfig):
     """The plain stacked IndRNN."""
 
-    input_size: int | None = None
-    """Input features per step; set by a recipe's task."""
+    _network = "PlainIndRNN"
     hidden_size: int = 128
     """Neurons per layer."""
     layers: int = 6
@@ -145,9 +160,7 @@ class Plain(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _checked_input_size(self.input_size)
-        for name in ("hidden_size", "layers", "weights_per_block"):
-            check_count(name, getattr(self, name))
+        check_options(check_count, self, "hidden_size", "layers", "weights_per_block")
         if isinstance(self.dropout, (list, tuple)):
             object.__setattr__(self, "dropout", tuple(self.dropout))
             if len(self.dropout) != self.layers:
@@ -162,18 +175,12 @@ class Plain(NetworkConfig):
         """The probability for each layer."""
         return self.dropout if isinstance(self.dropout, tuple) else (self.dropout,) * self.layers
 
-    def _network(self) -> type[Network]:
-        from .plain import PlainIndRNN
-
-        return PlainIndRNN
-
 
 @dataclass(frozen=True)
 class Residual(NetworkConfig):
     """The residual IndRNN: blocks of recurrent layers, each with a shortcut connection."""
 
-    input_size: int | None = None
-    """Input features per step; set by a recipe's task."""
+    _network = "ResidualIndRNN"
     hidden_size: int = 128
     """Neurons per layer."""
     blocks: int = 5
@@ -190,27 +197,15 @@ class Residual(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _checked_input_size(self.input_size)
-        for name in ("hidden_size", "blocks", "operations"):
-            check_count(name, getattr(self, name))
-        if self.last_transition is not None:
-            check_count("last_transition", self.last_transition)
-        check_probability("dropout", self.dropout)
-        if self.last_dropout is not None:
-            check_probability("last_dropout", self.last_dropout)
-
-    def _network(self) -> type[Network]:
-        from .residual import ResidualIndRNN
-
-        return ResidualIndRNN
+        check_options(check_count, self, "hidden_size", "blocks", "operations", "last_transition")
+        check_options(check_probability, self, "dropout", "last_dropout")
 
 
 @dataclass(frozen=True)
 class Dense(NetworkConfig):
     """The densely connected IndRNN: each layer reads all layers before it in its block."""
 
-    input_size: int | None = None
-    """Input features per step; set by a recipe's task."""
+    _network = "DenseIndRNN"
     growth_rate: int = 16
     """Growth rate: features added by each dense layer."""
     blocks: tuple[int, ...] = (8, 6, 4)
@@ -233,8 +228,7 @@ class Dense(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _checked_input_size(self.input_size)
-        check_count("growth_rate", self.growth_rate)
+        check_options(check_count, self, "growth_rate", "last_transition")
         if not isinstance(self.blocks, (list, tuple)) or not self.blocks:
             raise TypeError(
                 f"blocks must be the numbers of dense layers in each block, at least one, such as (8, 6, 4), got "
@@ -243,17 +237,8 @@ class Dense(NetworkConfig):
         object.__setattr__(self, "blocks", tuple(self.blocks))
         for layers in self.blocks:
             check_count("blocks", layers)
-        if self.last_transition is not None:
-            check_count("last_transition", self.last_transition)
-        for name in ("first", "bottleneck", "dense", "transition"):
-            check_probability(f"{name}_dropout", getattr(self, f"{name}_dropout"))
-        if self.last_dropout is not None:
-            check_probability("last_dropout", self.last_dropout)
-
-    def _network(self) -> type[Network]:
-        from .dense import DenseIndRNN
-
-        return DenseIndRNN
+        places = ("first", "bottleneck", "dense", "transition", "last")
+        check_options(check_probability, self, *(f"{place}_dropout" for place in places))
 
 
 @dataclass(frozen=True)
@@ -274,7 +259,7 @@ class Head:
         check_choice("kind", self.kind, get_args(Kind))
         check_choice("pool", self.pool, get_args(Pool))
 
-    def build(self, **factory: Any) -> AnyHead:
+    def build(self, **factory: Unpack[Factory]) -> AnyHead:
         """The model, with new weights."""
         from . import heads
 
@@ -327,7 +312,7 @@ class Front:
         """The configuration for a task's input size and sequence length."""
         return replace(self, input_size=input_size, network=self.network.sized(self.features[-1], self.steps(steps)))
 
-    def build(self, **factory: Any) -> FrontNetwork:
+    def build(self, **factory: Unpack[Factory]) -> FrontNetwork:
         """The network, with new weights."""
         from .front import FrontNetwork
 
@@ -355,25 +340,18 @@ class Language:
     def __post_init__(self) -> None:
         check_count("classes", self.classes)
         check_start(self.start)
-        check_probability("dropout", self.dropout)
-        check_probability("word_dropout", self.word_dropout)
+        check_options(check_probability, self, "dropout", "word_dropout")
 
     def sized(self, input_size: int, steps: int) -> Language:
         """The configuration with vectors of `input_size` features, for windows of `steps`."""
         return replace(self, network=self.network.sized(input_size, steps))
 
-    def build(self, **factory: Any) -> LanguageModel:
+    def build(self, **factory: Unpack[Factory]) -> LanguageModel:
         """The model, with new weights."""
         from .language import LanguageModel
 
-        return LanguageModel(
-            self.network.build(**factory),
-            self.classes,
-            tied=self.tied,
-            start=self.start,
-            dropout=self.dropout,
-            word_dropout=self.word_dropout,
-        )
+        options = options_of(self)
+        return LanguageModel(options.pop("network").build(**factory), **options)
 
 
 def check_start(start: float) -> None:

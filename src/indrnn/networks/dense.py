@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from .config import Dense
+from .config import Dense, Factory
 from .network import Network
 from .unit import RecurrentUnit
 
@@ -21,21 +21,12 @@ class DenseLayer(nn.Module):
     Args:
         inputs: features of the input.
         config: the options.
-        device: where the parameters are made.
-        dtype: their type.
+        **factory: `device` and `dtype` of the parameters.
     """
 
-    def __init__(
-        self,
-        inputs: int,
-        config: Dense,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, inputs: int, config: Dense, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        k = config.growth_rate * (2 if config.bidirectional else 1)
+        k = config.growth_rate * config.ways
         self.bottleneck = RecurrentUnit(inputs, 4 * k, config, config.bottleneck_dropout, **factory)
         self.growth = RecurrentUnit(4 * k, k, config, config.dense_dropout, **factory)
 
@@ -57,8 +48,7 @@ class DenseBlock(nn.Module):
         config: the options.
         dropout: probability after the transition.
         last: whether it is the network's last.
-        device: where the parameters are made.
-        dtype: their type.
+        **factory: `device` and `dtype` of the parameters.
     """
 
     def __init__(
@@ -70,12 +60,10 @@ class DenseBlock(nn.Module):
         dropout: float,
         *,
         last: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        k = config.growth_rate * (2 if config.bidirectional else 1)
+        k = config.growth_rate * config.ways
         self.layers = nn.ModuleList(DenseLayer(inputs + i * k, config, **factory) for i in range(layers))
         self.transition = RecurrentUnit(inputs + layers * k, size, config, dropout, last=last, **factory)
 
@@ -109,8 +97,8 @@ class DenseIndRNN(Network):
     Config = Dense
     config: Dense
 
-    def _build(self, factory: dict[str, Any]) -> int:
-        config, k = self.config, self.config.growth_rate * self._ways
+    def _build(self, factory: Factory) -> int:
+        config, k = self.config, self.config.growth_rate * self.config.ways
         size = 6 * k if config.first_layer else self.input_size
         self.first = None
         if config.first_layer:
@@ -118,9 +106,10 @@ class DenseIndRNN(Network):
         self.blocks = nn.ModuleList()
         for i, layers in enumerate(config.blocks):
             last = i == len(config.blocks) - 1
-            given = last and config.last_transition is not None
-            smaller = config.last_transition * self._ways if given else (size + layers * k) // 2  # type: ignore[operator]
-            smaller -= smaller % self._ways
+            smaller = (size + layers * k) // 2
+            if last and config.last_transition is not None:
+                smaller = config.last_transition * config.ways
+            smaller -= smaller % config.ways
             p = config.last_dropout if last and config.last_dropout is not None else config.transition_dropout
             self.blocks.append(DenseBlock(size, layers, smaller, config, p, last=last, **factory))
             size = smaller

@@ -26,16 +26,8 @@ def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -
         raise ValueError(f"top_p must be a number in (0, 1], got {top_p!r}")
 
 
-def check_prompt(prompt: Tensor, classes: int) -> None:
-    """Raise unless it holds at least one token, and only tokens from 0 to classes − 1."""
-    if not isinstance(prompt, Tensor) or prompt.is_floating_point() or prompt.dtype == torch.bool:
-        kind = prompt.dtype if isinstance(prompt, Tensor) else type(prompt).__name__
-        raise TypeError(f"prompt must be a tensor of class indices, got {kind}")
-    if prompt.dim() not in (1, 2) or prompt.numel() == 0:
-        raise ValueError(f"prompt must hold at least one token, (P,) or (P, B), got the shape {tuple(prompt.shape)}")
-    least, most = int(prompt.min()), int(prompt.max())
-    if least < 0 or most >= classes:
-        raise ValueError(f"prompt must hold classes from 0 to {classes - 1}, got {least if least < 0 else most}")
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def sample(
@@ -71,34 +63,25 @@ def sample(
     return classes.gather(-1, drawn).squeeze(-1).to(logits.device)
 
 
-def tokens(
-    step: Step,
-    prompt: Sequence[Tensor],
-    length: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int,
-) -> Iterator[Tensor]:
-    """Yield `length` tokens after a prompt, (B,) each, every one drawn after reading the previous one.
+def tokens(step: Step, prompt: Sequence[Tensor], length: int, draw: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+    """Yield `length` tokens after a prompt, (B,) each, every one drawn from the logits after the one before.
 
-    The prompt is given in pieces of (P, B), which are read one after another.
+    The prompt comes in pieces of (P, B), which are read one after another.
     """
-    generator = torch.Generator().manual_seed(seed)
-    *before, given = prompt
+    *pieces, unread = prompt
     state = None
-    for piece in before if length else ():
+    for piece in pieces if length else ():
         _, state = step(piece, state)
         if state is None:  # nothing is carried on, so it must see all at once
-            given = torch.cat(list(prompt))
+            unread = torch.cat(list(prompt))
             break
     for _ in range(length):
-        logits, state = step(given, state)
+        logits, state = step(unread, state)
         if state is None and length > 1:
             raise ValueError("the network must carry a state from step to step; a Transformer does with a context")
-        token = sample(logits, generator, temperature, top_k, top_p)
+        token = draw(logits)
         yield token
-        given = token.unsqueeze(0)
+        unread = token.unsqueeze(0)
 
 
 @contextlib.contextmanager
@@ -110,7 +93,3 @@ def without_onednn(off: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.mkldnn.enabled = before  # type: ignore[assignment]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

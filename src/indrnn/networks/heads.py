@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from ..checks import Lengths, as_lengths, check_choice, check_count, check_tensor
 from ..layers.config import config_of
 from ..layers.indrnn import IndRNN, IndRNNCell
-from ..layers.padding import per_step, valid_steps
+from ..layers.padding import without_padding
 from ..ops.distributed.time import TimeSlice, check_whole
 from .config import Head, Pool
 from .network import last_step
@@ -27,15 +27,13 @@ class Output(nn.Linear):
 
 
 class _Head(nn.Module):
-    """Base of the heads: holds the network and the output layer."""
+    """Base of the heads: a network, and the output layer on features of sequences or, without `pool`, of steps."""
 
-    _outputs_are = "outputs"
-
-    def __init__(self, network: nn.Module, outputs: int) -> None:
+    def __init__(self, network: nn.Module, outputs: int, pool: Pool | None = None, name: str = "outputs") -> None:
         super().__init__()
-        check_count(self._outputs_are, outputs)
+        check_count(name, outputs)
         size = check_network(network)
-        self.network = network
+        self.network, self.pool = network, pool
         like = next(network.parameters())
         self.output = Output(size, outputs, device=like.device, dtype=like.dtype)
 
@@ -43,66 +41,7 @@ class _Head(nn.Module):
     def config(self) -> Head:
         """The configuration to rebuild it."""
         kind: Any = type(self).__name__
-        return Head(config_of(self.network), self.output.out_features, kind, getattr(self, "pool", "last"))
-
-
-class _SequenceHead(_Head):
-    """One output per sequence."""
-
-    def __init__(self, network: nn.Module, outputs: int, pool: Pool) -> None:
-        check_choice("pool", pool, get_args(Pool))
-        super().__init__(network, outputs)
-        self.pool = pool
-
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        state: Any = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-        time_slice: TimeSlice | None = None,
-    ) -> tuple[Tensor, Any]:
-        """Return the outputs, (B, outputs), and the network's state; the arguments are the network's.
-
-        For an unbatched sequence, (outputs,).
-        """
-        if self.pool == "last" and hasattr(self.network, "output_size"):
-            features, state = run_network(self.network, input, state, lengths, resets, time_slice, last=True)
-            return self.output(features), state
-        features, state = run_network(self.network, input, state, lengths, resets, time_slice)
-        batched = True
-        if isinstance(features, PackedSequence):
-            features, lengths = pad_packed_sequence(features)
-        else:
-            batched = features.dim() == 3
-            features = features if batched else features.unsqueeze(1)
-            if batched and getattr(self.network, "batch_first", False):
-                features = features.transpose(0, 1)
-            if not batched and lengths is not None:
-                lengths = torch.as_tensor(lengths).reshape(1)
-        given = as_lengths(lengths, features.device)
-        given = None if given is None else given.to(features.device)
-        steps_after: Any = getattr(self.network, "steps_after", None)
-        if given is not None and steps_after is not None:  # it gives fewer steps than it is given
-            given = steps_after(given)
-        rows = self._pooled(features, given, time_slice)
-        return self.output(rows if batched else rows.squeeze(0)), state
-
-    def _pooled(self, features: Tensor, lengths: Tensor | None, time_slice: TimeSlice | None) -> Tensor:
-        if self.pool == "last":
-            return last_step(features, lengths, bool(getattr(self.network, "bidirectional", False)), time_slice)
-        check_whole("the mean over time", time_slice)
-        if lengths is None:
-            return features.mean(0) if features.shape[0] else features.new_zeros(features.shape[1:])
-        valid = valid_steps(features, lengths)
-        assert valid is not None
-        total = torch.where(per_step(valid, features), features, 0.0).sum(0)
-        return total / lengths.clamp_min(1).unsqueeze(-1).to(total.dtype)
-
-
-class _StepHead(_Head):
-    """One output at every step."""
+        return Head(config_of(self.network), self.output.out_features, kind, self.pool or "last")
 
     def forward(
         self,
@@ -113,17 +52,43 @@ class _StepHead(_Head):
         resets: Tensor | None = None,
         time_slice: TimeSlice | None = None,
     ) -> tuple[Any, Any]:
-        """Return the outputs, (T, B, outputs) in the network's layout, and its state; the arguments are the network's.
+        """Return the outputs and the network's state; the arguments are the network's.
 
-        They are packed if the input is.
+        For sequences, the outputs are (B, outputs), or (outputs,) for one without a batch; for steps, (T, B, outputs)
+        in the network's layout, packed if the input is.
         """
-        features, state = run_network(self.network, input, state, lengths, resets, time_slice)
+        last_alone = self.pool == "last" and hasattr(self.network, "output_size")
+        options = {"last": True} if last_alone else {}
+        features, state = run_network(self.network, input, state, lengths, resets, time_slice, **options)
+        if self.pool is not None and not last_alone:
+            features = self._pooled(features, lengths, time_slice)
         if isinstance(features, PackedSequence):
             return features._replace(data=self.output(features.data)), state
         return self.output(features), state
 
+    def _pooled(self, features: Tensor | PackedSequence, lengths: Any, time_slice: TimeSlice | None) -> Tensor:
+        """(B, F), or (F,) without a batch: the features of the last step, or their mean over time."""
+        batched = isinstance(features, PackedSequence) or features.dim() == 3
+        if isinstance(features, PackedSequence):
+            features, lengths = pad_packed_sequence(features)
+        elif not batched:
+            features, lengths = features.unsqueeze(1), None if lengths is None else torch.as_tensor(lengths).reshape(1)
+        elif getattr(self.network, "batch_first", False):
+            features = features.transpose(0, 1)
+        steps = as_lengths(lengths, features.device)
+        steps = None if steps is None else steps.to(features.device)
+        steps_after: Any = getattr(self.network, "steps_after", None)
+        if steps is not None and steps_after is not None:  # it gives fewer steps than it is given
+            steps = steps_after(steps)
+        if self.pool == "last":
+            rows = last_step(features, steps, bool(getattr(self.network, "bidirectional", False)), time_slice)
+        else:
+            check_whole("the mean over time", time_slice)
+            rows = _mean(features, steps)
+        return rows if batched else rows.squeeze(0)
 
-class SequenceClassifier(_SequenceHead):
+
+class SequenceClassifier(_Head):
     """Class logits for each sequence, from the features of its last step or their mean over time.
 
     Args:
@@ -132,13 +97,12 @@ class SequenceClassifier(_SequenceHead):
         pool: "last", the last valid step (of each direction, if there are two), or "mean" over the valid steps.
     """
 
-    _outputs_are = "classes"
-
     def __init__(self, network: nn.Module, classes: int, pool: Pool = "last") -> None:
-        super().__init__(network, classes, pool)
+        check_choice("pool", pool, get_args(Pool))
+        super().__init__(network, classes, pool, "classes")
 
 
-class SequenceRegressor(_SequenceHead):
+class SequenceRegressor(_Head):
     """Numbers for each sequence, from the features of its last step or their mean over time.
 
     Args:
@@ -148,10 +112,11 @@ class SequenceRegressor(_SequenceHead):
     """
 
     def __init__(self, network: nn.Module, outputs: int = 1, pool: Pool = "last") -> None:
+        check_choice("pool", pool, get_args(Pool))
         super().__init__(network, outputs, pool)
 
 
-class StepClassifier(_StepHead):
+class StepClassifier(_Head):
     """Class logits at every step.
 
     Args:
@@ -159,13 +124,11 @@ class StepClassifier(_StepHead):
         classes: number of classes.
     """
 
-    _outputs_are = "classes"
-
     def __init__(self, network: nn.Module, classes: int) -> None:
-        super().__init__(network, classes)
+        super().__init__(network, classes, name="classes")
 
 
-class StepRegressor(_StepHead):
+class StepRegressor(_Head):
     """Numbers at every step.
 
     Args:
@@ -194,6 +157,14 @@ def check_network(network: Any) -> int:
     return size
 
 
+def _mean(features: Tensor, lengths: Tensor | None) -> Tensor:
+    """The mean over the valid steps of (T, B, F), zeros where there are none."""
+    if lengths is None:
+        return features.mean(0) if features.shape[0] else features.new_zeros(features.shape[1:])
+    total = without_padding(features, lengths).sum(0)
+    return total / lengths.clamp_min(1).unsqueeze(-1).to(total.dtype)
+
+
 def run_network(
     network: nn.Module,
     input: Tensor | PackedSequence,
@@ -216,10 +187,10 @@ def run_network(
     assert isinstance(input, Tensor)
     if not isinstance(network, nn.RNNBase):
         raise ValueError(f"lengths are not supported by {type(network).__name__}; give sequences of one length")
-    given = as_lengths(lengths, torch.device("cpu"))
-    assert given is not None
+    steps = as_lengths(lengths, torch.device("cpu"))
+    assert steps is not None
     time = 1 if network.batch_first else 0
-    check_tensor("lengths", given, (input.shape[1 - time],))
-    packed = pack_padded_sequence(input, given.cpu(), network.batch_first, enforce_sorted=False)
+    check_tensor("lengths", steps, (input.shape[1 - time],))
+    packed = pack_padded_sequence(input, steps.cpu(), network.batch_first, enforce_sorted=False)
     features, state = network(packed, state)
     return pad_packed_sequence(features, network.batch_first, total_length=input.shape[time])[0], state

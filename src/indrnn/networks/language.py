@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, check_choice, check_count, check_probability, check_tensor
+from ..checks import Lengths, check_choice, check_count, check_probability, check_seed, check_tensor
 from ..layers.config import config_of
 from ..layers.dropout import embedding_dropout, shared_dropout
 from ..layers.padding import valid_steps
@@ -24,7 +26,28 @@ from .unit import is_unwatched
 _PROMPT = 1024  # steps of a prompt that are read at once: what a network keeps of all its layers is as long
 
 
-class WordEmbedding(nn.Embedding):
+class _Embedding(nn.Module):
+    """Vectors of classes, from a weight that starts from U(−start, start), with dropout of whole rows in training."""
+
+    weight: Tensor
+    start: float
+    dropout: float
+
+    def reset_parameters(self) -> None:
+        """Reinitialise the weight."""
+        nn.init.uniform_(self.weight, -self.start, self.start)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take indices (...) to vectors (..., features)."""
+        return F.embedding(input, embedding_dropout(self.weight, self.dropout, self.training))
+
+    def extra_repr(self) -> str:
+        """Sizes and dropout."""
+        classes, size = self.weight.shape
+        return f"{classes}, {size}" + (f", dropout={self.dropout}" if self.dropout else "")
+
+
+class WordEmbedding(_Embedding, nn.Embedding):
     """`torch.nn.Embedding`, initialised from U(−start, start), with dropout of whole rows in training.
 
     Args:
@@ -53,20 +76,8 @@ class WordEmbedding(nn.Embedding):
         self.start, self.dropout = start, float(dropout)
         super().__init__(num_embeddings, embedding_dim, device=device, dtype=dtype)
 
-    def reset_parameters(self) -> None:
-        """Reinitialise the weight."""
-        nn.init.uniform_(self.weight, -self.start, self.start)
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Take indices (...) to vectors (..., embedding_dim)."""
-        return F.embedding(input, embedding_dropout(self.weight, self.dropout, self.training))
-
-    def extra_repr(self) -> str:
-        """Sizes and dropout."""
-        return super().extra_repr() + (f", dropout={self.dropout}" if self.dropout else "")
-
-
-class TiedEmbedding(nn.Module):
+class TiedEmbedding(_Embedding):
     """An embedding whose weight is that of the output too; the module is called for both.
 
     `embedding(words)` takes class indices to vectors; `embedding(features, decode=True)` takes vectors to logits,
@@ -103,18 +114,12 @@ class TiedEmbedding(nn.Module):
 
     def reset_parameters(self) -> None:
         """Reinitialise the weight; zero the bias."""
-        nn.init.uniform_(self.weight, -self.start, self.start)
+        super().reset_parameters()
         nn.init.zeros_(self.bias)
 
     def forward(self, input: Tensor, decode: bool = False) -> Tensor:
         """Take indices (...) to vectors (..., size), or with `decode` vectors to logits (..., classes)."""
-        if decode:
-            return F.linear(input, self.weight, self.bias)
-        return F.embedding(input, embedding_dropout(self.weight, self.dropout, self.training))
-
-    def extra_repr(self) -> str:
-        """Sizes and dropout."""
-        return f"{self.classes}, {self.size}" + (f", dropout={self.dropout}" if self.dropout else "")
+        return F.linear(input, self.weight, self.bias) if decode else super().forward(input)
 
 
 class LanguageModel(nn.Module):
@@ -122,13 +127,10 @@ class LanguageModel(nn.Module):
 
     Args:
         network: any of the networks or baselines, `IndRNN`, or `torch.nn.RNN`, `LSTM` or `GRU`, that is not
-            bidirectional. A word's vector has as many features as its input.
+            bidirectional. A word's vector has as many features as its input, and with a tied output as many as its
+            output.
         classes: number of words (or characters).
-        tied: use the embedding as the output too (`TiedEmbedding`); the network must have as many output features as
-            input features. Otherwise the output is a separate linear layer, and the sizes are free.
-        start: the embedding starts from U(−start, start).
-        dropout: probability that a word's whole vector is dropped, wherever the word occurs in a batch.
-        word_dropout: probability that a feature of the vectors is dropped, with one mask for all time steps.
+        **options: `tied`, `start`, `dropout` and `word_dropout`, by name; see `Language`.
 
     Example:
         model = indrnn.LanguageModel(indrnn.ResidualIndRNN(600, 2000, 5, last_transition=600), 10_000)
@@ -138,45 +140,33 @@ class LanguageModel(nn.Module):
     tokeniser: Tokeniser | None = None
     """What its words are, where a run or a saved model says so; see `indrnn.load`."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        classes: int,
-        *,
-        tied: bool = True,
-        start: float = 0.04,
-        dropout: float = 0.0,
-        word_dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, network: nn.Module, classes: int, **options: Any) -> None:
         super().__init__()
         size = check_network(network)
-        check_count("classes", classes)
-        check_probability("word_dropout", word_dropout)
-        if _is_bidirectional(network):
+        self._options = Language(None, classes, **options)
+        self.classes, self.tied = classes, self._options.tied
+        self.word_dropout = float(self._options.word_dropout)
+        if any(getattr(part, "bidirectional", False) for part in (network, getattr(network, "config", None))):
             raise ValueError("network must not be bidirectional: it would read the words that it is to predict")
         inputs = getattr(network, "input_size", None)
         if not isinstance(inputs, int):
             raise TypeError(f"network must have an `input_size`, the features of a word's vector, got {inputs!r}")
-        if tied and inputs != size:
+        if self.tied and inputs != size:
             raise ValueError(
                 f"network must have as many features in its output as in its input, {inputs}, for a tied output, got "
                 f"{size}; give it a last transition, or the model tied=False"
             )
         like = next(network.parameters())
-        options: dict[str, Any] = {"start": start, "dropout": dropout, "device": like.device, "dtype": like.dtype}
-        self.embedding: TiedEmbedding | WordEmbedding = (TiedEmbedding if tied else WordEmbedding)(
-            classes, inputs, **options
-        )
+        factory: Any = {"device": like.device, "dtype": like.dtype}
+        kind: type[TiedEmbedding | WordEmbedding] = TiedEmbedding if self.tied else WordEmbedding
+        self.embedding = kind(classes, inputs, start=self._options.start, dropout=self._options.dropout, **factory)
         self.network = network
-        self.output = None if tied else Output(size, classes, device=like.device, dtype=like.dtype)
-        self.classes, self.tied, self.start = classes, tied, start
-        self.dropout, self.word_dropout = float(dropout), float(word_dropout)
+        self.output = None if self.tied else Output(size, classes, **factory)
 
     @property
     def config(self) -> Language:
         """The configuration to rebuild it."""
-        sizes = (config_of(self.network), self.classes, self.tied)
-        return Language(*sizes, self.start, self.dropout, self.word_dropout)
+        return replace(self._options, network=config_of(self.network))
 
     def forward(
         self,
@@ -207,20 +197,10 @@ class LanguageModel(nn.Module):
             return self._decode(features), state
         features, targets = features.flatten(0, -2), self._without_padding(targets, lengths).flatten()
         if (output := self._readable_output(features)) is not None:
-            loss = linear_cross_entropy(features, output.weight, output.bias, targets, reduction)
-            return loss, state
+            return linear_cross_entropy(features, output.weight, output.bias, targets, reduction), state
         return F.cross_entropy(self._decode(features), targets, reduction=reduction), state
 
-    def loss(
-        self,
-        input: Tensor,
-        targets: Tensor,
-        state: Any = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-        reduction: Reduction = "mean",
-    ) -> tuple[Tensor, Any]:
+    def loss(self, input: Tensor, targets: Tensor, state: Any = None, **options: Any) -> tuple[Tensor, Any]:
         """Return the cross-entropy of the targets, in nats, and the state.
 
         Above `cross_entropy.PIECE` logits it is computed in pieces, so that memory never holds them all; not if
@@ -229,17 +209,25 @@ class LanguageModel(nn.Module):
 
         Args:
             input: as for a call.
-            targets: the next words, in the input's layout; targets of −100 do not count.
-            state: as for a call, like the others.
-            lengths: (B,), the steps of each sequence; targets past them do not count.
-            resets: bool, in the input's layout.
-            reduction: "mean" over the targets that count, or "sum".
+            targets: the next words, in the input's layout; targets of −100, and past `lengths`, do not count.
+            state: as for a call.
+            **options: `lengths` and `resets`, as for a call; `reduction`, "mean" over the targets that count or "sum".
         """
-        return self(  # type: ignore[no-any-return]
-            input, state, lengths=lengths, resets=resets, targets=targets, reduction=reduction
-        )
+        return self(input, state, targets=targets, **options)  # type: ignore[no-any-return]
 
-    def generate(
+    def generate(self, prompt: Tensor, length: int, **sampling: Any) -> Tensor:
+        """Generate `length` tokens after a prompt, drawn one after another; the arguments are those of `stream`.
+
+        Returns:
+            (length,), or (length, B) in the network's layout.
+
+        Example:
+            model.eval().generate(torch.tensor([3, 1, 4]), 100, temperature=0.8)
+        """
+        tokens = list(self.stream(prompt, length, **sampling))
+        return self._time_first(torch.stack(tokens) if tokens else self._time_first(prompt)[:0].long())
+
+    def stream(
         self,
         prompt: Tensor,
         length: int,
@@ -248,8 +236,8 @@ class LanguageModel(nn.Module):
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
-    ) -> Tensor:
-        """Generate `length` tokens after a prompt, drawn one after another.
+    ) -> Iterator[Tensor]:
+        """Yield the tokens of `generate` as they are drawn: of the shape (), or (B,) for a batch of prompts.
 
         Each step reads one token and the carried state, so a token costs the same after a long text as after a short
         one. The model must be in evaluation mode.
@@ -262,47 +250,25 @@ class LanguageModel(nn.Module):
             top_k: draw among this many of the likeliest tokens.
             top_p: draw among the fewest of the likeliest whose probabilities add up to this.
             seed: the same seed gives the same tokens, on the same machine.
-
-        Returns:
-            (length,), or (length, B) in the network's layout.
-
-        Example:
-            model.eval().generate(torch.tensor([3, 1, 4]), 100, temperature=0.8)
         """
-        options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        drawn = list(self.stream(prompt, length, **options))
-        if not drawn:
-            none = prompt.new_empty((0,), dtype=torch.int64)
-            if prompt.dim() == 1:
-                return none
-            return self._time_first(none.view(0, 1).expand(0, self._time_first(prompt).shape[1]))
-        return self._time_first(torch.stack(drawn)) if prompt.dim() == 2 else torch.stack(drawn)
-
-    def stream(
-        self,
-        prompt: Tensor,
-        length: int,
-        *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
-    ) -> Iterator[Tensor]:
-        """Yield the tokens of `generate` as they are drawn: of the shape (), or (B,) for a batch of prompts."""
-        generation.check_prompt(prompt, self.classes)
+        words = _class_indices("prompt", prompt)
+        if words.dim() not in (1, 2) or words.numel() == 0:
+            raise ValueError(f"prompt must hold at least one token, (P,) or (P, B), got the shape {tuple(words.shape)}")
+        for word in (int(words.min()), int(words.max())):
+            if not 0 <= word < self.classes:
+                raise ValueError(f"prompt must hold classes from 0 to {self.classes - 1}, got {word}")
         check_count("length", length, 0)
         generation.check_sampling(temperature, top_k, top_p)
         check_count("seed", seed, 0)
-        if seed >= 2**64:
-            raise ValueError(f"seed must be a whole number of 64 bits, got {seed}")
+        check_seed(seed)
         if self.training:
             raise ValueError("the model must be in evaluation mode to generate: call model.eval() first")
-        batch = self._time_first(prompt) if prompt.dim() == 2 else prompt.unsqueeze(1)
+        batch = words.unsqueeze(1) if words.dim() == 1 else self._time_first(words)
         # A Transformer sees its whole prompt, which in pieces it would not
         pieces = (batch,) if hasattr(self.network, "context") else batch.split(_PROMPT)
-        prompts = [piece.long() for piece in pieces]
-        drawn = generation.tokens(self._next, prompts, length, temperature, top_k, top_p, seed)
-        return drawn if prompt.dim() == 2 else (token.squeeze(0) for token in drawn)
+        draw = partial(generation.sample, generator=torch.Generator().manual_seed(seed), temperature=temperature)
+        tokens = generation.tokens(self._next, pieces, length, partial(draw, top_k=top_k, top_p=top_p))
+        return tokens if words.dim() == 2 else (token.squeeze(0) for token in tokens)
 
     @torch.no_grad()
     def _next(self, input: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -312,12 +278,8 @@ class LanguageModel(nn.Module):
             return self._decode(self._time_first(features)[-1]), state
 
     def _time_first(self, tensor: Tensor) -> Tensor:
-        """From the network's layout to (T, B, ...), or back."""
-        return tensor.transpose(0, 1) if self._batch_first else tensor
-
-    @property
-    def _batch_first(self) -> bool:
-        return bool(getattr(self.network, "batch_first", False))
+        """From the network's layout to (T, B, ...), or back; what has no batch stays."""
+        return tensor.transpose(0, 1) if tensor.dim() > 1 and getattr(self.network, "batch_first", False) else tensor
 
     def _vectors(self, input: Tensor) -> Tensor:
         vectors: Tensor = self.embedding(input)
@@ -328,11 +290,11 @@ class LanguageModel(nn.Module):
     def _without_padding(self, targets: Tensor, lengths: Lengths) -> Tensor:
         if lengths is None:
             return targets
-        given = torch.as_tensor(lengths, device=targets.device)
+        steps = torch.as_tensor(lengths, device=targets.device)
         if targets.dim() == 1:
-            valid = torch.arange(len(targets), device=targets.device) < given
+            valid = torch.arange(len(targets), device=targets.device) < steps
         else:
-            valid = self._time_first(valid_steps(self._time_first(targets), given))  # type: ignore[arg-type]
+            valid = self._time_first(valid_steps(self._time_first(targets), steps))  # type: ignore[arg-type]
         return torch.where(valid, targets, cross_entropy.IGNORED)
 
     def _decode(self, features: Tensor) -> Tensor:
@@ -353,11 +315,6 @@ class LanguageModel(nn.Module):
     def extra_repr(self) -> str:
         """Whether the output is tied, and dropout."""
         return f"tied={self.tied}" + (f", word_dropout={self.word_dropout}" if self.word_dropout else "")
-
-
-def _is_bidirectional(network: nn.Module) -> bool:
-    config = getattr(network, "config", None)
-    return bool(getattr(network, "bidirectional", False) or getattr(config, "bidirectional", False))
 
 
 def _is_transformed() -> bool:

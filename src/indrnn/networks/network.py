@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +16,9 @@ from ..layers.norm import next_position
 from ..layers.padding import unpack, without_padding
 from ..layers.recompute import in_pieces
 from ..ops.distributed.time import TimeSlice, check_whole
-from .config import NetworkConfig
+from .config import Factory, NetworkConfig
 from .state import State
-from .unit import RecurrentUnit
-
-Steps = dict[str, Any]
-"""What every part of a network is given beside features and state: lengths, resets, position and time slice."""
+from .unit import RecurrentUnit, Steps
 
 
 class Network(nn.Module):
@@ -52,32 +49,32 @@ class Network(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        by_position = [field.name for field in fields(self.Config) if not field.kw_only]
-        names = f"{', '.join(by_position[:-1])} and {by_position[-1]}"
-        name = type(self).__name__
+        name, options_of = type(self).__name__, fields(self.Config)
+        by_position = [field.name for field in options_of if not field.kw_only]
         if len(sizes) > len(by_position):
             raise TypeError(
-                f"{name} takes {names} by position and every other option by name (dropout=0.1, norm=None), got "
-                f"{sizes[len(by_position)]!r} after them"
+                f"{name} takes {', '.join(by_position[:-1])} and {by_position[-1]} by position and every other option "
+                f"by name (dropout=0.1, norm=None), got {sizes[len(by_position)]!r} after them"
             )
-        unknown = options.keys() - {field.name for field in fields(self.Config)}
-        if unknown:
-            known = ", ".join(sorted(field.name for field in fields(self.Config)))
-            raise TypeError(f"{name} has no option {', '.join(sorted(unknown))}; it has {known}")
+        names = {field.name for field in options_of}
+        if unknown := options.keys() - names:
+            raise TypeError(f"{name} has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(names))}")
         self.config = self.Config(*sizes, **options)
-        input_size = self.config.input_size  # type: ignore[attr-defined]
+        input_size: Any = self.config.input_size
         check_count("input_size", input_size)
         self.input_size = input_size
-        self._ways = 2 if self.config.bidirectional else 1
         self.output_size = self._build({"device": device, "dtype": dtype})
         self._sizes = [unit.size for unit in self.recurrent_layers]
 
-    def _build(self, factory: dict[str, Any]) -> int:
+    def _build(self, factory: Factory) -> int:
         """Make the parts, in the order in which they run; return the output's features."""
         raise NotImplementedError
 
     def _features(self, x: Tensor, states: Iterator[Tensor | None], steps: Any) -> tuple[Tensor, list[Tensor]]:
-        """Run the parts over x, each with one state per unit; return the output and the new states."""
+        """Run the parts over x, each with one state per unit; return the output and the new states.
+
+        Every part is given `steps`: lengths, resets, position and time slice.
+        """
         raise NotImplementedError
 
     @property
@@ -90,30 +87,6 @@ class Network(nn.Module):
         """Every recurrent layer, in the order in which they run."""
         return [module for module in self.modules() if isinstance(module, RecurrentUnit)]
 
-    @overload
-    def forward(
-        self,
-        input: Tensor,
-        state: State | None = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-        last: bool = False,
-        time_slice: TimeSlice | None = None,
-    ) -> tuple[Tensor, State]: ...
-
-    @overload
-    def forward(
-        self,
-        input: PackedSequence,
-        state: State | None = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-        last: bool = False,
-        time_slice: TimeSlice | None = None,
-    ) -> tuple[PackedSequence | Tensor, State]: ...
-
     def forward(
         self,
         input: Tensor | PackedSequence,
@@ -123,7 +96,7 @@ class Network(nn.Module):
         resets: Tensor | None = None,
         last: bool = False,
         time_slice: TimeSlice | None = None,
-    ) -> tuple[Tensor | PackedSequence, State]:
+    ) -> tuple[Any, State]:
         """Run over a sequence, or over the next piece of one.
 
         Args:
@@ -136,14 +109,14 @@ class Network(nn.Module):
             time_slice: the slice of the time steps that this process holds, from `indrnn.ops.split_time`.
 
         Returns:
-            The features, (T, B, output_size) in the input's layout, or (B, output_size) with `last` (zeros for a
-            sequence of length 0); and the state after each sequence's last step.
+            The features, (T, B, output_size) in the input's layout, packed if it is, or (B, output_size) with `last`
+            (zeros for a sequence of length 0); and the state after each sequence's last step.
         """
         if isinstance(input, PackedSequence):
             check_whole("a PackedSequence", time_slice)
             return self._forward_packed(input, state, lengths, resets, last)
         if isinstance(input, Tensor) and input.dim() == 2:
-            return self._forward_unbatched(input, state, lengths, resets, last, time_slice)
+            return self._forward_unbatched(input, state, lengths, resets, last=last, time_slice=time_slice)
         if isinstance(input, Tensor):
             lengths = as_lengths(lengths, input.device)
         self._check(input, state, lengths, resets, time_slice)
@@ -177,13 +150,7 @@ class Network(nn.Module):
         return (rows if back is None else rows.index_select(0, back)), after
 
     def _forward_unbatched(
-        self,
-        input: Tensor,
-        state: State | None,
-        lengths: Lengths,
-        resets: Tensor | None,
-        last: bool,
-        time_slice: TimeSlice | None,
+        self, input: Tensor, state: State | None, lengths: Lengths, resets: Tensor | None, **options: Any
     ) -> tuple[Tensor, State]:
         batch = 0 if self.batch_first else 1
         if isinstance(state, State):
@@ -192,10 +159,8 @@ class Network(nn.Module):
             resets = resets.unsqueeze(batch)
         if lengths is not None:
             lengths = torch.as_tensor(lengths, device=input.device).reshape(1)
-        features, after = self.forward(
-            input.unsqueeze(batch), state, lengths=lengths, resets=resets, last=last, time_slice=time_slice
-        )
-        return features.squeeze(0 if last else batch), after._map(lambda tensor: tensor.squeeze(0))
+        features, after = self.forward(input.unsqueeze(batch), state, lengths=lengths, resets=resets, **options)
+        return features.squeeze(0 if options["last"] else batch), after._map(lambda tensor: tensor.squeeze(0))
 
     def _run(
         self,
@@ -211,9 +176,8 @@ class Network(nn.Module):
             check_whole("recompute", time_slice)
             features, h = self._in_pieces(x, state, lengths, resets)
         else:
-            steps: Steps = {"lengths": lengths, "resets": resets, "position": position, "time_slice": time_slice}
             entering = iter([None] * len(self._sizes) if state is None else state.h)
-            features, h = self._features(x, entering, steps)
+            features, h = self._features(x, entering, Steps(lengths, resets, position, time_slice)._asdict())
         counted = None if self.config.norm == "step" and self.config.norm_rows == "window" else resets
         return features, State(tuple(h), next_position(x, position, lengths, counted, time_slice))
 
@@ -231,7 +195,7 @@ class Network(nn.Module):
         def run(
             x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, given: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
-            arguments = (x, h.split(self._sizes, dim=-1), {"lengths": lengths, "resets": resets, "position": None})
+            arguments = (x, h.split(self._sizes, dim=-1), Steps(lengths, resets)._asdict())
             with torch.random.fork_rng(devices, enabled=self.training):
                 if self.training:
                     torch.manual_seed(seed)
@@ -292,7 +256,7 @@ class _Inner(nn.Module):
         self.network = network
         self.training = network.training
 
-    def forward(self, x: Tensor, states: Sequence[Tensor], steps: Steps) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, x: Tensor, states: Sequence[Tensor], steps: dict[str, Any]) -> tuple[Tensor, list[Tensor]]:
         return self.network._features(x, iter(states), steps)
 
 
@@ -307,20 +271,13 @@ def last_step(
     if bidirectional and T > 0:
         check_whole("the last step of both directions", time_slice)
         return torch.cat([last_step(features[..., : F // 2], lengths), features[0, :, F // 2 :]], dim=-1)
-    if time_slice is not None:
-        return _last_step_of_all(features, lengths, time_slice)
+    if time_slice is not None:  # on every process, from the one that has the step
+        step = torch.arange(T, device=features.device).unsqueeze(1) + time_slice.first_step
+        at_end = step == (time_slice.total if lengths is None else lengths) - 1  # (T, B), or (T, 1)
+        return time_slice.sum_over_ranks(torch.where(at_end.unsqueeze(-1), features, 0.0).sum(0))
     if T == 0:
         return features.new_zeros(B, F)
     if lengths is None:
         return features[-1]
     at = (lengths.long() - 1).clamp_min(0).view(1, -1, 1).expand(1, B, F)
     return torch.where((lengths > 0).unsqueeze(-1), features.gather(0, at).squeeze(0), 0.0)
-
-
-def _last_step_of_all(features: Tensor, lengths: Tensor | None, time_slice: TimeSlice) -> Tensor:
-    """`last_step` if time is split: on every process, from the one that has the step."""
-    T, B, _ = features.shape
-    last = torch.full((B,), time_slice.total, device=features.device) if lengths is None else lengths
-    step = torch.arange(T, device=features.device).unsqueeze(1) + time_slice.first_step
-    at_end = (step == last - 1).unsqueeze(-1)  # (T, B, 1)
-    return time_slice.sum_over_ranks(torch.where(at_end, features, 0.0).sum(0))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from .config import Plain
+from .config import Factory, Plain
 from .network import Network
 from .unit import RecurrentUnit, Weight
 
@@ -22,8 +22,7 @@ class PlainBlock(nn.Module):
         config: the other options.
         dropout: probability after the recurrence.
         last: whether it is the network's last.
-        device: where the parameters are made.
-        dtype: their type.
+        **factory: `device` and `dtype` of the parameters.
     """
 
     def __init__(
@@ -34,15 +33,12 @@ class PlainBlock(nn.Module):
         dropout: float = 0.0,
         *,
         last: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
         sizes = [inputs, *[size] * (config.weights_per_block - 1)]
-        self.weights = nn.ModuleList(
-            Weight(n, size, std=config.weight_std, device=device, dtype=dtype) for n in sizes[:-1]
-        )
-        self.unit = RecurrentUnit(sizes[-1], size, config, dropout, last=last, device=device, dtype=dtype)
+        self.weights = nn.ModuleList(Weight(n, size, std=config.weight_std, **factory) for n in sizes[:-1])
+        self.unit = RecurrentUnit(sizes[-1], size, config, dropout, last=last, **factory)
 
     def forward(self, x: Tensor, state: Tensor | None = None, **steps: Any) -> tuple[Tensor, Tensor]:
         """(T, B, inputs) to (T, B, size), and the state; see `RecurrentUnit.forward`."""
@@ -67,8 +63,8 @@ class PlainIndRNN(Network):
     Config = Plain
     config: Plain
 
-    def _build(self, factory: dict[str, Any]) -> int:
-        config, size = self.config, self.config.hidden_size * self._ways
+    def _build(self, factory: Factory) -> int:
+        config, size = self.config, self.config.hidden_size * self.config.ways
         self.blocks = nn.ModuleList(
             PlainBlock(size if i else self.input_size, size, config, p, last=i == config.layers - 1, **factory)
             for i, p in enumerate(config.dropouts)

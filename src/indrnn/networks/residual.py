@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Unpack
 
-import torch
 from torch import Tensor, nn
 
-from .config import Residual
+from .config import Factory, Residual
 from .network import Network
 from .unit import RecurrentUnit, Weight
 
@@ -22,20 +21,11 @@ class ResidualBlock(nn.Module):
     Args:
         size: neurons.
         config: the other options.
-        device: where the parameters are made.
-        dtype: their type.
+        **factory: `device` and `dtype` of the parameters.
     """
 
-    def __init__(
-        self,
-        size: int,
-        config: Residual,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, size: int, config: Residual, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.operations = config.operations
         for i in range(config.operations):
             unit = RecurrentUnit(size if i else None, size, config, config.dropout, **factory)
@@ -74,8 +64,8 @@ class ResidualIndRNN(Network):
     Config = Residual
     config: Residual
 
-    def _build(self, factory: dict[str, Any]) -> int:
-        config, size = self.config, self.config.hidden_size * self._ways
+    def _build(self, factory: Factory) -> int:
+        config, size = self.config, self.config.hidden_size * self.config.ways
         self.first = Weight(self.input_size, size, std=config.weight_std, **factory)
         self.blocks = nn.ModuleList(ResidualBlock(size, config, **factory) for _ in range(config.blocks))
         final = config.dropout if config.last_dropout is None else config.last_dropout
@@ -83,7 +73,7 @@ class ResidualIndRNN(Network):
             self.last = RecurrentUnit(None, size, config, final, last=True, **factory)
             self.transition = None
             return size
-        smaller = config.last_transition * self._ways
+        smaller = config.last_transition * self.config.ways
         self.last = RecurrentUnit(None, size, config, config.dropout, **factory)
         self.transition = RecurrentUnit(size, smaller, config, final, last=True, **factory)
         return smaller

@@ -5,7 +5,7 @@ Shapes: x (T, B, inputs), h (B, N), lengths (B,), resets (T, B), position (B,).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from ..layers.padding import without_padding
 from ..layers.projection import project
 from ..ops import recurrence, recurrence_, recurrence_norm
 from ..ops.distributed.time import TimeSlice, check_whole
-from .config import NetworkConfig
+from .config import Factory, NetworkConfig
 
 
 class Weight(nn.Linear):
@@ -32,8 +32,7 @@ class Weight(nn.Linear):
         out_features: outputs.
         bias: whether there is one; a unit adds its own.
         std: initialise from N(0, std²) instead.
-        device: where the parameters are made.
-        dtype: their type.
+        **factory: `device` and `dtype` of the parameters.
     """
 
     bias: nn.Parameter | None  # type: ignore[assignment]
@@ -45,11 +44,10 @@ class Weight(nn.Linear):
         bias: bool = True,
         *,
         std: float | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[Factory],
     ) -> None:
         self.std = std
-        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        super().__init__(in_features, out_features, bias, **factory)
 
     def reset_parameters(self) -> None:
         """Reinitialise the weight; zero the bias."""
@@ -67,6 +65,15 @@ class Weight(nn.Linear):
         return F.linear(input, self.weight, self.bias)
 
 
+class Steps(NamedTuple):
+    """The arguments of a unit beside input and state; see `RecurrentUnit.forward`."""
+
+    lengths: Tensor | None = None
+    resets: Tensor | None = None
+    position: Tensor | None = None
+    time_slice: TimeSlice | None = None
+
+
 class RecurrentUnit(nn.Module):
     """[Weight →] [norm →] h_t = σ(x_t + b + u ⊙ h_{t−1}) [→ norm] → dropout, with u as `weight_hh` and b as `bias`.
 
@@ -78,8 +85,7 @@ class RecurrentUnit(nn.Module):
         config: the other options.
         dropout: probability, with one mask for all time steps.
         last: whether it is the network's last unit, to which `long_memory` applies.
-        device: where the parameters are made.
-        dtype: their type.
+        **factory: `device` and `dtype` of the parameters.
     """
 
     weight_hh: nn.Parameter
@@ -94,16 +100,12 @@ class RecurrentUnit(nn.Module):
         dropout: float = 0.0,
         *,
         last: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
         check_count("size", size)
         check_probability("dropout", dropout)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.size = size
-        self.config = config
-        self.dropout = float(dropout)
+        self.size, self.config, self.dropout = size, config, float(dropout)
         self.bound = RecurrentBound(**config.bound_of(last))
         self.weight: nn.Module | None = None
         bias = None
@@ -146,72 +148,56 @@ class RecurrentUnit(nn.Module):
         """
         if self.training:
             self.bound.watch(lambda: [self.weight_hh])
+        steps = Steps(lengths, resets, position, time_slice)
         own = False  # whether x is ours alone, to compute over
         if self.weight is not None:
             own = not torch.compiler.is_compiling() and is_unwatched(self.weight, Weight) and not _are_calls_watched()
             x = self.weight(x)
         if time_slice is None and self._fuses():
-            return self._fused(x, state, lengths, resets, own)
+            return self._fused(x, state, steps, own)
         bias: Tensor | None = self.bias
         if self.config.norm_place == "before" and self.norm is not None:
             x = x if bias is None else (x + bias).to(x.dtype)
-            x, bias, own = self._normalise(x, lengths, resets, position, time_slice), None, False
-        h, h_last = self._recurrence(x, bias, state, lengths, resets, own, time_slice)
+            x, bias, own = self._normalise(x, steps), None, False
+        h, h_last = self._recurrence(x, bias, state, steps, own)
         if self.config.norm_place == "after" and self.norm is not None:
-            h = self._normalise_own(h, h_last, lengths, resets, position, time_slice)
+            # Evaluation may compute over h, as nothing else uses it
+            own = not (torch.compiler.is_compiling() or torch.is_grad_enabled() or _are_calls_watched())
+            own = own and is_unwatched(self.norm, SequenceBatchNorm)
+            own = own and not torch._C._is_alias_of(h, h_last)  # type: ignore[attr-defined]
+            h = self._normalise(h, steps, overwrite=own)
         return shared_dropout(h, self.dropout, self.training, time_slice), h_last
 
     def _recurrence(
-        self,
-        x: Tensor,
-        bias: Tensor | None,
-        h_0: Tensor | None,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        own: bool,
-        time_slice: TimeSlice | None,
+        self, x: Tensor, bias: Tensor | None, h_0: Tensor | None, steps: Steps, own: bool
     ) -> tuple[Tensor, Tensor]:
-        options: dict[str, Any] = {
-            "activation": self.config.nonlinearity,
-            "lengths": lengths,
-            "backend": self.config.backend,
-        }
-        if not self.config.bidirectional:
-            run = (recurrence_ if own else recurrence) if time_slice is None else time_slice.recurrence
-            return run(x, self.weight_hh, h_0, bias=bias, resets=resets, **options)
+        lengths, resets, _, time_slice = steps
+        config = self.config
+        options: dict[str, Any] = {"activation": config.nonlinearity, "lengths": lengths, "backend": config.backend}
         run = recurrence if time_slice is None else time_slice.recurrence
-        half = self.size // 2
-        ways = ((slice(0, half), False), (slice(half, None), True))
+        if not config.bidirectional:
+            run = recurrence_ if own and time_slice is None else run
+            return run(x, self.weight_hh, h_0, bias=bias, resets=resets, **options)
         outputs = []
-        for part, reverse in ways:
-            outputs.append(
-                run(
-                    x[..., part],
-                    self.weight_hh[part],
-                    None if h_0 is None else h_0[..., part],
-                    bias=None if bias is None else bias[part],
-                    reverse=reverse,
-                    resets=_last_steps(resets, lengths) if reverse and resets is not None else resets,
-                    **options,
-                )
-            )
+        half = self.size // 2
+        for part, reverse in ((slice(0, half), False), (slice(half, None), True)):
+            start = None if h_0 is None else h_0[..., part]
+            options |= {"bias": None if bias is None else bias[part], "reverse": reverse}
+            options["resets"] = _last_steps(resets, lengths) if reverse and resets is not None else resets
+            outputs.append(run(x[..., part], self.weight_hh[part], start, **options))
         (h, last), (h_reverse, last_reverse) = outputs
         return torch.cat([h, h_reverse], dim=-1), torch.cat([last, last_reverse], dim=-1)
 
     def _fuses(self) -> bool:
         """Whether recurrence, norm and dropout can be one op, which reads the norm's tensors, if nothing watches it."""
         norm = self.norm
-        if norm is None or not (self.config.fused and is_unwatched(norm, SequenceBatchNorm)):
+        if not (self.config.fused and is_unwatched(norm, SequenceBatchNorm)) or self.config.bidirectional:
             return False
         assert isinstance(norm, SequenceBatchNorm)
-        if not norm.training or norm.synchronised or not norm.affine:
-            return False
-        return not self.config.bidirectional
+        return norm.training and norm.affine and not norm.synchronised
 
-    def _fused(
-        self, x: Tensor, h_0: Tensor | None, lengths: Tensor | None, resets: Tensor | None, own: bool
-    ) -> tuple[Tensor, Tensor]:
-        norm, place, bias = self.norm, self.config.norm_place, self.bias
+    def _fused(self, x: Tensor, h_0: Tensor | None, steps: Steps, own: bool) -> tuple[Tensor, Tensor]:
+        lengths, norm, place, bias = steps.lengths, self.norm, self.config.norm_place, self.bias
         assert isinstance(norm, SequenceBatchNorm)
         norm.check(x, lengths)
         y, h_last, mean, var = recurrence_norm(
@@ -226,47 +212,25 @@ class RecurrentUnit(nn.Module):
             eps=norm.eps,
             activation=self.config.nonlinearity,
             lengths=lengths,
-            resets=resets,
+            resets=steps.resets,
             backend=self.config.backend,
             overwrite=own,
         )
         if place == "before" and bias is not None:
             mean = mean + bias.detach()
-        steps = torch.full((), x.shape[0] * x.shape[1]) if lengths is None else lengths.sum()
-        norm.update(mean, var, steps.to(mean))
+        count = torch.full((), x.shape[0] * x.shape[1]) if lengths is None else lengths.sum()
+        norm.update(mean, var, count.to(mean))
         return y, h_last
 
-    def _normalise_own(
-        self,
-        h: Tensor,
-        h_last: Tensor,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        position: Tensor | None,
-        time_slice: TimeSlice | None,
-    ) -> Tensor:
-        """As `_normalise`, for the recurrence's result, which evaluation may overwrite, as nothing else uses it."""
-        norm = self.norm
-        if torch.compiler.is_compiling() or torch.is_grad_enabled() or _are_calls_watched():
-            return self._normalise(h, lengths, resets, position, time_slice)
-        if not is_unwatched(norm, SequenceBatchNorm) or torch._C._is_alias_of(h, h_last):  # type: ignore[attr-defined]
-            return self._normalise(h, lengths, resets, position, time_slice)
-        assert isinstance(norm, SequenceBatchNorm)
-        return norm.run(h, lengths, time_slice, overwrite=True)
-
-    def _normalise(
-        self,
-        x: Tensor,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        position: Tensor | None,
-        time_slice: TimeSlice | None,
-    ) -> Tensor:
+    def _normalise(self, x: Tensor, steps: Steps, overwrite: bool = False) -> Tensor:
+        lengths, resets, position, time_slice = steps
         norm = self.norm
         if isinstance(norm, StepBatchNorm):
             check_whole("batch norm with statistics of each step's own", time_slice)
             return norm(x, position, lengths, resets)  # type: ignore[no-any-return]
         if isinstance(norm, SequenceBatchNorm):
+            if overwrite:
+                return norm.run(x, lengths, time_slice, overwrite=True)
             return norm(x, lengths, time_slice)  # type: ignore[no-any-return]
         if isinstance(norm, nn.SyncBatchNorm):
             raise TypeError(
@@ -304,7 +268,7 @@ def _are_calls_watched() -> bool:
     return torch._C._len_torch_function_stack() > 0
 
 
-def _make_norm(size: int, config: NetworkConfig, factory: dict[str, Any]) -> nn.Module | None:
+def _make_norm(size: int, config: NetworkConfig, factory: Factory) -> nn.Module | None:
     if config.norm is None:
         return None
     if config.norm == "batch":
