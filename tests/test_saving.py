@@ -37,7 +37,7 @@ CONFIGS = {
         "StepClassifier",
     ),
     "dense": Head(Dense(M, 3, (2, 1), norm_place="before", first_dropout=0.1, gamma=None), 5, "StepRegressor"),
-    **{kind: Head(Baseline(kind, 7, 2, 0.4, M), 5) for kind in KINDS},  # type: ignore[arg-type]
+    **{kind: Head(Baseline(kind, 7, 2, 0.4, input_size=M), 5) for kind in KINDS},  # type: ignore[arg-type]
     "transformer": Head(Transformer(8, 1, 2, input_size=M), 5),
 }
 JSON = {

@@ -128,7 +128,7 @@ def test_impossible_options() -> None:
         with pytest.raises(ValueError, match=said):
             QRNNBaseline(**{"input_size": 2, "hidden_size": 8, **options})
     network = lively()
-    with pytest.raises(ValueError, match="lengths and resets are not served"):
+    with pytest.raises(ValueError, match="lengths are not supported"):
         network(torch.randn(T, B, M, dtype=DOUBLE), lengths=[T] * B)
     with pytest.raises(ValueError, match=r"input must have the shape \(T, B, 3\), got \(11, 5, 4\)"):
         network(torch.randn(T, B, 4, dtype=DOUBLE))

@@ -359,7 +359,7 @@ def test_per_step_classifier(kind: Kind) -> None:
 
 @kinds
 def test_resets_are_refused_by_name(kind: Kind) -> None:
-    with pytest.raises(ValueError, match=f"resets are not served by the {kind} baseline"):
+    with pytest.raises(ValueError, match="resets are not supported by BaselineRNN"):
         lively(kind)(inputs(), resets=torch.zeros(T, B, dtype=torch.bool))
 
 

@@ -97,9 +97,9 @@ def test_impossible_options(options: dict[str, Any], said: str) -> None:
 
 def test_without_a_context_it_has_no_state() -> None:
     x = torch.randn(4, 1, 2, dtype=torch.float64)
-    with pytest.raises(ValueError, match="resets are not served"):
+    with pytest.raises(ValueError, match="resets are not supported"):
         network()(x, resets=torch.zeros(4, 1, dtype=torch.bool))
-    with pytest.raises(ValueError, match="state and resets are not served"):
+    with pytest.raises(ValueError, match="state is not supported"):
         network()(x, x)
 
 
@@ -144,7 +144,7 @@ def test_a_context_is_an_option_and_is_checked() -> None:
     with pytest.raises(ValueError, match="context must be at least 0, got -1"):
         Transformer(context=-1)
     x = torch.randn(4, 2, 2)
-    with pytest.raises(ValueError, match="lengths are not served with a context"):
+    with pytest.raises(ValueError, match="lengths are not supported with a context"):
         model(x, lengths=[4, 3])
     with pytest.raises(ValueError, match=r"state must have the shape \(4, 2, 2\) for this input, got \(4, 1, 2\)"):
         model(x, x[:, :1])

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+import sys
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack, get_args
 
 from ..checks import check_choice, check_count, check_probability
-from ..networks.config import Dense, Plain, Residual
+from ..networks.config import Factory, check_options, options_of
 
 if TYPE_CHECKING:
-    from .qrnn import QRNNBaseline
-    from .recurrent import BaselineRNN
-    from .transformer import TransformerBaseline
+    from .interface import BaselineNetwork
 
 Kind = Literal["rnn", "irnn", "lstm", "gru"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
-class Baseline:
+class _Options:
+    """Options of every baseline."""
+
+    _: KW_ONLY
+    input_size: int | None = None
+    """Input features per step; set by a recipe's task."""
+    batch_first: bool = False
+    """Batch dimension before time in input and output."""
+
+    _network: ClassVar[str]
+    """Name, in `indrnn.baselines`, of the class that is built."""
+
+    def __post_init__(self) -> None:
+        check_options(check_count, self, "hidden_size", "layers", "input_size")
+        check_options(check_probability, self, "dropout")
+
+    def sized(self, input_size: int, steps: int) -> Self:
+        """The configuration for a task; `steps` is not used."""
+        return replace(self, input_size=input_size)
+
+    def build(self, **factory: Unpack[Factory]) -> BaselineNetwork:
+        """The network, with new weights."""
+        options = options_of(self)
+        network: type[BaselineNetwork] = getattr(sys.modules[__package__], self._network)
+        return network(num_layers=options.pop("layers"), **options, **factory)
+
+
+@dataclass(frozen=True)
+class Baseline(_Options):
     """A recurrent network of PyTorch."""
+
+    _network = "BaselineRNN"
 
     kind: Kind = "lstm"
     """Type: rnn (tanh), irnn (ReLU, identity recurrent matrix), lstm or gru."""
@@ -29,41 +58,20 @@ class Baseline:
     """Number of layers."""
     dropout: float = 0.0
     """Dropout probability between layers."""
-    input_size: int | None = None
-    """Input features per step; set by a recipe's task."""
-    batch_first: bool = False
-    """Batch dimension before time in input and output."""
     weight_dropout: float = 0.0
     """Dropout probability of recurrent weights (AWD-LSTM's weight drop), with one mask for all steps of a call."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
-        check_count("hidden_size", self.hidden_size)
-        check_count("layers", self.layers)
-        check_probability("dropout", self.dropout)
-        check_probability("weight_dropout", self.weight_dropout)
-
-    def sized(self, input_size: int, steps: int) -> Baseline:
-        """The configuration for a task; `steps` is not used."""
-        return replace(self, input_size=input_size)
-
-    def build(self, **factory: Any) -> BaselineRNN:
-        """The network, with new weights."""
-        from .recurrent import BaselineRNN
-
-        sizes: Any = (self.kind, self.input_size, self.hidden_size, self.layers)
-        return BaselineRNN(
-            *sizes,
-            dropout=self.dropout,
-            batch_first=self.batch_first,
-            weight_dropout=self.weight_dropout,
-            **factory,
-        )
+        super().__post_init__()
+        check_options(check_probability, self, "weight_dropout")
 
 
 @dataclass(frozen=True)
-class QRNN:
+class QRNN(_Options):
     """The quasi-recurrent network."""
+
+    _network = "QRNNBaseline"
 
     hidden_size: int = 128
     """Neurons per layer."""
@@ -73,34 +81,20 @@ class QRNN:
     """Convolution width in steps: the step itself and those before it."""
     dropout: float = 0.0
     """Dropout probability between layers, with one mask for all time steps."""
-    input_size: int | None = None
-    """Input features per step; set by a recipe's task."""
-    batch_first: bool = False
-    """Batch dimension before time in input and output."""
 
     def __post_init__(self) -> None:
-        for name in ("hidden_size", "layers", "window"):
-            check_count(name, getattr(self, name))
-        check_probability("dropout", self.dropout)
-
-    def sized(self, input_size: int, steps: int) -> QRNN:
-        """The configuration for a task; `steps` is not used."""
-        return replace(self, input_size=input_size)
-
-    def build(self, **factory: Any) -> QRNNBaseline:
-        """The network, with new weights."""
-        from .qrnn import QRNNBaseline
-
-        sizes: Any = (self.input_size, self.hidden_size, self.layers)
-        return QRNNBaseline(*sizes, window=self.window, dropout=self.dropout, batch_first=self.batch_first, **factory)
+        super().__post_init__()
+        check_options(check_count, self, "window")
 
 
 @dataclass(frozen=True)
-class Transformer:
+class Transformer(_Options):
     """The Transformer; with a window, the R-Transformer."""
 
+    _network = "TransformerBaseline"
+
     hidden_size: int = 128
-    """Features per layer."""
+    """Features per layer; a multiple of `heads`."""
     layers: int = 4
     """Number of layers."""
     heads: int = 4
@@ -109,41 +103,12 @@ class Transformer:
     """Window of the R-Transformer's GRUs, in steps; None for the Transformer."""
     dropout: float = 0.1
     """Dropout probability in each layer."""
-    input_size: int | None = None
-    """Input features per step; set by a recipe's task."""
-    batch_first: bool = False
-    """Batch dimension before time in input and output."""
     context: int = 0
     """Number of steps before a call's own that it attends to, carried as its state; 0 for none."""
 
     def __post_init__(self) -> None:
-        for name in ("hidden_size", "layers", "heads"):
-            check_count(name, getattr(self, name))
+        super().__post_init__()
+        check_options(check_count, self, "heads", "window")
         if self.hidden_size % self.heads:
             raise ValueError(f"hidden_size must be a multiple of heads = {self.heads}, got {self.hidden_size}")
-        if self.window is not None:
-            check_count("window", self.window)
-        check_probability("dropout", self.dropout)
         check_count("context", self.context, 0)
-
-    def sized(self, input_size: int, steps: int) -> Transformer:
-        """The configuration for a task; `steps` is not used."""
-        return replace(self, input_size=input_size)
-
-    def build(self, **factory: Any) -> TransformerBaseline:
-        """The network, with new weights."""
-        from .transformer import TransformerBaseline
-
-        sizes: Any = (self.input_size, self.hidden_size, self.layers, self.heads)
-        return TransformerBaseline(
-            *sizes,
-            window=self.window,
-            dropout=self.dropout,
-            batch_first=self.batch_first,
-            context=self.context,
-            **factory,
-        )
-
-
-AnyNetwork = Plain | Residual | Dense | Baseline | QRNN | Transformer
-"""The options of any network."""

@@ -11,62 +11,45 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..checks import Lengths, as_lengths, check_choice, check_count, check_probability, check_tensor
-from ..networks.network import last_step
-from .config import KINDS, Baseline, Kind
+from ..checks import check_tensor
+from ..networks.config import Factory
+from .config import Baseline, Kind
+from .interface import BaselineNetwork
 
 Run = Callable[[Any, Any], tuple[Any, Any]]
 
 
-class BaselineRNN(nn.Module):
+class BaselineRNN(BaselineNetwork):
     """RNN with tanh, IRNN (RNN with ReLU, its recurrent matrix initialised to the identity), LSTM or GRU.
 
     As `torch.nn.RNN`, `LSTM` and `GRU` but for one trained bias per layer instead of two that are added (a GRU keeps
     two), as the paper counts parameters; LSTM's forget gate starts with a bias of 1. Same interface as
-    `indrnn.PlainIndRNN`.
+    `indrnn.PlainIndRNN`, without `resets`; the state is torch's own, and `lengths` must be at least 1.
 
     Args:
         kind: "rnn", "irnn", "lstm" or "gru".
         input_size: features of the input at each step.
         hidden_size: neurons of each layer.
         num_layers: layers.
-        dropout: probability between layers.
-        batch_first: whether the batch comes before time in input and output.
-        weight_dropout: probability that a hidden-to-hidden weight is dropped, with one mask for all steps of a call, as
-            in AWD-LSTM.
-        device: where the parameters are made.
-        dtype: their type.
+        **options: `dropout`, `weight_dropout` and `batch_first`; see `Baseline`. `device` and `dtype` too.
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        batch_first: bool = False,
-        weight_dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        check_choice("kind", kind, KINDS)
-        for name, value in {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}.items():
-            check_count(name, value)
-        check_probability("dropout", dropout)
-        check_probability("weight_dropout", weight_dropout)
-        self.config = Baseline(kind, hidden_size, num_layers, dropout, input_size, batch_first, weight_dropout)
-        self.weight_dropout = float(weight_dropout)
-        self.kind, self.input_size, self.output_size, self.batch_first = kind, input_size, hidden_size, batch_first
-        options: dict[str, Any] = {"device": device, "dtype": dtype, "batch_first": batch_first}
-        if num_layers > 1:
-            options["dropout"] = dropout
-        if kind in ("rnn", "irnn"):
-            options["nonlinearity"] = "relu" if kind == "irnn" else "tanh"
-        make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(kind, nn.RNN)
-        self.rnn: nn.RNNBase = make(input_size, hidden_size, num_layers, **options)
+    Config = Baseline
+    config: Baseline
+
+    def __init__(self, kind: Kind, input_size: int, hidden_size: int, num_layers: int = 1, **options: Any) -> None:
+        super().__init__(input_size, hidden_size, num_layers, kind=kind, **options)
+
+    def _build(self, factory: Factory) -> None:
+        config = self.config
+        self.kind, self.weight_dropout = config.kind, float(config.weight_dropout)
+        options: dict[str, Any] = {"batch_first": self.batch_first, **factory}
+        if config.layers > 1:
+            options["dropout"] = config.dropout
+        if self.kind in ("rnn", "irnn"):
+            options["nonlinearity"] = "relu" if self.kind == "irnn" else "tanh"
+        make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.kind, nn.RNN)
+        self.rnn: nn.RNNBase = make(self.input_size, self.output_size, config.layers, **options)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -82,46 +65,24 @@ class BaselineRNN(nn.Module):
             if self.kind == "irnn" and name.startswith("weight_ih"):
                 nn.init.normal_(parameter, std=0.001)
             if self.kind == "lstm" and name.startswith("bias_ih"):
-                size = self.output_size
                 with torch.no_grad():
-                    parameter[size : 2 * size] = 1.0
+                    parameter[self.output_size : 2 * self.output_size] = 1.0
 
-    def forward(
-        self,
-        input: Tensor,
-        state: Any = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-        last: bool = False,
-    ) -> tuple[Tensor, Any]:
-        """Run over a sequence, or over the next piece of one; see `indrnn.networks.Network.forward`.
-
-        The state is torch's own. `resets` are not supported, and `lengths` must be at least 1.
-        """
-        if resets is not None:
-            raise ValueError(f"resets are not served by the {self.kind} baseline; split the sequence where it resets")
-        lengths = as_lengths(lengths, input.device) if isinstance(input, Tensor) else None
-        if lengths is not None:
-            batch, steps = (input.shape[0], input.shape[1]) if self.batch_first else (input.shape[1], input.shape[0])
-            check_tensor("lengths", lengths, (batch,))
-            if batch and not 1 <= int(lengths.min()) <= int(lengths.max()) <= steps:
-                raise ValueError(f"lengths must lie in 1 to {steps} for this input, got {lengths.tolist()}")
+    def _run(self, input: Tensor, state: Any, lengths: Tensor | None) -> tuple[Any, Any]:
         run = self._one_call()
-        if lengths is None or not batch:
-            features, state = run(input, state)
-        elif input.device.type == "cpu" and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu"):
+        if lengths is None or not len(lengths):
+            return run(input, state)
+        batch, steps = len(lengths), input.shape[1 if self.batch_first else 0]
+        if not 1 <= int(lengths.min()) <= int(lengths.max()) <= steps:
+            raise ValueError(f"lengths must lie in 1 to {steps} for this input, got {lengths.tolist()}")
+        if input.device.type == "cpu" and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu"):
             # oneDNN, which packed sequences go without, has no LSTM in half precision on some CPUs
             for part in [] if state is None else _parts(state):
                 check_tensor("state", part, (self.rnn.num_layers, batch, self.output_size))
-            features, state = _in_segments(run, input, state, lengths, 1 if self.batch_first else 0)
-        else:
-            packed = pack_padded_sequence(input, lengths.cpu(), self.batch_first, enforce_sorted=False)
-            features, state = run(packed, state)
-            features, _ = pad_packed_sequence(features, self.batch_first, total_length=steps)
-        if last:
-            return last_step(features.transpose(0, 1) if self.batch_first else features, lengths), state
-        return features, state
+            return _in_segments(run, input, state, lengths, 1 if self.batch_first else 0)
+        packed = pack_padded_sequence(input, lengths.cpu(), self.batch_first, enforce_sorted=False)
+        features, state = run(packed, state)
+        return pad_packed_sequence(features, self.batch_first, total_length=steps)[0], state
 
     def _one_call(self) -> Run:
         """The layers, with weight dropout applied for this call."""
@@ -132,7 +93,7 @@ class BaselineRNN(nn.Module):
             for name, weight in self.rnn.named_parameters()
             if name.startswith("weight_hh")
         }
-        return lambda *given: functional_call(self.rnn, dropped, given)
+        return lambda *arguments: functional_call(self.rnn, dropped, arguments)
 
     def extra_repr(self) -> str:
         """Kind and weight dropout."""
@@ -158,7 +119,7 @@ def _in_segments(run: Run, input: Tensor, state: Any, lengths: Tensor, time: int
     parts = None if state is None else [part.index_select(1, order) for part in _parts(state)]
     begun, features, ended = 0, [], []
     for end in sorted(set(ends)):
-        going = sum(each >= end for each in ends)  # by the order, the first so many
+        going = sum(length >= end for length in ends)  # by the order, the first so many
         if parts is not None:
             ended.append([part[:, going:] for part in parts])
             parts = [part[:, :going].contiguous() for part in parts]
@@ -167,7 +128,7 @@ def _in_segments(run: Run, input: Tensor, state: Any, lengths: Tensor, time: int
         parts, begun = _parts(after), end
     ended.append(_parts(after))
     whole = F.pad(torch.cat(features, time), (0, 0) * (2 - time) + (0, input.shape[time] - begun))
-    parts = [torch.cat(each[::-1], 1).index_select(1, back) for each in zip(*ended, strict=True)]
+    parts = [torch.cat(last[::-1], 1).index_select(1, back) for last in zip(*ended, strict=True)]
     return whole.index_select(1 - time, back), _state(parts)
 
 

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, as_lengths, check_count, check_probability, check_tensor
-from ..networks.network import last_step
+from ..checks import check_tensor
+from ..layers.padding import without_padding
+from ..networks.config import Factory
 from .config import Transformer
+from .interface import BaselineNetwork
 
 
-class TransformerBaseline(nn.Module):
+class TransformerBaseline(BaselineNetwork):
     """Layers of causal self-attention and a feed-forward network. Same interface as `indrnn.PlainIndRNN`.
 
     Positions are encoded by sinusoids. With a `window` it is the R-Transformer instead: in each layer, a GRU reads the
     last `window` steps at every step, and its state replaces the positional encoding.
+
+    Without a `context` there is no state, and a sequence must be given whole. With one, the state is the input of the
+    last `context` steps, (S, B, input_size) with S <= context: they are put before the input of the next call, and all
+    its steps attend to all S of them. Positions count from the first of those. `resets` are not supported, nor are
+    `lengths` with a context.
 
     Args:
         input_size: features of the input at each step.
         hidden_size: features of each layer; a multiple of `heads`.
         num_layers: layers.
         heads: attention heads.
-        window: steps that the R-Transformer's GRU reads; None for the Transformer.
         dropout: probability in each layer.
-        batch_first: whether the batch comes before time in input and output.
-        context: steps before those of a call that it attends to; see `forward`.
-        device: where the parameters are made.
-        dtype: their type.
+        **options: `window`, `context` and `batch_first`; see `Transformer`. `device` and `dtype` too.
     """
+
+    Config = Transformer
+    config: Transformer
 
     def __init__(
         self,
@@ -39,62 +46,30 @@ class TransformerBaseline(nn.Module):
         num_layers: int,
         heads: int = 4,
         *,
-        window: int | None = None,
         dropout: float = 0.0,
-        batch_first: bool = False,
-        context: int = 0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__()
-        sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers, "heads": heads}
-        for name, value in sizes.items():
-            check_count(name, value)
-        if hidden_size % heads:
-            raise ValueError(f"hidden_size must be a multiple of heads = {heads}, got {hidden_size}")
-        if window is not None:
-            check_count("window", window)
-        check_probability("dropout", dropout)
-        check_count("context", context, 0)
-        self.config = Transformer(hidden_size, num_layers, heads, window, dropout, input_size, batch_first, context)
-        self.context = context
-        self.input_size, self.output_size, self.batch_first, self.window = input_size, hidden_size, batch_first, window
-        self.first = nn.Linear(input_size, hidden_size, device=device, dtype=dtype)
+        super().__init__(input_size, hidden_size, num_layers, heads=heads, dropout=dropout, **options)
+
+    def _build(self, factory: Factory) -> None:
+        size, config = self.output_size, self.config
+        self.window, self.context = config.window, config.context
+        self.first = nn.Linear(self.input_size, size, **factory)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(
-                hidden_size, heads, 4 * hidden_size, dropout, norm_first=True, device=device, dtype=dtype
-            )
-            for _ in range(num_layers)
+            nn.TransformerEncoderLayer(size, config.heads, 4 * size, config.dropout, norm_first=True, **factory)
+            for _ in range(config.layers)
         )
         self.local = nn.ModuleList(
-            nn.GRU(hidden_size, hidden_size, device=device, dtype=dtype)
-            for _ in range(0 if window is None else num_layers)
+            nn.GRU(size, size, **factory) for _ in range(0 if config.window is None else config.layers)
         )
-        self.last = nn.LayerNorm(hidden_size, device=device, dtype=dtype)
+        self.last = nn.LayerNorm(size, **factory)
 
-    def forward(
-        self,
-        input: Tensor,
-        state: Tensor | None = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-        last: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run over a sequence, or over the next piece of one; see `indrnn.networks.Network.forward`.
-
-        Without a `context` there is no state, and a sequence must be given whole. With one, the state is the input of
-        the last `context` steps, (S, B, input_size) with S <= context: they are put before the input of the next call,
-        and all its steps attend to all S of them. Positions count from the first of those. `resets` are not supported,
-        nor are `lengths` with a context.
-        """
-        if resets is not None or (state is not None and not self.context):
-            raise ValueError("state and resets are not served: attention takes a sequence whole, or has a context")
+    def _run(self, input: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if state is not None and not self.context:
+            raise ValueError("state is not supported: attention takes a sequence whole, or has a context")
         if lengths is not None and self.context:
-            raise ValueError("lengths are not served with a context: its steps are the last of every sequence")
-        lengths = as_lengths(lengths, input.device)
+            raise ValueError("lengths are not supported with a context: its steps are the last of every sequence")
         x = input.transpose(0, 1) if self.batch_first else input
-        check_tensor("lengths", lengths, (x.shape[1],))
         own = x.shape[0]
         if state is not None:
             check_tensor("state", state, (len(state), *x.shape[1:]))
@@ -109,12 +84,7 @@ class TransformerBaseline(nn.Module):
             if self.window is not None:
                 x = x + self._recent(x, self.local[i], self.window)
             x = layer(x, src_mask=mask, is_causal=True)
-        x = self.last(x[steps - own :])
-        if last:
-            return last_step(x, lengths), after
-        if lengths is not None:
-            valid = torch.arange(steps, device=x.device).unsqueeze(1) < lengths
-            x = torch.where(valid.unsqueeze(-1), x, 0.0)
+        x = without_padding(self.last(x[steps - own :]), lengths)
         return (x.transpose(0, 1) if self.batch_first else x), after
 
     def _recent(self, x: Tensor, local: nn.Module, window: int) -> Tensor:
