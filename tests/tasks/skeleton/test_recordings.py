@@ -99,7 +99,6 @@ WRONG: dict[str, tuple[Arrays, str]] = {
         {"lengths": np.array([2**62] * 4 + [7]), **dict.fromkeys(("label", "subject", "view"), np.arange(5))},
         "lengths must add up to the 7 frames that are there, and add up to 18446744073709551623",
     ),
-    "a view of other sequences": ({"view": np.zeros(2)}, "view must have the shape (3,), as lengths has, got (2,)"),
     "words in no known writing": ({"label": np.array([b"\xff", b"a", b"b"])}, "label must be words in UTF-8"),
     "a length of 0": ({"lengths": np.array([3, 0, 4])}, "lengths must be at least 1, got 0 for sequence 1"),
     "a negative length": ({"lengths": np.array([4, -1, 4])}, "lengths must be at least 1, got -1 for sequence 1"),

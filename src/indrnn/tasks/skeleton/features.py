@@ -41,12 +41,6 @@ def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
     return torch.minimum(((time + where) * lengths / steps).long(), last)
 
 
-def width(features: tuple[Feature, ...], joints: Joints, bodies: int) -> int:
-    """Size of these features in each frame."""
-    sizes = {"bones": 3 * len(joints.bones), "distances": len(joints.distances)}
-    return bodies * sum(sizes.get(feature, 3 * joints.count) for feature in features)
-
-
 _SUFFIXES = {"relative": ", from the centre", "differences": ", change", "velocities": ", velocity"}
 
 
@@ -62,14 +56,6 @@ def names_of(features: tuple[Feature, ...], joints: Joints, bodies: int) -> list
             of_body = [f"{thing} {number + 1} {axis}{suffix}" for number in range(count) for axis in "xyz"]
         names += [f"{name}, body {body + 1}" if bodies > 1 else name for body in range(bodies) for name in of_body]
     return names
-
-
-def check_features(features: tuple[str, ...], joints: Joints) -> None:
-    """Raise for features that these joints do not have."""
-    for feature, needed in (("distances", joints.distances), ("bones", joints.bones)):
-        if feature in features and not needed:
-            what = "lines" if feature == "distances" else "bones"
-            raise ValueError(f"features: {feature} need the {what} of the joints; give a file of them (--joints)")
 
 
 def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...], shown: Tensor | None = None) -> Tensor:
@@ -95,10 +81,6 @@ def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...], shown:
     return torch.cat([_MAKE[feature](x, joints, here).flatten(2) for feature in features], dim=-1)
 
 
-def _coordinates(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
-    return x
-
-
 def _relative(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
     return x - x[..., joints.centre : joints.centre + 1, :]
 
@@ -111,10 +93,6 @@ def _differences(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
     return moved
 
 
-def _velocities(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
-    return _differences(x, joints, here) * len(x)
-
-
 def _bones(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
     first, second = torch.tensor(joints.bones).unbind(1)
     return x[..., second, :] - x[..., first, :]
@@ -124,17 +102,18 @@ def _distances(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
     """|(p − a) × d| for a line through a along d, |d| = 1: linear in (p, 1), so one small product for each body."""
     first, second = torch.tensor(joints.lines).unbind(1)
     line, joint = torch.tensor(joints.distances).unbind(1)
-    each = _relative(x, joints, here).flatten(0, 2)  # (T B M, J, 3): the numbers below are then no larger than a body
-    a = each[:, first]  # (T B M, lines, 3)
-    d = F.normalize(each[:, second] - a, dim=-1)
+    x = _relative(x, joints, here)  # the numbers below are then no larger than a body
+    body = x.flatten(0, 2)  # (T B M, J, 3)
+    a = body[:, first]  # (T B M, lines, 3)
+    d = F.normalize(body[:, second] - a, dim=-1)
     dx, dy, dz = d.unbind(-1)
     mx, my, mz = torch.linalg.cross(a, d).neg_().unbind(-1)
     zero = torch.zeros_like(dx)
     # Rows that multiply (p_x, p_y, p_z, 1) to the three components of p × d − a × d
     rows = [torch.stack(row, -1) for row in ((zero, dz, -dy, mx), (-dz, zero, dx, my), (dy, -dx, zero, mz))]
     lines = torch.cat(rows, dim=1)  # (T B M, 3 lines, 4)
-    points = F.pad(each, (0, 1), value=1.0).transpose(1, 2)  # (T B M, 4, J)
-    result = x.new_empty(len(each), len(line))
+    points = F.pad(body, (0, 1), value=1.0).transpose(1, 2)  # (T B M, 4, J)
+    result = x.new_empty(len(body), len(line))
     parts = (tensor.split(_AT_ONCE) for tensor in (lines, points, result))
     for line_part, point_part, part in zip(*parts, strict=True):
         cross = (line_part @ point_part).unflatten(1, (3, -1))
@@ -146,10 +125,10 @@ def _distances(x: Tensor, joints: Joints, here: Tensor) -> Tensor:
 _AT_ONCE = 128  # bodies whose distances are computed together: what is in between stays in cache
 
 _MAKE = {
-    "coordinates": _coordinates,
+    "coordinates": lambda x, joints, here: x,
     "relative": _relative,
     "differences": _differences,
-    "velocities": _velocities,
+    "velocities": lambda x, joints, here: _differences(x, joints, here) * len(x),
     "bones": _bones,
     "distances": _distances,
 }
@@ -199,13 +178,9 @@ def sized(first: Tensor, joints: Joints) -> Tensor:
 
 
 def swung(x: Tensor, factor: Tensor) -> Tensor:
-    """Scale the movement of samples about their mean pose by a factor, for larger or smaller gestures.
+    """Scale the movement of samples (T, B, M, J, 3) about their mean pose by a factor (B,).
 
     An absent body stays zero, and is left out of the mean.
-
-    Args:
-        x: (T, B, M, J, 3).
-        factor: (B,).
     """
     here = present(x)
     # Frame by frame: torch's sum over a dimension rounds by the size of the others; pieces of a batch are the same bits
@@ -226,11 +201,11 @@ def random_turns(count: int, turn: float, tilt: float, scale: float, source: tor
     """
     numbers = torch.rand(4, count, generator=source).mul_(2).sub_(1)
     about_y, about_x, about_z = (numbers[i] * math.radians(most) for i, most in enumerate((turn, tilt, tilt)))
-    rotation = _about(about_z, 2) @ _about(about_x, 0) @ _about(about_y, 1)
+    rotation = _rotations(about_z, 2) @ _rotations(about_x, 0) @ _rotations(about_y, 1)
     return rotation * (1 + scale * numbers[3])[:, None, None]
 
 
-def _about(angle: Tensor, axis: int) -> Tensor:
+def _rotations(angle: Tensor, axis: int) -> Tensor:
     """Rotations about an axis, (count, 3, 3)."""
     result = torch.zeros(len(angle), 3, 3)
     one, two = (axis + 1) % 3, (axis + 2) % 3

@@ -19,49 +19,43 @@ class Joints:
     """
 
     count: int
-    """How many."""
+    """Number of joints."""
     centre: int = 0
-    """The joint that stands for the body's place, the hip's centre say."""
+    """Joint that stands for the body's place, the hip's centre say."""
     bones: tuple[Pair, ...] = ()
-    """Joints that are connected: what pictures draw, and bone vectors go along."""
+    """Pairs of connected joints: what pictures draw, and bone vectors go along."""
     lines: tuple[Pair, ...] = ()
     """Pairs of joints whose lines the distances of all other joints are measured to."""
     up: Pair | None = None
-    """From the first to the second is upwards, as along the spine."""
+    """Pair of joints of which the second is above the first, as along the spine."""
     across: Pair | None = None
-    """From the first to the second is along the camera's x axis for a body that faces it, as between the hips."""
+    """Pair of joints along the camera's x axis for a body that faces it, as the hips."""
 
     def __post_init__(self) -> None:
         if not _is_index(self.count) or self.count < 1:
             raise ValueError(f"count must be a whole number of at least 1, got {self.count!r}")
+        if not (_is_index(self.centre) and 0 <= self.centre < self.count):
+            raise ValueError(f"centre must be one of the joints 0 to {self.count - 1}, got {self.centre!r}")
         for name in ("bones", "lines"):
             if not isinstance(getattr(self, name), (list, tuple)):
                 raise ValueError(f"{name} must be a list of pairs of joints, got {getattr(self, name)!r}")
-            object.__setattr__(self, name, tuple(self._pair(name, each) for each in getattr(self, name)))
+            object.__setattr__(self, name, tuple(self._pair(name, pair) for pair in getattr(self, name)))
         for name in ("up", "across"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, self._pair(name, getattr(self, name)))
-        if not self._is_joint(self.centre):
-            raise ValueError(f"centre must be one of the joints 0 to {self.count - 1}, got {self.centre!r}")
-
-    def _is_joint(self, value: Any) -> bool:
-        return _is_index(value) and 0 <= value < self.count
 
     def _pair(self, name: str, value: Any) -> Pair:
-        pair = isinstance(value, (list, tuple)) and len(value) == 2 and all(map(self._is_joint, value))
-        if not pair or value[0] == value[1]:
+        pair = list(value) if isinstance(value, (list, tuple)) else []
+        joints = {joint for joint in pair if _is_index(joint) and 0 <= joint < self.count}
+        if len(pair) != 2 or len(joints) != 2:
             raise ValueError(f"{name} must be of pairs of two of the joints 0 to {self.count - 1}, got {value!r}")
-        return value[0], value[1]
+        return pair[0], pair[1]
 
     @property
-    def distances(self) -> tuple[tuple[int, int], ...]:
+    def distances(self) -> tuple[Pair, ...]:
         """The distances that are measured: pairs of a line's index and a joint that is not one of its two."""
-        return tuple(
-            (number, joint)
-            for number, line in enumerate(self.lines)
-            for joint in range(self.count)
-            if joint not in line
-        )
+        lines = enumerate(self.lines)
+        return tuple((number, joint) for number, line in lines for joint in range(self.count) if joint not in line)
 
 
 def _is_index(value: Any) -> bool:
@@ -81,12 +75,12 @@ def lines_of(bones: tuple[Pair, ...], ends: tuple[int, ...]) -> tuple[Pair, ...]
     for one, two in bones:
         neighbours.setdefault(one, []).append(two)
         neighbours.setdefault(two, []).append(one)
-    beyond = []
-    for end in ends:
-        # The way inwards from an end: where a hand has finger tips too, to the joint that leads on
-        after = max(neighbours[end], key=lambda joint: len(neighbours[joint]))
-        beyond.append((end, max((j for j in neighbours[after] if j != end), key=lambda joint: len(neighbours[joint]))))
-    return (*bones, *beyond, *combinations(ends, 2))
+
+    def inwards(joint: int, before: int | None = None) -> int:
+        """The next joint: where a hand has finger tips too, the one that leads on."""
+        return max((j for j in neighbours[joint] if j != before), key=lambda j: len(neighbours[j]))
+
+    return (*bones, *((end, inwards(inwards(end), end)) for end in ends), *combinations(ends, 2))
 
 
 def _chain(*joints: int) -> tuple[Pair, ...]:
@@ -119,7 +113,7 @@ KINECT = Joints(
 )
 """Of Kinect's first version, in the order of UTD-MHAD: 34 lines, 612 distances."""
 
-KNOWN = {each.count: each for each in (NTU, KINECT)}
+KNOWN = {joints.count: joints for joints in (NTU, KINECT)}
 
 
 def joints_of(count: int, path: Path | None = None) -> Joints:
@@ -132,7 +126,7 @@ def joints_of(count: int, path: Path | None = None) -> Joints:
         raise ValueError(f"joints: {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"joints: {path} must be a file of JSON: {error}") from None
-    names = [each.name for each in fields(Joints)]
+    names = [field.name for field in fields(Joints)]
     if not isinstance(content, dict) or "count" not in content or not content.keys() <= set(names):
         raise ValueError(f"joints: {path} must be an object with count, and of {', '.join(names[1:])} what there is")
     try:

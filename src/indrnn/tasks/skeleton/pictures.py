@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,24 +14,20 @@ from torch import nn
 
 from ...figures import draw_confusion, new_figure, save_figure
 from ...files import write_atomically
-from ...training import RunFolder, generator
+from ...training import RunFolder, Shard, generator
 from ..recipe import Say
 from ..runs import Run
 from .extras import SkeletonsOptions
-from .recipe import SkeletonRecipe
 from .task import SkeletonTask
 
 
 def analyse(run: Run, options: SkeletonsOptions, arguments: list[str], say: Say) -> None:
     """The command `indrnn analyse skeletons`."""
-    recipe = run.at(options.data_dir)
-    if not isinstance(recipe, SkeletonRecipe):
-        raise ValueError(f"run must be of a skeleton recipe, and {run.path} is not")
     for name in ("samples.png", "confusion.json", "confusion.png"):
         if (options.out / name).exists() and not options.overwrite:
             raise ValueError(f"out: {options.out} holds {name} already; replace them with --overwrite")
-    task = run.checked_task(recipe)
-    assert isinstance(task, SkeletonTask)
+    recipe: Any = run.at(options.data_dir)
+    task: Any = run.checked_task(recipe)
     if not task.size("test"):
         raise ValueError(f"run must have recordings for test, and {run.path} has none")
     RunFolder(options.out).prepare()
@@ -56,15 +53,11 @@ def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> NDAr
         split: "test", or "validation" with the draws of an evaluation.
     """
     model.eval()
-    draws = task.samples.draws if split == "test" else task.samples.validation_draws
-    pairs = []
     with torch.inference_mode():
-        for number in range(-(-task.size(split) // task.batch_size)):
-            mean, target = task.log_probabilities(model, split, number, draws)
-            pairs.append(target * mean.shape[1] + mean.argmax(1))
-    classes = mean.shape[1]
-    counts = torch.cat(pairs).bincount(minlength=classes * classes).view(classes, classes)
-    return counts.cpu().numpy()
+        batches = list(task.log_probabilities(model, split, Shard()))
+    classes = batches[0][0].shape[1]
+    pairs = torch.cat([target * classes + mean.argmax(1) for mean, target in batches])
+    return pairs.bincount(minlength=classes * classes).view(classes, classes).cpu().numpy()
 
 
 def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int = 4, frames: int = 10) -> None:

@@ -71,9 +71,6 @@ _SETS = {"own": _Set("own recordings"), "utd": _Set("UTD-MHAD", "skeleton/utd_mh
 }
 
 
-# ---- runs summed up
-
-
 def _row(runs: list[Summary]) -> list[object]:
     first = runs[0]
     best, test = accuracy_columns(runs)
@@ -81,9 +78,6 @@ def _row(runs: list[Summary]) -> list[object]:
         best = ""
     paper = next((row.value for row in ROWS if row.name == first["recipe"]), "")
     return [first["task"], first["recipe"], f"{first['steps']:,}", time_of(first), best, test, paper, command_of(first)]
-
-
-# ---- recipe
 
 
 @dataclass(frozen=True)
@@ -155,7 +149,7 @@ class SkeletonRecipe(Recipe):
     def check(self) -> None:
         """See `Recipe.check`."""
         check_choice("protocol", self.protocol, tuple(_SETS))
-        if self._ntu and (self.test_subjects or self.validation_subjects):
+        if self._is_ntu and (self.test_subjects or self.validation_subjects):
             raise ValueError(f"test_subjects and validation_subjects are not for {self.protocol}, which says them")
         both = set(self.test_subjects) & set(self.validation_subjects)
         if both:
@@ -169,12 +163,8 @@ class SkeletonRecipe(Recipe):
     # ---- data
 
     @property
-    def _ntu(self) -> bool:
+    def _is_ntu(self) -> bool:
         return self.protocol.startswith("ntu")
-
-    @property
-    def _set(self) -> _Set:
-        return _SETS[self.protocol]
 
     def _moved(self, path: Path) -> Path:
         """The path of a file, which may have moved to the data folder."""
@@ -187,7 +177,7 @@ class SkeletonRecipe(Recipe):
         """Path of the recordings; None if it must be given."""
         if self.data is not None:
             return self._moved(self.data)
-        return data_folder(self.data_dir) / self._set.path if self._set.path else None
+        return None if self.protocol == "own" else data_folder(self.data_dir) / _SETS[self.protocol].path
 
     def available(self) -> bool:
         """See `Recipe.available`."""
@@ -199,18 +189,20 @@ class SkeletonRecipe(Recipe):
         if path is None:
             raise ValueError("data must be given: a .npz file of recordings, or the folder of `indrnn prepare`")
         if self.data is None and not path.exists():
-            how = "made by `indrnn prepare ntu`" if self._ntu else "not downloaded"
+            how = "made by `indrnn prepare ntu`" if self._is_ntu else "not downloaded"
             raise FileNotFoundError(
-                f"data: {self._set.title} is not at {path}, and is {how}; name the folder it is in "
+                f"data: {_SETS[self.protocol].title} is not at {path}, and is {how}; name the folder it is in "
                 "with --data-dir or INDRNN_DATA, or its place with --data of `indrnn train`"
             )
-        names = (self.frames_field, self.lengths_field, self.label_field, self.subject_field)
+        fields = ("frames_field", "lengths_field", "label_field", "subject_field")
+        names = tuple((name, getattr(self, name)) for name in fields)
         return _read(path, names, path.stat().st_mtime_ns if path.exists() else 0)
 
     def actions(self, count: int) -> list[str]:
         """Names of the `count` classes, in order."""
-        if len(self._set.actions) == count:
-            return [f"{number} {name}" for number, name in enumerate(self._set.actions, 1)]
+        actions = _SETS[self.protocol].actions
+        if len(actions) == count:
+            return [f"{number} {name}" for number, name in enumerate(actions, 1)]
         labels = self.recordings().fields.get(self.label_field) if self.protocol == "own" else None
         if labels is not None:
             return [label if isinstance(label, str) else f"action {label}" for label in np.unique(labels).tolist()]
@@ -218,7 +210,8 @@ class SkeletonRecipe(Recipe):
 
     def _sizes(self) -> tuple[Joints, int, int]:
         """The joints, bodies and classes."""
-        count, bodies, classes = self._set.joints, self._set.bodies, self._set.classes
+        data_set = _SETS[self.protocol]
+        count, bodies, classes = data_set.joints, data_set.bodies, data_set.classes
         if self.protocol == "own":
             bodies, count = self.recordings().frames.shape[1:3]
             classes = int(self.recordings().label.max()) + 1
@@ -227,9 +220,8 @@ class SkeletonRecipe(Recipe):
     def same_data(self, recorded: dict[str, Any], task: Any, *, to_begin: bool = False) -> None:
         """See `Recipe.same_data`."""
         now = json.loads(json.dumps(task.describe()))
-        for name in () if to_begin else ("test", "frames"):
-            if name in recorded and recorded[name] != now.get(name):
-                raise ValueError("the recordings are no longer those")
+        if not to_begin and any(name in recorded and recorded[name] != now.get(name) for name in ("test", "frames")):
+            raise ValueError("the recordings are no longer those")
 
     # ---- training
 
@@ -238,22 +230,22 @@ class SkeletonRecipe(Recipe):
         recordings = self.recordings()
         joints, bodies, classes = self._sizes()
         if self.protocol == "own" and self.joints is None and joints.bones:
-            known = "NTU RGB+D" if joints.count == 25 else "UTD-MHAD"
-            _say(f"{joints.count} joints are taken to be in the order of {known}; --joints names a file of others")
-        if self._ntu:
+            order = "NTU RGB+D" if joints.count == 25 else "UTD-MHAD"
+            _say(f"{joints.count} joints are taken to be in the order of {order}; --joints names a file of others")
+        parts: tuple[Any, ...]
+        if self._is_ntu:
             from .ntu.splits import ntu_split
 
-            options: dict[str, Any] = {"validation": self.validation, "seed": self.split_seed, "say": _say}
-            parts: tuple[Any, Any, Any] = ntu_split(recordings, self.protocol[3:], **options)
+            protocol = self.protocol.removeprefix("ntu")
+            parts = ntu_split(recordings, protocol, validation=self.validation, seed=self.split_seed, say=_say)
         else:
             validation = self.validation_subjects or self.validation
             parts = split_by_subject(recordings, test=self.test_subjects, validation=validation, seed=self.split_seed)
-        highest = max(int(recordings.label[part].max(initial=0)) for part in parts)
-        _, has_bodies, has_joints, _ = recordings.frames.shape
-        if (has_joints, has_bodies) != (joints.count, bodies) or highest >= classes:
+        found = (*recordings.frames.shape[2:0:-1], 1 + max(recordings.label[part].max(initial=0) for part in parts))
+        if found[:2] != (joints.count, bodies) or found[2] > classes:
             raise ValueError(
-                f"data: {self._set.title} has {joints.count} joints, {bodies} bodies and {classes} classes, got "
-                f"{has_joints}, {has_bodies} and {highest + 1}"
+                f"data: {_SETS[self.protocol].title} has {joints.count} joints, {bodies} bodies and {classes} classes, "
+                f"got {found[0]}, {found[1]} and {found[2]}"
             )
         return SkeletonTask(
             recordings,
@@ -276,7 +268,7 @@ class SkeletonRecipe(Recipe):
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
         """See `Recipe.describe`."""
-        title = self._set.title
+        title = _SETS[self.protocol].title
         data = f"{title}."
         if recorded:
             uses = {
@@ -302,8 +294,7 @@ class SkeletonRecipe(Recipe):
         if split is None:
             raise ValueError("no recordings were kept back")
         counts = confusion(task, model, split)
-        draws = task.samples.draws if split == "test" else task.samples.validation_draws
-        on = f"{task.size(split):,} recordings for {split}, by the mean of {draws} samples of each"
+        on = f"{task.size(split):,} recordings for {split}, by the mean of {task.draws(split)} samples of each"
         return [Confusion(counts.tolist(), self.actions(len(counts)), on)]
 
     def samples(self, model: nn.Module) -> Samples:
@@ -320,7 +311,7 @@ class SkeletonRecipe(Recipe):
         drawn = self.sampling.features[0] == "coordinates" and task.joints.bones
         return recorded(
             list(batch.inputs.unbind(1)),
-            [f"recording {number + 1}: {action}" for number, action in enumerate(right)],
+            [f"recording {number}: {action}" for number, action in enumerate(right, 1)],
             actions,
             f"Samples of {self.sampling.frames} frames of recordings for {split}.",
             right=right,
@@ -334,19 +325,15 @@ def _say(text: str) -> None:
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, names: tuple[str, ...], changed: int) -> Recordings:
+def _read(path: Path, names: tuple[tuple[str, str], ...], changed: int) -> Recordings:
     """Read a set once for its sizes and its content, unless the file changes."""
-    if path.is_dir():
-        return read_prepared(path)
-    fields = ("frames_field", "lengths_field", "label_field", "subject_field")
-    return read_npz(path, **dict(zip(fields, names, strict=True)))
+    return read_prepared(path) if path.is_dir() else read_npz(path, **dict(names))
 
 
 # ---- the paper's tables
 
 _EPOCH = {"ntu60-cs": 298, "ntu60-cv": 280, "ntu120-cs": 468, "ntu120-cv": 405}
 """Number of steps of 128 samples in 95 % of the training recordings."""
-_AUGMENTED: tuple[Any, ...] = ("coordinates", "differences", "distances")
 
 
 def _paper(protocol: Protocol, model: AnyNetwork, *, lr: float = 2e-4, augmented: bool = False) -> SkeletonRecipe:
@@ -356,40 +343,25 @@ def _paper(protocol: Protocol, model: AnyNetwork, *, lr: float = 2e-4, augmented
     and the weight decay 1e-4.
     """
     epoch = _EPOCH[protocol]
-    sampling = Sampling(features=_AUGMENTED, shortest=10, longest=30) if augmented else Sampling()
     return SkeletonRecipe(
         protocol,
         validation=0.05,
-        sampling=sampling,
+        sampling=Sampling(20, 10, 30, ("coordinates", "differences", "distances")) if augmented else Sampling(),
         model=model,
         training=Training(steps=500 * epoch, lr=lr, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=epoch),
     )
 
 
-_SIX = Plain(hidden_size=512, layers=6, dropout=0.4, gamma=5.0, long_memory=True)
-_DENSE = Dense(
-    growth_rate=48,
-    gamma=5.0,
-    long_memory=True,
-    first_dropout=0.5,
-    dense_dropout=0.5,
-    bottleneck_dropout=0.1,
-    transition_dropout=0.3,
-)
+_BOUND: dict[str, Any] = {"gamma": 5.0, "long_memory": True}
+_SIX = Plain(hidden_size=512, layers=6, dropout=0.4, **_BOUND)
 _FOUR = replace(_SIX, layers=4)
-_HUNDRED = Residual(hidden_size=512, blocks=49, dropout=0.4, gamma=5.0, long_memory=True)
-
-
-def _tanh(model: Plain) -> Plain:
-    return replace(model, nonlinearity="tanh", dropout=0.3)
-
-
-def _rnn(layers: int) -> Baseline:
-    return Baseline("rnn", hidden_size=512, layers=layers, dropout=0.5)
-
-
-def _lstm(layers: int) -> Baseline:
-    return Baseline("lstm", hidden_size=128, layers=layers, dropout=0.5)
+_SIX_TANH, _FOUR_TANH = (replace(model, nonlinearity="tanh", dropout=0.3) for model in (_SIX, _FOUR))
+_HUNDRED = Residual(hidden_size=512, blocks=49, dropout=0.4, **_BOUND)
+_DENSE = Dense(
+    growth_rate=48, first_dropout=0.5, dense_dropout=0.5, bottleneck_dropout=0.1, transition_dropout=0.3, **_BOUND
+)
+_RNN = {layers: Baseline("rnn", hidden_size=512, layers=layers, dropout=0.5) for layers in (1, 2, 4, 6)}
+_LSTM = {layers: Baseline("lstm", hidden_size=128, layers=layers, dropout=0.5) for layers in (1, 2, 4, 6)}
 
 
 def _ntu(
@@ -414,19 +386,19 @@ _GAMMAS = {
 _NTU_ROWS = (
     *_ntu(60, "4", _FOUR, ("77.23 %", "88.30 %"), "6 h", 902_204),
     *_ntu(60, "6", _SIX, ("80.44 %", "89.45 %"), "9 h", 1_430_588),
-    *_ntu(60, "4-tanh", _tanh(_FOUR), ("76.56 %", "85.32 %"), "6 h", 902_204),
-    *_ntu(60, "6-tanh", _tanh(_SIX), ("80.36 %", "88.61 %"), "9 h", 1_430_588),
+    *_ntu(60, "4-tanh", _FOUR_TANH, ("76.56 %", "85.32 %"), "6 h", 902_204),
+    *_ntu(60, "6-tanh", _SIX_TANH, ("80.36 %", "88.61 %"), "9 h", 1_430_588),
     *_ntu(60, "res100", _HUNDRED, ("83.26 %", "92.00 %"), "7 days", 26_000_444, lr=6e-4),
     *_ntu(60, "dense", _DENSE, ("83.38 %", "91.81 %"), "16 h", 2_314_428),
     *_ntu(60, "dense-aug", _DENSE, ("86.70 %", "93.97 %"), "20 h", 2_874_300, augmented=True),
-    *_ntu(60, "rnn-1", _rnn(1), ("57.84 %", "64.28 %"), "3 h", 370_236),
-    *_ntu(60, "rnn-2", _rnn(2), ("62.17 %", "71.00 %"), "6 h", 895_036),
-    *_ntu(60, "rnn-4", _rnn(4), ("61.78 %", "68.28 %"), "13 h", 1_944_636),
-    *_ntu(60, "rnn-6", _rnn(6), ("58.23 %", "63.49 %"), "20 h", 2_994_236),
-    *_ntu(60, "lstm-1", _lstm(1), ("66.01 %", "73.87 %"), "1 h", 150_588),
-    *_ntu(60, "lstm-2", _lstm(2), ("67.93 %", "77.55 %"), "2 h", 282_172),
-    *_ntu(60, "lstm-4", _lstm(4), ("66.02 %", "69.12 %"), "5 h", 545_340),
-    *_ntu(60, "lstm-6", _lstm(6), ("58.50 %", "67.42 %"), "7 h", 808_508),
+    *_ntu(60, "rnn-1", _RNN[1], ("57.84 %", "64.28 %"), "3 h", 370_236),
+    *_ntu(60, "rnn-2", _RNN[2], ("62.17 %", "71.00 %"), "6 h", 895_036),
+    *_ntu(60, "rnn-4", _RNN[4], ("61.78 %", "68.28 %"), "13 h", 1_944_636),
+    *_ntu(60, "rnn-6", _RNN[6], ("58.23 %", "63.49 %"), "20 h", 2_994_236),
+    *_ntu(60, "lstm-1", _LSTM[1], ("66.01 %", "73.87 %"), "1 h", 150_588),
+    *_ntu(60, "lstm-2", _LSTM[2], ("67.93 %", "77.55 %"), "2 h", 282_172),
+    *_ntu(60, "lstm-4", _LSTM[4], ("66.02 %", "69.12 %"), "5 h", 545_340),
+    *_ntu(60, "lstm-6", _LSTM[6], ("58.50 %", "67.42 %"), "7 h", 808_508),
     *(
         Row(f"ntu60-cs-6-gamma{name}", _paper("ntu60-cs", model), "Table 6", value, "9 h", 1_430_588)
         for name, (model, value) in _GAMMAS.items()
@@ -441,78 +413,69 @@ _NTU_ROWS = (
 # ---- UTD-MHAD, and any other set
 
 
-def _short(model: AnyNetwork, *, augmented: bool = False, steps: int = 3000, lr: float = 2e-3) -> SkeletonRecipe:
+def _short(protocol: Protocol, model: AnyNetwork, *, lr: float = 2e-3, augmented: bool = False) -> SkeletonRecipe:
     """Training in minutes, for a set of some hundred recordings; docs/skeleton.md has the alternatives tried.
 
-    No recordings are held out: the learning rate falls to zero, and the last weights are taken as the best.
+    Of UTD-MHAD no recordings are held out: the learning rate falls to zero, and the last weights are taken as the best.
     """
-    sampling = Sampling()
-    if augmented:
-        features: tuple[Any, ...] = ("coordinates", "velocities")
-        sampling = Sampling(features=features, shortest=10, longest=30, turn=30.0, scale=0.2, hide=0.1)
+    split: dict[str, Any] = {"validation": 0.1}
+    if protocol == "utd":
+        split = {"label_field": "action", "test_subjects": (2, 4, 6, 8)}
+    aug = Sampling(20, 10, 30, ("coordinates", "velocities"), turn=30.0, scale=0.2, hide=0.1)
     return SkeletonRecipe(
-        "utd",
-        label_field="action",
-        test_subjects=(2, 4, 6, 8),
-        sampling=sampling,
+        protocol,
+        sampling=aug if augmented else Sampling(),
         batch_size=32,
         model=model,
         pool="mean",
-        training=Training(steps=steps, lr=lr, schedule=OneCycle(), weight_decay=1e-4, evaluate_every=500),
+        training=Training(steps=3000, lr=lr, schedule=OneCycle(), weight_decay=1e-4, evaluate_every=500),
+        **split,
     )
 
 
 def _utd(name: str, model: AnyNetwork, cost: str, parameters: int, augmented: int, **options: Any) -> tuple[Row, Row]:
     """A row with coordinates only, and one with more features, random rotations and scales; and their parameters."""
-    more = _short(model, augmented=True, **options)
+    plain, aug = (_short("utd", model, augmented=more, **options) for more in (False, True))
     return (
-        Row(f"utd-{name}", _short(model, **options), "as Table 4", "not shown", cost, parameters),
-        Row(f"utd-{name}-aug", more, "as Table 5", "not shown", cost, augmented),
+        Row(f"utd-{name}", plain, "as Table 4", "not shown", cost, parameters),
+        Row(f"utd-{name}-aug", aug, "as Table 5", "not shown", cost, augmented),
     )
 
 
 _UTD_SIX = replace(_SIX, hidden_size=256, dropout=0.3)
 _UTD_FOUR = replace(_UTD_SIX, layers=4)
-_UTD_RESIDUAL = Residual(hidden_size=128, blocks=10, dropout=0.1, gamma=5.0, long_memory=True)
-_UTD_DENSE = replace(
-    _DENSE, growth_rate=24, first_dropout=0.2, dense_dropout=0.2, bottleneck_dropout=0.1, transition_dropout=0.1
-)
+_UTD_SIX_TANH, _UTD_FOUR_TANH = (replace(model, nonlinearity="tanh") for model in (_UTD_SIX, _UTD_FOUR))
+_UTD_RESIDUAL = Residual(hidden_size=128, blocks=10, dropout=0.1, **_BOUND)
+_UTD_DENSE = replace(_DENSE, growth_rate=24, first_dropout=0.2, dense_dropout=0.2, transition_dropout=0.1)
 
 _UTD_ROWS = (
     *_utd("4", _UTD_FOUR, "2 min", 223_003, 238_363),
     *_utd("6", _UTD_SIX, "2 min", 356_123, 371_483),
-    *_utd("4-tanh", _tanh(_UTD_FOUR), "2 min", 223_003, 238_363),
-    *_utd("6-tanh", _tanh(_UTD_SIX), "2 min", 356_123, 371_483),
+    *_utd("4-tanh", _UTD_FOUR_TANH, "2 min", 223_003, 238_363),
+    *_utd("6-tanh", _UTD_SIX_TANH, "2 min", 356_123, 371_483),
     *_utd("res21", _UTD_RESIDUAL, "4 min", 349_595, 357_275),
     *_utd("res99", replace(_UTD_RESIDUAL, blocks=49), "18 min", 1_667_483, 1_675_163),
     *_utd("dense", _UTD_DENSE, "7 min", 581_589, 590_229),
-    *_utd("rnn-1", _rnn(1), "2 min", 307_227, 337_947, lr=5e-4),
-    *_utd("rnn-2", _rnn(2), "4 min", 832_027, 862_747, lr=5e-4),
-    *_utd("rnn-4", _rnn(4), "9 min", 1_881_627, 1_912_347, lr=5e-4),
-    *_utd("rnn-6", _rnn(6), "14 min", 2_931_227, 2_961_947, lr=5e-4),
-    *_utd("lstm-1", _lstm(1), "1 min", 100_251, 130_971),
-    *_utd("lstm-2", _lstm(2), "2 min", 231_835, 262_555),
-    *_utd("lstm-4", _lstm(4), "3 min", 495_003, 525_723),
-    *_utd("lstm-6", _lstm(6), "4 min", 758_171, 788_891),
+    *_utd("rnn-1", _RNN[1], "2 min", 307_227, 337_947, lr=5e-4),
+    *_utd("rnn-2", _RNN[2], "4 min", 832_027, 862_747, lr=5e-4),
+    *_utd("rnn-4", _RNN[4], "9 min", 1_881_627, 1_912_347, lr=5e-4),
+    *_utd("rnn-6", _RNN[6], "14 min", 2_931_227, 2_961_947, lr=5e-4),
+    *_utd("lstm-1", _LSTM[1], "1 min", 100_251, 130_971),
+    *_utd("lstm-2", _LSTM[2], "2 min", 231_835, 262_555),
+    *_utd("lstm-4", _LSTM[4], "3 min", 495_003, 525_723),
+    *_utd("lstm-6", _LSTM[6], "4 min", 758_171, 788_891),
     *(
         _utd(f"6-gamma{name}", replace(_UTD_SIX, gamma=model.gamma), "2 min", 356_123, 371_483)[1]
         for name, (model, _) in _GAMMAS.items()
     ),
 )
 
-
-def _own(name: str, model: AnyNetwork, cost: str, *, augmented: bool = False) -> Row:
-    options: dict[str, Any] = {"protocol": "own", "label_field": "label", "test_subjects": (), "validation": 0.1}
-    recipe = replace(_short(model, augmented=augmented), **options)
-    return Row(f"skeleton-{name}", recipe, "as Table 5" if augmented else "as Table 4", "your own", cost)
-
-
 ROWS = (
     *_NTU_ROWS,
     *_UTD_ROWS,
-    _own("4", _UTD_FOUR, "2 min"),
-    _own("6", _UTD_SIX, "2 min"),
-    _own("6-aug", _UTD_SIX, "2 min", augmented=True),
-    _own("dense", _UTD_DENSE, "7 min"),
-    _own("dense-aug", _UTD_DENSE, "7 min", augmented=True),
+    Row("skeleton-4", _short("own", _UTD_FOUR), "as Table 4", "your own", "2 min"),
+    Row("skeleton-6", _short("own", _UTD_SIX), "as Table 4", "your own", "2 min"),
+    Row("skeleton-6-aug", _short("own", _UTD_SIX, augmented=True), "as Table 5", "your own", "2 min"),
+    Row("skeleton-dense", _short("own", _UTD_DENSE), "as Table 4", "your own", "7 min"),
+    Row("skeleton-dense-aug", _short("own", _UTD_DENSE, augmented=True), "as Table 5", "your own", "7 min"),
 )

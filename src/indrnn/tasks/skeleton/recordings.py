@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._lazy import Lazy
 from ...files import checksum
-from ..npz import decoded, read_arrays
+from ..npz import Array, decoded, read_arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,64 +103,69 @@ def read_npz(
         ValueError: if a field is missing or wrong; the message names the file and the field.
         FileNotFoundError: if there is no such file.
     """
-    own = (frames_field, lengths_field, label_field, subject_field)
-    arrays = read_arrays(path, own)
+    names = (frames_field, lengths_field, label_field, subject_field)
+    arrays = read_arrays(path, names)
     try:
-        for name in own:
-            if name not in arrays:
-                raise ValueError(f"it has no {name}; it has {', '.join(arrays) or 'no arrays'}")
-        frames = _frames(frames_field, arrays[frames_field])
-        lengths = _whole(lengths_field, arrays[lengths_field])
-        subject = _whole(subject_field, arrays[subject_field])
-        label = arrays[label_field] = _label(label_field, arrays[label_field])
-        for name in (label_field, subject_field, *({"view"} & arrays.keys())):
-            if arrays[name].shape != lengths.shape:
-                raise ValueError(
-                    f"{name} must have the shape {lengths.shape}, as {lengths_field} has, got {arrays[name].shape}"
-                )
-        numbered = np.unique(label, return_inverse=True)[1].astype(np.int64)
-        others = arrays.keys() - ({*own} - {label_field})
-        fields = {name: array for name, array in arrays.items() if array.shape == lengths.shape and name in others}
-        read = Recordings(frames, lengths, numbered, subject, fields)
-        broken = ~np.isfinite(frames).all((1, 2, 3))
-        if broken.any():
-            at = int(broken.argmax())
-            sequence = int(np.searchsorted(read.starts, at, "right")) - 1
-            raise ValueError(
-                f"{frames_field} must be finite, and frame {at - read.starts[sequence]} of sequence {sequence} is not"
-            )
+        return _recordings(arrays, *names)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return read
 
 
-def _frames(name: str, array: NDArray[Any]) -> NDArray[np.float32]:
-    if array.ndim not in (3, 4) or array.shape[-1] != 3 or array.dtype.kind not in "fiu" or 0 in array.shape:
-        raise ValueError(
-            f"{name} must be numbers of the shape (ΣT, joints, 3) or (ΣT, bodies, joints, 3), got {array.shape} in "
-            f"{array.dtype}"
-        )
-    with np.errstate(over="ignore"):  # what is too large is infinite, and refused as that
-        array = array.astype(np.float32, copy=False)
-    return array[:, None] if array.ndim == 3 else array
-
-
-def _label(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype.kind not in "iuUS":
-        raise ValueError(f"{name} must be (n,) whole numbers or words, got {array.shape} in {array.dtype}")
+def _recordings(
+    arrays: dict[str, Array], frames_field: str, lengths_field: str, label_field: str, subject_field: str
+) -> Recordings:
+    """The recordings in the arrays of a file; see `read_npz`."""
+    for name in (frames_field, lengths_field, label_field, subject_field):
+        if name not in arrays:
+            raise ValueError(f"it has no {name}; it has {', '.join(arrays) or 'no arrays'}")
+    frames, lengths, subject = arrays[frames_field], arrays[lengths_field], arrays[subject_field]
+    if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.dtype.kind not in "fiu" or 0 in frames.shape:
+        shapes = "(ΣT, joints, 3) or (ΣT, bodies, joints, 3)"
+        raise ValueError(f"{frames_field} must be numbers of the shape {shapes}, got {frames.shape} in {frames.dtype}")
+    kinds = {label_field: ("iuUS", "whole numbers or words")}
+    for name, (kind, what) in (kinds | dict.fromkeys((lengths_field, subject_field), ("iu", "whole numbers"))).items():
+        array = arrays[name]
+        if array.ndim != 1 or array.dtype.kind not in kind:
+            raise ValueError(f"{name} must be (n,) {what}, got {array.shape} in {array.dtype}")
+        if array.shape != lengths.shape:
+            raise ValueError(f"{name} must have the shape {lengths.shape}, as {lengths_field} has, got {array.shape}")
     try:
-        return decoded(array)
+        label = decoded(arrays[label_field])
     except UnicodeDecodeError as error:
-        raise ValueError(f"{name} must be words in UTF-8: {error}") from None
-
-
-def _whole(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be (n,) whole numbers, got {array.shape} in {array.dtype}")
-    return array.astype(np.int64)
+        raise ValueError(f"{label_field} must be words in UTF-8: {error}") from None
+    with np.errstate(over="ignore"):  # what is too large is infinite, and refused as that
+        frames = frames.astype(np.float32, copy=False).reshape(len(frames), -1, *frames.shape[-2:])
+    others = arrays.keys() - {frames_field, lengths_field, subject_field}
+    fields = {name: arrays[name] for name in arrays if name in others and arrays[name].shape == lengths.shape}
+    numbered = np.unique(label, return_inverse=True)[1].astype(np.int64)
+    recordings = Recordings(
+        frames, lengths.astype(np.int64), numbered, subject.astype(np.int64), {**fields, label_field: label}
+    )
+    broken = ~np.isfinite(frames).all((1, 2, 3))
+    if broken.any():
+        at = int(broken.argmax())
+        sequence = int(np.searchsorted(recordings.starts, at, "right")) - 1
+        frame = at - recordings.starts[sequence]
+        raise ValueError(f"{frames_field} must be finite, and frame {frame} of sequence {sequence} is not")
+    return recordings
 
 
 # ---- what `indrnn prepare` wrote
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What `indrnn prepare` wrote last; raises `ValueError` if the folder is not finished, or of another format."""
+    path = folder / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version, _ = manifest["format"], [manifest["files"][name]["bytes"] for name in (FRAMES, INDEX)]
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is not a folder that `indrnn prepare` has finished: it has no {MANIFEST}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read: {error!r}") from None
+    if version != FORMAT:
+        raise ValueError(f"{path} has format {version}, and {FORMAT} is expected; prepare it anew with this version")
+    return manifest
 
 
 def read_prepared(folder: Path, *, verify: bool = False) -> Recordings:
@@ -179,51 +184,26 @@ def read_prepared(folder: Path, *, verify: bool = False) -> Recordings:
         ValueError: if the folder holds no such files, or they have changed since they were written.
         FileNotFoundError: if there is no such folder.
     """
-    manifest = _manifest(folder)
-    for name, about in manifest["files"].items():
-        _check(folder / name, about, verify or name == INDEX)
-    columns = _index(folder / INDEX)
-    fields: dict[str, NDArray[Any]] = {name: columns[name] for name in columns if name != "length"}
-    try:
-        frames = np.load(folder / FRAMES, mmap_mode="r", allow_pickle=False)
-        return Recordings(frames, columns["length"], columns["action"] - 1, columns["performer"], fields)
-    except ValueError as error:
-        raise ValueError(f"{folder}: {error}; prepare it anew") from None
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        version, files = manifest["format"], manifest["files"]
-        sound = all(isinstance(files[name]["bytes"], int) for name in (FRAMES, INDEX))
-    except FileNotFoundError:
-        raise ValueError(f"{folder} is not a folder that `indrnn prepare` has finished: it has no {MANIFEST}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read: {error!r}") from None
-    if version != FORMAT or not sound:
-        raise ValueError(f"{path} has format {version}, and {FORMAT} is expected; prepare it anew with this version")
-    return dict(manifest)
-
-
-def _check(path: Path, about: Mapping[str, Any], verify: bool) -> None:
-    try:
-        size = path.stat().st_size
-        if size != about["bytes"]:
-            raise ValueError(f"{path} has {size} bytes, not the {about['bytes']} that were written; prepare it anew")
-        if verify and checksum(path) != about["sha256"]:
-            raise ValueError(f"{path} has another checksum than when it was written; prepare it anew")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
-
-
-def _index(path: Path) -> dict[str, NDArray[Any]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        head, *rows = csv.reader(file)  # as it was written: its checksum was verified
-    if tuple(head) != ("name", *COLUMNS):
-        raise ValueError(f"{path} must have the columns {', '.join(('name', *COLUMNS))}; prepare it anew")
+    for name, written in read_manifest(folder)["files"].items():
+        path = folder / name
+        try:
+            size = path.stat().st_size
+            if size != written["bytes"]:
+                expected = f"not the {written['bytes']} that were written"
+                raise ValueError(f"{path} has {size} bytes, {expected}; prepare it anew")
+            if (verify or name == INDEX) and checksum(path) != written["sha256"]:
+                raise ValueError(f"{path} has another checksum than when it was written; prepare it anew")
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    with (folder / INDEX).open(newline="", encoding="utf-8") as file:
+        _, *rows = csv.reader(file)
     names, *numbers = zip(*rows, strict=True)
-    columns = [np.array([int(number) for number in column], dtype=np.int64) for column in numbers]
-    return {"name": np.array(names, dtype=np.str_), **dict(zip(COLUMNS, columns, strict=True))}
+    columns = {name: np.array(column).astype(np.int64) for name, column in zip(COLUMNS, numbers, strict=True)}
+    lengths, fields = columns.pop("length"), {"name": np.array(names), **columns}
+    try:
+        frames = np.load(folder / FRAMES, mmap_mode="r", allow_pickle=False)
+        return Recordings(frames, lengths, columns["action"] - 1, columns["performer"], fields)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}; prepare it anew") from None

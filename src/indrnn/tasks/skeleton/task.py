@@ -15,14 +15,13 @@ from .features import (
     FEATURES,
     Feature,
     aligned,
-    check_features,
     features_of,
+    names_of,
     place,
     random_turns,
     sample_frames,
     sized,
     swung,
-    width,
 )
 from .joints import Joints
 
@@ -93,15 +92,19 @@ class Sampling:
 
     def input_size(self, joints: Joints, bodies: int) -> int:
         """Number of features per frame."""
-        return width(self.features, joints, bodies)
+        return len(names_of(self.features, joints, bodies))
 
     def check(self, joints: Joints) -> None:
         """Raise for options that these joints do not support."""
-        check_features(self.features, joints)
-        if self.align and (joints.up is None or joints.across is None):
-            raise ValueError("align needs up and across of the joints; give a file of them (--joints)")
-        if self.resize and not joints.bones:
-            raise ValueError("resize needs the bones of the joints; give a file of them (--joints)")
+        needs = {
+            "features: distances need the lines": "distances" in self.features and not joints.lines,
+            "features: bones need the bones": "bones" in self.features and not joints.bones,
+            "align needs up and across": self.align and None in (joints.up, joints.across),
+            "resize needs the bones": self.resize and not joints.bones,
+        }
+        for need, lacking in needs.items():
+            if lacking:
+                raise ValueError(f"{need} of the joints; give a file of them (--joints)")
 
 
 class SkeletonTask(TensorTask):
@@ -142,27 +145,21 @@ class SkeletonTask(TensorTask):
         samples.check(joints)
         check_fraction("label_smoothing", label_smoothing)
         check_seed(seed)
-        if recordings.frames.ndim != 4 or recordings.frames.shape[2:] != (joints.count, 3):
-            raise ValueError(
-                f"recordings must have frames of (frames, bodies, {joints.count}, 3), got "
-                f"{tuple(recordings.frames.shape)}"
-            )
+        shape = recordings.frames.shape
+        if shape[2] != joints.count:
+            raise ValueError(f"recordings must have frames of (frames, bodies, {joints.count}, 3), got {shape}")
         self.recordings, self.joints, self.samples = recordings, joints, samples
-        self._starts = torch.from_numpy(np.asarray(recordings.starts, dtype=np.int64))
-        self._lengths = torch.from_numpy(np.asarray(recordings.lengths, dtype=np.int64))
-        labels = torch.from_numpy(np.asarray(recordings.label, dtype=np.int64))
+        self._starts, self._lengths = torch.from_numpy(recordings.starts), torch.from_numpy(recordings.lengths)
 
-        def part(items: Indices | None) -> tuple[Tensor, Tensor] | None:
+        def part(items: Indices | None) -> Any:
             if items is None or not len(items):
                 return None
-            chosen = torch.from_numpy(np.asarray(items, dtype=np.int64))
-            return chosen, labels[chosen]
+            return torch.as_tensor(items), torch.from_numpy(recordings.label[items])
 
-        given = part(train)
-        if given is None:
+        if not len(train):
             raise ValueError("train must hold at least one recording, got none")
         smoothed = partial(F.cross_entropy, label_smoothing=label_smoothing)
-        super().__init__(given, part(validation), part(test), batch_size=batch_size, loss=smoothed, seed=seed)
+        super().__init__(part(train), part(validation), part(test), batch_size=batch_size, loss=smoothed, seed=seed)
         self.label_smoothing = label_smoothing
         self.prefetch = isinstance(recordings.frames, np.memmap)
         if self.judged == "train":
@@ -190,19 +187,16 @@ class SkeletonTask(TensorTask):
         if samples.shortest is not None and samples.longest is not None:
             frames = int(torch.randint(samples.shortest, samples.longest + 1, (), generator=source))
         # For the whole batch, whatever piece of it is asked for: pieces are the same samples in any division
-        where = torch.rand(frames, len(items), generator=source, dtype=torch.float64)
-        turns = None
+        where = torch.rand(frames, len(items), generator=source, dtype=torch.float64)[:, rows]
+        turns = shown = swing = None
         if samples.turn or samples.tilt or samples.scale:
             turns = random_turns(len(items), samples.turn, samples.tilt, samples.scale, source)[rows]
-        shown = None
         if samples.hide:
             shown = (torch.rand(len(items), self.joints.count, generator=source) >= samples.hide)[rows]
-        swing = None
         if samples.swing:
             swing = (1 + samples.swing * torch.rand(len(items), generator=source).mul_(2).sub_(1))[rows]
         recordings, target = self._of("train", items[rows])
-        inputs = self.inputs(recordings, where[:, rows], turns=turns, shown=shown, swing=swing)
-        return Batch(inputs, target, count, len(items))
+        return Batch(self.inputs(recordings, where, turns, swing, shown), target, count, len(items))
 
     def batch_of(self, split: str, items: Tensor) -> Batch:
         """See `TensorTask.batch_of`: the frame in the middle of each part of a recording, without data augmentation."""
@@ -210,78 +204,71 @@ class SkeletonTask(TensorTask):
         where = torch.full((self.samples.frames, len(items)), 0.5, dtype=torch.float64)
         return Batch(self.inputs(recordings, where), target, len(items), len(items))
 
-    def bodies(
-        self,
-        items: Tensor,
-        where: Tensor,
-        turns: Tensor | None = None,
-        swing: Tensor | None = None,
-    ) -> Tensor:
-        """Samples of recordings, translated and transformed.
+    def bodies(self, items: Tensor, where: Tensor, turns: Tensor | None = None, swing: Tensor | None = None) -> Tensor:
+        """Samples of recordings, translated and transformed, (T, B, bodies, joints, 3).
 
         Args:
             items: indices of recordings, (B,).
             where: position within each part of a recording, (T, B); see `sample_frames`.
             turns: (B, 3, 3), matrices applied to each sample.
             swing: (B,), factors of the movement about the mean pose; None for 1.
-
-        Returns:
-            (T, B, bodies, joints, 3).
         """
-        starts = self._starts[items]
+        starts, lengths = self._starts[items], self._lengths[items]
         frames, joints = self.recordings.frames, self.joints
-        x = _rows(frames, starts + sample_frames(self._lengths[items], where))
-        first = _first_seen(frames[:, 0], starts, self._lengths[items])
+        x = _rows(frames, starts + sample_frames(lengths, where))
+        first = _first_seen(frames[:, 0], starts, lengths)
         if self.samples.align:
             rotation = aligned(first, joints)
             turns = rotation if turns is None else turns @ rotation
         if self.samples.resize:
-            factor = sized(first, joints)
-            turns = factor * torch.eye(3) if turns is None else turns * factor
+            turns = sized(first, joints) * (torch.eye(3) if turns is None else turns)
         x = place(x, first, joints, turns)
         return x if swing is None else swung(x, swing)
 
-    def inputs(self, items: Tensor, where: Tensor, *, shown: Tensor | None = None, **changes: Tensor | None) -> Tensor:
+    def inputs(
+        self,
+        items: Tensor,
+        where: Tensor,
+        turns: Tensor | None = None,
+        swing: Tensor | None = None,
+        shown: Tensor | None = None,
+    ) -> Tensor:
         """The features of `bodies`, as a network reads them, (T, B, features); for `shown`, see `features_of`."""
-        return features_of(self.bodies(items, where, **changes), self.joints, self.samples.features, shown)
+        return features_of(self.bodies(items, where, turns, swing), self.joints, self.samples.features, shown)
 
-    def log_probabilities(self, model: nn.Module, split: str, number: int, draws: int) -> tuple[Tensor, Tensor]:
-        """A batch's log-probabilities, (B, classes), averaged over `draws` samples, and its labels.
+    def draws(self, split: str) -> int:
+        """Samples per recording of "test" or of another split."""
+        return self.samples.draws if split == "test" else self.samples.validation_draws
+
+    def log_probabilities(self, model: nn.Module, split: str, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each batch of a split, log-probabilities, (B, classes), averaged over draws, and labels.
 
         Args:
             model: the model, in evaluation mode.
             split: "train", "validation" or "test".
-            number: index of the batch, which starts at recording number · batch_size.
-            draws: samples per recording.
+            shard: this process's share of the batches.
         """
-        device = next(model.parameters()).device
-        items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, self.size(split)))
-        recordings, target = self._of(split, items)
-        total: Any = 0.0
-        for draw in range(draws):
-            source = generator(self.seed, "draws", split, number, draw)
-            where = torch.rand(self.samples.frames, len(items), generator=source, dtype=torch.float64)
-            x = self.inputs(recordings, where).to(device)
-            output = self._output(model, Batch(x, target, len(items), len(items)))
-            total = total + F.log_softmax(output.float(), dim=1)
-        return total / draws, target.to(device)
+        device, size = next(model.parameters()).device, self.size(split)
+        for number in range(shard.index, -(-size // self.batch_size), shard.count):
+            items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, size))
+            recordings, target = self._of(split, items)
+            total: Any = 0.0
+            for draw in range(self.draws(split)):
+                source = generator(self.seed, "draws", split, number, draw)
+                where = torch.rand(self.samples.frames, len(items), generator=source, dtype=torch.float64)
+                inputs = self.inputs(recordings, where).to(device)
+                output = self._output(model, Batch(inputs, target, len(items), len(items)))
+                total = total + F.log_softmax(output.float(), dim=1)
+            yield total / self.draws(split), target.to(device)
 
     def _measure(self, model: nn.Module, split: str, shard: Shard, prefix: str = "") -> Iterator[Measured]:
-        draws = self.samples.draws if split == "test" else self.samples.validation_draws
-        for number in range(shard.index, -(-self.size(split) // self.batch_size), shard.count):
-            mean, target = self.log_probabilities(model, split, number, draws)
+        for mean, target in self.log_probabilities(model, split, shard):
             right = (mean.argmax(1) == target).double().mean()
             yield {f"{prefix}loss": F.nll_loss(mean, target), f"{prefix}accuracy": right}, len(target)
 
 
 def _first_seen(frames: np.ndarray[Any, Any], starts: Tensor, lengths: Tensor) -> Tensor:
-    """The main body of recordings in the first frame in which it is present, (B, J, 3); zero if there is none.
-
-    Args:
-        frames: (ΣT, J, 3), of the main body.
-        starts: (B,), the first frame of each recording.
-        lengths: (B,), number of frames of each recording.
-    """
+    """The main body (ΣT, J, 3) of recordings in the first frame in which it is present, (B, J, 3); zero if in none."""
     first = _rows(frames, starts)
     missing = ~first.flatten(1).any(1)
     for step in range(1, int(lengths.max())):
@@ -298,6 +285,21 @@ def _rows(frames: np.ndarray[Any, Any], rows: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(frames)[rows.numpy()]).float()
 
 
+# ---- divisions into training, validation and test
+
+
+def held_out(items: Indices, fraction: float, seed: int) -> tuple[Indices, Indices]:
+    """Divide items at random into those to train on and a fraction for validation, both in ascending order."""
+    order = torch.randperm(len(items), generator=generator(seed, "split")).numpy()
+    count = max(1, round(fraction * len(items))) if fraction else 0
+    if count == len(items):
+        raise ValueError(
+            f"validation must leave recordings to train on, and {fraction} of {len(items):,} leaves none; 0 keeps none "
+            "back"
+        )
+    return np.sort(items[order[count:]]), np.sort(items[order[:count]])
+
+
 def split_by_subject(
     recordings: Recordings, *, test: tuple[int, ...] = (), validation: tuple[int, ...] | float = 0.0, seed: int = 0
 ) -> tuple[Indices, Indices, Indices]:
@@ -310,23 +312,16 @@ def split_by_subject(
             random.
         seed: seed of the drawing.
     """
-    known = np.unique(recordings.subject)
     subjects = validation if isinstance(validation, tuple) else ()
-    for name, given in {"test_subjects": test, "validation_subjects": subjects}.items():
-        unknown = [each for each in given if each not in known]
+    everyone = np.unique(recordings.subject)
+    for name, chosen in {"test_subjects": test, "validation_subjects": subjects}.items():
+        unknown = [subject for subject in chosen if subject not in everyone]
         if unknown:
-            raise ValueError(f"{name} must be of the subjects {', '.join(map(str, known))}, got {unknown[0]}")
-    rest = np.flatnonzero(~np.isin(recordings.subject, [*test, *subjects]))
+            raise ValueError(f"{name} must be of the subjects {', '.join(map(str, everyone))}, got {unknown[0]}")
+    train = np.flatnonzero(~np.isin(recordings.subject, [*test, *subjects]))
+    if not len(train):
+        raise ValueError("test_subjects and validation_subjects must leave recordings to train on, and leave none")
     kept = np.flatnonzero(np.isin(recordings.subject, subjects))
     if not isinstance(validation, tuple):
-        order = torch.randperm(len(rest), generator=generator(seed, "split")).numpy()
-        count = max(1, round(validation * len(rest))) if validation else 0
-        if count and count >= len(rest) > 0:
-            raise ValueError(
-                f"validation must leave recordings to train on, and {validation} of {len(rest)} leaves none; 0 keeps "
-                "none back"
-            )
-        kept, rest = np.sort(rest[order[:count]]), np.sort(rest[order[count:]])
-    if not len(rest):
-        raise ValueError("test_subjects and validation_subjects must leave recordings to train on, and leave none")
-    return rest, kept, np.flatnonzero(np.isin(recordings.subject, test))
+        train, kept = held_out(train, validation, seed)
+    return train, kept, np.flatnonzero(np.isin(recordings.subject, test))

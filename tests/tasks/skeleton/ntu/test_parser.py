@@ -19,7 +19,7 @@ def two_bodies(length: int = 3) -> bytes:
 
 
 def same(left: Skeletons, right: Skeletons) -> None:
-    for name in ("counts", "ids", "joints", "tracked"):
+    for name in ("counts", "ids", "joints"):
         a, b = getattr(left, name), getattr(right, name)
         assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), name
 
@@ -42,8 +42,6 @@ def test_what_was_written_is_parse() -> None:
     found = parse(text_of(frames))
     assert found.counts.tolist() == [1, 0, 2, 1]
     assert found.ids.tolist() == [FIRST_ID, FIRST_ID, FIRST_ID + 1, FIRST_ID + 1]  # no two are the same as floats
-    assert found.tracked.shape == (4, 25)
-    assert (found.tracked == 2).all()
     written = np.stack([first[0], first[2], second[2], second[3]])
     digits = np.array([float(f"{value:.7g}") for value in written.flat]).astype(np.float32)
     assert np.array_equal(found.joints.reshape(-1), digits)
@@ -55,7 +53,6 @@ def test_a_frame_by_hand() -> None:
     j = np.arange(25)
     expected = np.stack([j + 0.5, -j / 100, np.full(25, 0.25)], axis=1).astype(np.float32)
     assert np.array_equal(found.joints[0], expected)
-    assert found.tracked[0].tolist() == (j % 3).tolist()
 
 
 @pytest.mark.parametrize("change", ["crlf", "blanks", "blank lines", "no last newline", "odd words that are not kept"])

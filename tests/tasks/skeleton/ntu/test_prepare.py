@@ -18,7 +18,7 @@ import pytest
 
 from indrnn.tasks.skeleton.ntu import prepare as module
 from indrnn.tasks.skeleton.ntu.bodies import arrange
-from indrnn.tasks.skeleton.ntu.parser import parse
+from indrnn.tasks.skeleton.ntu.parser import Skeletons, parse
 from indrnn.tasks.skeleton.ntu.prepare import prepare
 from indrnn.tasks.skeleton.ntu.splits import missing
 from indrnn.tasks.skeleton.recordings import read_prepared
@@ -415,16 +415,15 @@ def test_taken_up_again_after_kill_9(at: int, folder: Path, tmp_path: Path, monk
     assert not (out / "prepared.json").exists()
     with pytest.raises(ValueError, match="is not a folder that `indrnn prepare` has finished"):
         read_prepared(out)
-    made: list[int] = []
-    make = module._Part.make
+    parsed: list[bytes] = []
 
-    def counted(part: module._Part) -> dict[str, str]:
-        made.append(part.number)
-        return make(part)
+    def counted(text: bytes) -> Skeletons:
+        parsed.append(text)
+        return parse(text)
 
-    monkeypatch.setattr(module._Part, "make", counted)
+    monkeypatch.setattr(module, "parse", counted)
     prepare([folder], out, workers=1)
-    assert made == ([1, 2] if at == 2 else [])
+    assert len(parsed) == (4 if at == 2 else 0)  # of six
     assert content_of(out) == content_of(tmp_path / "whole")
 
 

@@ -98,7 +98,7 @@ GRID = [
 
 
 def test_a_share_for_validation_that_leaves_nothing_to_train_with() -> None:
-    with pytest.raises(ValueError, match=r"validation must leave samples to train with, and 0\.999 of \d+ leaves none"):
+    with pytest.raises(ValueError, match=r"must leave recordings to train on, and 0\.999 of \d+ leaves none"):
         ntu_split(recordings_of(GRID), "60-cs", validation=0.999)
 
 
@@ -166,7 +166,7 @@ def test_lists_are_the_published_ones() -> None:
 @pytest.mark.parametrize(
     ("protocol", "options", "word"),
     [
-        ("60", {}, "protocol must be one of 60-cs, 60-cv, 120-cs, 120-xset, 120-cv, got '60'"),
+        ("60", {}, "protocol must be one of '60-cs', '60-cv', '120-cs', '120-xset', '120-cv', got '60'"),
         ("60-cs", {"validation": 1.0}, "validation must be a number in"),
         ("60-cs", {"seed": 0.5}, "seed must be a whole number"),
     ],

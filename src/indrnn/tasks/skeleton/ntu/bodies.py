@@ -53,69 +53,45 @@ def arrange(skeletons: Skeletons) -> Sequence:
     Raises:
         ValueError: if no frame has a body.
     """
-    skeletons = _seen(skeletons)
-    joints = skeletons.joints
-    if len(joints) == 0:
-        raise ValueError(f"none of its {len(skeletons.counts)} frames has a body")
-    counts = skeletons.counts[skeletons.counts > 0]
-    T = len(counts)
-    at = np.repeat(np.arange(T), counts)  # the frame of each body
-    tracks = _joined(_links(joints, counts, at), skeletons, at)
-    if len(tracks) > 1:
-        tracks = [track for track in tracks if len(track) >= SHORTEST] or tracks
-    if len(tracks) > 1:
-        tracks = [track for track in tracks if not _is_flat(joints[track])] or tracks
-    if len(tracks) > 1:
-        tracks.sort(key=lambda track: -_motion(joints[track]))
-    frames, ids = np.zeros((T, SLOTS, JOINTS, 3), dtype=np.float32), np.zeros(SLOTS, dtype=np.int64)
-    taken = np.zeros((SLOTS, T), dtype=bool)
-    for track in tracks:
-        for slot in range(SLOTS):
-            if not taken[slot, at[track]].any():
-                if not taken[slot].any():
-                    ids[slot] = skeletons.ids[track[0]]
-                frames[at[track], slot] = joints[track]
-                taken[slot, at[track]] = True
-                break
-    kept = taken.any(0)
-    return Sequence(frames if kept.all() else frames[kept], ids)
-
-
-def _seen(skeletons: Skeletons) -> Skeletons:
-    """Remove bodies whose joints are all at the origin."""
     seen = skeletons.joints.any((1, 2))
-    if seen.all():
-        return skeletons
-    of = np.repeat(np.arange(len(skeletons.counts)), skeletons.counts)
-    counts = np.bincount(of[seen], minlength=len(skeletons.counts)).astype(np.int64)
-    return Skeletons(counts, skeletons.ids[seen], skeletons.joints[seen], skeletons.tracked[seen])
+    if not seen.any():
+        raise ValueError(f"none of its {len(skeletons.counts)} frames has a body")
+    joints, body_ids = skeletons.joints[seen], skeletons.ids[seen]
+    frame = np.repeat(np.arange(len(skeletons.counts)), skeletons.counts)[seen]
+    _, at, counts = np.unique(frame, return_inverse=True, return_counts=True)  # at: the frame of each body
+    tracks = _joined(_links(joints, counts, at), joints, body_ids, at)
+    tracks = [track for track in tracks if len(track) >= SHORTEST] or tracks
+    tracks = [track for track in tracks if not _is_flat(joints[track])] or tracks
+    tracks.sort(key=lambda track: -_motion(joints[track]))
+    frames, ids = np.zeros((len(counts), SLOTS, JOINTS, 3), dtype=np.float32), np.zeros(SLOTS, dtype=np.int64)
+    used = np.zeros((SLOTS, len(counts)), dtype=bool)
+    for track in tracks:
+        slot = next((slot for slot in range(SLOTS) if not used[slot, at[track]].any()), None)
+        if slot is not None:
+            ids[slot] = ids[slot] if used[slot].any() else body_ids[track[0]]
+            frames[at[track], slot] = joints[track]
+            used[slot, at[track]] = True
+    return Sequence(frames[used.any(0)], ids)
 
 
 def _links(joints: NDArray[np.float32], counts: NDArray[np.int64], at: NDArray[np.int64]) -> list[Track]:
     """Tracks without gaps: bodies of successive frames that are matched."""
     T, most = len(counts), int(counts.max())
     first = np.cumsum(counts) - counts
-    place = np.arange(len(joints)) - first[at]  # among the bodies of its frame
     padded = np.zeros((T, most, JOINTS, 3), dtype=np.float32)
-    padded[at, place] = joints
+    padded[at, np.arange(len(joints)) - first[at]] = joints
     there = np.arange(most) < counts[:, None]
     apart = _distance(padded[:-1, :, None], padded[1:, None])  # (T - 1, most, most)
     # No body is as far as can be, so that a match with none costs as much as one that is too far.
     apart = np.where(there[:-1, :, None] & there[1:, None], np.minimum(apart, REACH), REACH)
     orders = _orders(most)
-    best = apart[:, np.arange(most), orders].sum(2).argmin(1)  # of (T - 1, orders, most)
-    after = orders[best]
+    after = orders[apart[:, np.arange(most), orders].sum(2).argmin(1)]  # (T - 1, most), from the sums (T - 1, orders)
     near = np.take_along_axis(apart, after[:, :, None], 2)[:, :, 0] < REACH
-    number = np.arange(len(joints))  # of the track, by the first body in it
-    if most == 1:
-        number = np.cumsum(~np.concatenate([[False], near[:, 0]])) - 1
-    else:
-        t, i = np.nonzero(near)  # in order of time
-        numbers = number.tolist()
-        for before, behind in zip((first[t] + i).tolist(), (first[t + 1] + after[t, i]).tolist(), strict=True):
-            numbers[behind] = numbers[before]
-        number = np.array(numbers)
-    return [np.flatnonzero(number == each) for each in np.unique(number)]
+    track_of = np.arange(len(joints))  # the track of each body, by the first body in it
+    t, i = np.nonzero(near)  # in order of time
+    for before, behind in zip((first[t] + i).tolist(), (first[t + 1] + after[t, i]).tolist(), strict=True):
+        track_of[behind] = track_of[before]
+    return [np.flatnonzero(track_of == track) for track in np.unique(track_of)]
 
 
 @functools.cache
@@ -124,10 +100,10 @@ def _orders(count: int) -> NDArray[np.int64]:
     return np.array(list(permutations(range(count))))
 
 
-def _joined(tracks: list[Track], skeletons: Skeletons, at: NDArray[np.int64]) -> list[Track]:
+def _joined(
+    tracks: list[Track], joints: NDArray[np.float32], ids: NDArray[np.int64], at: NDArray[np.int64]
+) -> list[Track]:
     """Tracks with gaps: each that starts is joined to one that ended before, the nearest pairs first."""
-    if len(tracks) == 1:
-        return tracks
     begun: list[list[Track]] = []  # the parts of each
     for start in sorted({int(at[track[0]]) for track in tracks}):
         new = [track for track in tracks if at[track[0]] == start]
@@ -135,8 +111,8 @@ def _joined(tracks: list[Track], skeletons: Skeletons, at: NDArray[np.int64]) ->
         for i, track in enumerate(new):
             for k, parts in enumerate(begun):
                 last, body = parts[-1][-1], track[0]
-                distance = float(_distance(skeletons.joints[last], skeletons.joints[body]))
-                if at[last] < start and (distance < REACH or skeletons.ids[last] == skeletons.ids[body]):
+                distance = float(_distance(joints[last], joints[body]))
+                if at[last] < start and (distance < REACH or ids[last] == ids[body]):
                     pairs.append((distance, i, k))
         matched: dict[int, int] = {}
         for _, i, k in sorted(pairs):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +11,6 @@ from numpy.typing import NDArray
 JOINTS = 25
 MOST_BODIES = 6
 """Number of bodies that a Kinect tracks at once."""
-_BODY_FIELDS, _JOINT_FIELDS = 10, 12
 _NOT_TEXT = re.compile(rb"[^\t\n\r -~]")
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -26,13 +23,11 @@ class Skeletons:
         counts: (frames,) int64, number of bodies in each frame.
         ids: (bodies,) int64, Kinect's id of each body, frame after frame.
         joints: (bodies, 25, 3) float32, x, y and z in metres.
-        tracked: (bodies, 25) uint8, Kinect's tracking state of each joint: 0 not tracked, 1 inferred, 2 tracked.
     """
 
     counts: NDArray[np.int64]
     ids: NDArray[np.int64]
     joints: NDArray[np.float32]
-    tracked: NDArray[np.uint8]
 
 
 def parse(text: bytes) -> Skeletons:
@@ -45,53 +40,42 @@ def parse(text: bytes) -> Skeletons:
     if binary:
         line = text.count(b"\n", 0, binary.start()) + 1
         raise ValueError(f"line {line}: the byte 0x{binary[0][0]:02x} is not text")
-    lines = _lines(text)
+    split = ((number, line.split()) for number, line in enumerate(text.split(b"\n"), 1))
+    lines = ((number, words) for number, words in split if words)
+
+    def read(what: str, fields: int) -> tuple[int, list[bytes]]:
+        number, words = next(lines, (0, []))
+        if not words:
+            raise ValueError(f"it breaks off: {what} was expected")
+        if len(words) != fields:
+            raise ValueError(f"line {number}: expected {fields} field{'s' * (fields > 1)} for {what}, got {len(words)}")
+        return number, words
+
+    def count(what: str, values: range, allowed: str = "a whole number") -> int:
+        number, words = read(f"the number of {what}", 1)
+        return _whole(number, f"the number of {what}", words[0], values, allowed)
+
     counts, ids = [], []
-    numbers, positions, states = [], [], []  # of the joints: in which lines, and the words there
-    for _ in range(_count(lines, "frames")):
-        counts.append(_count(lines, "bodies", f"at most {MOST_BODIES}", range(MOST_BODIES + 1)))
+    numbers: list[int] = []  # of the lines of joints
+    positions: list[bytes] = []  # words of these lines
+    states: dict[bytes, int] = {}  # tracking states, with a line of each
+    for _ in range(count("frames", range(10**18))):
+        counts.append(count("bodies", range(MOST_BODIES + 1), f"at most {MOST_BODIES}"))
         for _ in range(counts[-1]):
-            number, body = _fields(lines, "a body", _BODY_FIELDS)
+            number, body = read("a body", 10)
             ids.append(_whole(number, "bodyID", body[0], range(2**63)))
-            _count(lines, "joints", f"{JOINTS}", range(JOINTS, JOINTS + 1))
+            count("joints", range(JOINTS, JOINTS + 1), f"{JOINTS}")
             for _ in range(JOINTS):
-                number, joint = _fields(lines, "a joint", _JOINT_FIELDS)
+                number, joint = read("a joint", 12)
                 numbers.append(number)
                 positions += joint[:3]
-                states.append(joint[11])
+                states.setdefault(joint[11], number)
     for number, _ in lines:
         raise ValueError(f"line {number}: more than the frames that the file says it has")
-    known = {word: _whole(numbers[states.index(word)], "trackingState", word, range(256)) for word in set(states)}
-    return Skeletons(
-        np.array(counts, dtype=np.int64),
-        np.array(ids, dtype=np.int64),
-        _coordinates(numbers, positions).astype(np.float32).reshape(-1, JOINTS, 3),
-        np.array([known[word] for word in states], dtype=np.uint8).reshape(-1, JOINTS),
-    )
-
-
-def _lines(text: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """The words of each line that has any, with its number."""
-    for number, line in enumerate(text.split(b"\n"), 1):
-        words = line.split()
-        if words:
-            yield number, words
-
-
-def _fields(lines: Iterator[tuple[int, list[bytes]]], what: str, count: int) -> tuple[int, list[bytes]]:
-    number, words = next(lines, (0, []))
-    if not words:
-        raise ValueError(f"it breaks off: {what} was expected")
-    if len(words) != count:
-        raise ValueError(f"line {number}: expected {count} field{'s' * (count > 1)} for {what}, got {len(words)}")
-    return number, words
-
-
-def _count(
-    lines: Iterator[tuple[int, list[bytes]]], what: str, allowed: str = "a whole number", values: range = range(10**18)
-) -> int:
-    number, words = _fields(lines, f"the number of {what}", 1)
-    return _whole(number, f"the number of {what}", words[0], values, allowed)
+    for state, number in states.items():
+        _whole(number, "trackingState", state, range(256))
+    joints = _coordinates(numbers, positions).reshape(-1, JOINTS, 3)
+    return Skeletons(np.array(counts, dtype=np.int64), np.array(ids, dtype=np.int64), joints)
 
 
 def _whole(number: int, what: str, word: bytes, values: range, allowed: str = "a whole number") -> int:
@@ -100,28 +84,23 @@ def _whole(number: int, what: str, word: bytes, values: range, allowed: str = "a
     raise ValueError(f"line {number}: {what} must be {allowed}, got {_quoted(word)}")
 
 
-def _coordinates(numbers: list[int], words: list[bytes]) -> NDArray[np.float64]:
+def _coordinates(numbers: list[int], words: list[bytes]) -> NDArray[np.float32]:
+    """Three words in each of these lines, as numbers."""
     try:
         values = np.array(list(map(float, words)), dtype=np.float64)
-        fast = b"_" not in b"".join(words)  # which Python takes in a number
+        if b"_" not in b"".join(words) and (np.abs(values) <= _LARGEST).all():
+            return values.astype(np.float32)
     except ValueError:
-        fast = False
-    if not fast:
-        values = np.array(list(map(_coordinate, words)), dtype=np.float64)
-    wrong = ~(np.abs(values) <= _LARGEST)
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise ValueError(
-            f"line {numbers[at // 3]}: a joint's position must be three finite numbers, got {_quoted(words[at])}"
-        )
-    return values
+        pass
+    number, word = next((numbers[at // 3], word) for at, word in enumerate(words) if not _is_coordinate(word))
+    raise ValueError(f"line {number}: a joint's position must be three finite numbers, got {_quoted(word)}")
 
 
-def _coordinate(word: bytes) -> float:
+def _is_coordinate(word: bytes) -> bool:
     try:
-        return math.nan if b"_" in word else float(word)
+        return abs(float(word)) <= _LARGEST and b"_" not in word  # which Python takes in a number
     except ValueError:
-        return math.nan
+        return False
 
 
 def _quoted(word: bytes) -> str:

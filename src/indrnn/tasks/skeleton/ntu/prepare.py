@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import hashlib
 import io
 import json
@@ -11,12 +12,10 @@ import multiprocessing
 import os
 import shutil
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,18 +26,18 @@ from ....files import checksum, progress, write_atomically
 from ....training.folder import RunFolder
 from ...recipe import Say
 from ..extras import NtuOptions
-from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST, read_prepared
+from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST, read_manifest, read_prepared
 from .bodies import SLOTS, arrange
 from .parser import JOINTS, parse
-from .sources import EXAMPLE, SUFFIX, Sample, close_archives, find
+from .sources import EXAMPLE, SUFFIX, Sample, archive, find
 from .splits import missing, parts_of, summary
 
 PARTS = ".parts"
 """Folder of the finished parts, until all are finished."""
 PART_SAMPLES = 128
-_SHOWN = 20  # broken files that are printed; all are in the manifest
 RULES = 3
 """Version of what makes frames of files: parts that were made by another are made anew."""
+_SHOWN = 20  # broken files that are printed; all are in the manifest
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def prepare(
     if not used:
         reason = next((f"{path}: {why}" for path, why in broken.items()), "all are in the lists of missing skeletons")
         raise ValueError(f"there is no sample to prepare; {reason}")
-    _check_place(out)
+    _check_out(out)
     folder = RunFolder(out)
     folder.prepare()
     with folder.locked():
@@ -96,16 +95,15 @@ def prepare(
         manifest = None if overwrite else _finished(out, used)
         new = manifest is None
         if manifest is None:
-            parts = [
-                _Part(out, at // PART_SAMPLES, used[at : at + PART_SAMPLES]) for at in range(0, len(used), PART_SAMPLES)
-            ]
+            (out / PARTS).mkdir(exist_ok=True)
+            parts = [_Part(out, used[at : at + PART_SAMPLES]) for at in range(0, len(used), PART_SAMPLES)]
             _make(parts, strict, workers)
             manifest = _write(out, parts, broken) | {"left_out": len(samples) - len(used), "sources": _digest(used)}
             write_atomically(out / MANIFEST, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
         else:
-            broken |= _broken_of(used, manifest["broken"])
+            broken |= manifest["broken"]
             _check_strict(strict, broken)
-        _clear_parts(out)
+        shutil.rmtree(out / PARTS, ignore_errors=True)
     return Prepared(manifest["samples"], manifest["frames"], len(samples) - len(used), broken, new)
 
 
@@ -135,7 +133,7 @@ def _check_strict(strict: bool, broken: dict[str, str]) -> None:
         raise ValueError(f"{path}: {why}")
 
 
-def _check_place(out: Path) -> None:
+def _check_out(out: Path) -> None:
     """Raise if a folder holds anything that is not from an earlier call."""
     try:
         if out.exists() and not out.is_dir():
@@ -148,39 +146,70 @@ def _check_place(out: Path) -> None:
         raise ValueError(f"out: {out} holds something else ({min(others)}); name a new or an empty folder")
 
 
+def _digest(samples: list[Sample]) -> str:
+    """Checksum of what the arrays are made from, independent of its location."""
+    facts = [[sample.name, [(source.size, source.version) for source in sample.sources]] for sample in samples]
+    return hashlib.sha256(json.dumps([RULES, *facts]).encode()).hexdigest()
+
+
 def _finished(out: Path, samples: list[Sample]) -> dict[str, Any] | None:
     """The manifest of an earlier call that finished with these samples; None if there was none."""
     if not (out / MANIFEST).exists():
         return None
     try:
-        manifest: dict[str, Any] = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-        sound = manifest["format"] == FORMAT and all((out / name).is_file() for name in (FRAMES, INDEX))
-        sound = sound and {"sources", "samples", "frames", "broken", "files"} <= manifest.keys()
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = read_manifest(out)
+        sound = all((out / name).is_file() for name in (FRAMES, INDEX))
+        sound = sound and {"sources", "samples", "frames", "broken"} <= manifest.keys()
+    except ValueError:
         sound = False
     if not sound:
         raise ValueError(f"out: {out} is damaged, or prepared by another version; --overwrite replaces it")
     if manifest["sources"] != _digest(samples):
         raise ValueError(f"out: {out} is prepared from other files; --overwrite replaces it")
-    return manifest
+    place_of = {sample.name: str(sample.sources[0]) for sample in samples}  # which may have moved since
+    names = {path[: -len(SUFFIX)][-len(EXAMPLE) :]: why for path, why in manifest["broken"].items()}
+    return manifest | {"broken": {place_of[name]: why for name, why in names.items() if name in place_of}}
 
 
-def _broken_of(samples: list[Sample], before: dict[str, str]) -> dict[str, str]:
-    """The broken files of an earlier call that belong to these samples, by their present location."""
-    places = {sample.name: str(sample.sources[0]) for sample in samples}
-    end = len(SUFFIX)
-    names = {path[-len(EXAMPLE) - end : -end]: why for path, why in before.items()}
-    return {places[name]: why for name, why in names.items() if name in places}
+# ---- parts
 
 
-def _digest(samples: list[Sample]) -> str:
-    """Checksum of what the arrays are made from, independent of its location."""
-    facts = [RULES, *([sample.name, [(each.size, each.version) for each in sample.sources]] for sample in samples)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+@dataclass(frozen=True)
+class _Part:
+    """Successive samples, made together and kept in one file: frames, rows of the index, and broken files."""
 
+    out: Path
+    samples: list[Sample]
 
-def _clear_parts(out: Path) -> None:
-    shutil.rmtree(out / PARTS, ignore_errors=True)
+    @functools.cached_property
+    def path(self) -> Path:
+        """Path of its file, named by what it is made from: that of other samples is not mistaken for it."""
+        return self.out / PARTS / f"{_digest(self.samples)[:24]}.npz"
+
+    @property
+    def size(self) -> int:
+        return sum(sample.size for sample in self.samples)
+
+    def load(self, name: str) -> Any:
+        """Load its frames as an array, or its rows or broken files."""
+        with np.load(self.path) as file:
+            return file[name] if name == "frames" else json.loads(str(file[name]))
+
+    def make(self) -> None:
+        """Read its samples and write its file."""
+        rows, frames, broken = [], [np.empty((0, SLOTS, JOINTS, 3), np.float32)], {}
+        for sample in self.samples:
+            try:
+                sequence = arrange(parse(sample.read()))
+            except ValueError as error:
+                broken[str(sample.sources[0])] = str(error)
+                continue
+            parts = parts_of(sample.name) or {}
+            rows.append([sample.name, *parts.values(), len(sequence.frames), *sequence.ids.tolist()])
+            frames.append(sequence.frames)
+        joined = np.concatenate(frames).astype("<f4", copy=False)
+        texts = np.array(json.dumps(rows)), np.array(json.dumps(broken))
+        write_atomically(self.path, lambda file: np.savez(file, frames=joined, rows=texts[0], broken=texts[1]))
 
 
 def _write(out: Path, parts: list[_Part], broken: dict[str, str]) -> dict[str, Any]:
@@ -190,7 +219,7 @@ def _write(out: Path, parts: list[_Part], broken: dict[str, str]) -> dict[str, A
         broken |= part.load("broken")
         rows += part.load("rows")
     if not rows:
-        _clear_parts(out)
+        shutil.rmtree(out / PARTS, ignore_errors=True)
         path, why = next(iter(broken.items()))
         raise ValueError(f"none of {len(broken)} files can be read; {path}: {why}")
     frames = sum(row[1 + COLUMNS.index("length")] for row in rows)
@@ -210,113 +239,58 @@ def _write(out: Path, parts: list[_Part], broken: dict[str, str]) -> dict[str, A
     return {"format": FORMAT, "samples": len(rows), "frames": frames, "files": files, "broken": broken}
 
 
-# ---- parts
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Successive samples, made together and kept in one file: frames, rows of the index, and broken files."""
-
-    out: Path
-    number: int
-    samples: list[Sample]
-
-    @property
-    def size(self) -> int:
-        return sum(sample.size for sample in self.samples)
-
-    @property
-    def path(self) -> Path:
-        """Path of its file, whose name depends on what it is made from, so that parts are not confused."""
-        return self.out / PARTS / f"{self.number:05}-{_digest(self.samples)[:16]}.npz"
-
-    def load(self, name: str) -> Any:
-        """Load its frames as an array, or its rows or broken files."""
-        with np.load(self.path) as file:
-            return file[name] if name == "frames" else json.loads(str(file[name]))
-
-    def make(self) -> dict[str, str]:
-        """Read its samples and write its file; returns what is broken."""
-        rows, frames, broken = [], [np.empty((0, SLOTS, JOINTS, 3), np.float32)], {}
-        for sample in self.samples:
-            try:
-                sequence = arrange(parse(sample.read()))
-            except ValueError as error:
-                broken[str(sample.sources[0])] = str(error)
-                continue
-            row: dict[str, Any] = {**(parts_of(sample.name) or {}), "length": len(sequence.frames)}
-            row |= {f"body_{slot + 1}": int(id) for slot, id in enumerate(sequence.ids)}
-            rows.append([sample.name, *(row[column] for column in COLUMNS)])
-            frames.append(sequence.frames)
-        joined = np.concatenate(frames).astype("<f4", copy=False)
-        texts = np.array(json.dumps(rows)), np.array(json.dumps(broken))
-        write_atomically(self.path, lambda file: np.savez(file, frames=joined, rows=texts[0], broken=texts[1]))
-        return broken
+# ---- processes
 
 
 def _make(parts: list[_Part], strict: bool, workers: int | None) -> None:
-    """Make the parts that are not finished, in parallel."""
-    (parts[0].out / PARTS).mkdir(exist_ok=True)
-    left = [part for part in parts if not part.path.exists()]
-    for part in parts:
-        if part not in left:
-            _check_strict(strict, part.load("broken"))
-    total, to_do = (sum(part.size for part in some) for some in (parts, left))
+    """Make the parts that are not there: in processes, and here what these leave, if for an error."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with progress(total, total - to_do) as advance, _processes(left, min(workers or cores, len(left))) as at_work:
+    left, lacking = list(parts), [part for part in parts if not part.path.exists()]
+    with (
+        progress(sum(part.size for part in parts)) as advance,
+        _processes(lacking, min(workers or cores, len(lacking))) as processes,
+    ):
         while left:
-            waits = at_work()
-            if not waits:  # alone, or what processes did not make: if for an error, it is met here
-                left[0].make()
+            at_work = any(process.is_alive() for process in processes)
             for part in [part for part in left if part.path.exists()]:
                 left.remove(part)
                 _check_strict(strict, part.load("broken"))
                 advance(part.size)
-            if waits:
-                time.sleep(0.02)
+            if left and not at_work:
+                left[0].make()
+            time.sleep(0.02 if at_work else 0)
+    archive.cache_clear()
 
 
 @contextlib.contextmanager
-def _processes(parts: list[_Part], count: int) -> Iterator[Callable[[], bool]]:
-    """Make parts in `count` processes, none if it is 1; yields a function that says whether any is still at work.
-
-    Ctrl-C ends them at once and without output: the function raises `KeyboardInterrupt` then.
-    """
+def _processes(parts: list[_Part], count: int) -> Iterator[list[Any]]:
+    """Make parts in `count` processes, none if it is 1; they end with the block."""
     context = multiprocessing.get_context("spawn")
     shares = [parts[first::count] for first in range(count)] if count > 1 else []
     processes = [context.Process(target=_work, args=(share,), daemon=True) for share in shares]
-    interrupts: list[int] = []
-
-    def at_work() -> bool:
-        if interrupts:
-            raise KeyboardInterrupt
-        return any(process.is_alive() for process in processes)
-
-    handles = bool(processes) and threading.current_thread() is threading.main_thread()  # which alone may do so
-    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number)) if handles else None
     try:
-        for process in processes:
-            _start(process)
-        yield at_work
+        with _no_interrupts():  # which processes inherit: Ctrl-C ends them by way of this one
+            for process in processes:
+                process.start()
+        yield processes
     finally:
-        for process in processes:
-            process.terminate()
-            process.join()
-        close_archives()
-        if handles:
-            time.sleep(0.1 if interrupts else 0)  # while Ctrl-C is held down
-            signal.signal(signal.SIGINT, before)
+        with _no_interrupts():
+            for process in processes:
+                process.terminate()
+                process.join()
+            time.sleep(0.1 if processes else 0)  # while Ctrl-C is held down
 
 
-def _start(process: SpawnProcess) -> None:
-    """Start a process that is deaf to Ctrl-C; here it is heard when the process has started."""
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
-        process.start()
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Put off Ctrl-C until the end of the block; on Windows it is not."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
         return
-    resource_tracker.ensure_running()  # else it is started with the process, and unblocks what is blocked here
+    resource_tracker.ensure_running()  # else it is started with a process, and unblocks what is blocked here
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        process.start()
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -20,16 +20,14 @@ from .splits import parts_of
 
 SUFFIX, EXAMPLE = ".skeleton", "S001C001P001R001A001"
 MOST_BYTES = 1 << 28
-"""Of a file: the longest recordings have some 10 MB."""
-_ZIP_TROUBLES = (
-    zipfile.BadZipFile,
-    zlib.error,
-    LZMAError,
-    EOFError,
-    RuntimeError,
-    NotImplementedError,
-    UnicodeDecodeError,
-)
+"""Most bytes of a file: the longest recordings have some 10 MB."""
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, RuntimeError, NotImplementedError, UnicodeError)
+
+
+@functools.lru_cache(maxsize=4)
+def archive(path: Path) -> zipfile.ZipFile:
+    """Open an archive, once per process, as reading its list of members takes longer than reading them."""
+    return zipfile.ZipFile(path)
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Source:
     member: str | None
     size: int
     version: int
-    """Changes when the content does: the time of the last change, or an archive's checksum."""
+    """Number that changes with the content: the time of the last change, or an archive's checksum."""
 
     def __str__(self) -> str:
         return str(self.path) if self.member is None else f"{self.path}:{self.member}"
@@ -50,24 +48,11 @@ class Source:
         if self.size > MOST_BYTES:
             raise ValueError(f"it has {self.size:,} bytes, more than any recording")
         try:
-            return self.path.read_bytes() if self.member is None else _archive(self.path).read(self.member)
-        except OSError as error:
-            if self.member is not None and error.errno is None:  # of bz2, for a damaged stream
-                raise ValueError(f"it cannot be read from the archive: {error}") from None
-            raise OSError(f"{self}: it cannot be read: {error.strerror or error}") from None
-        except _ZIP_TROUBLES as error:
-            raise ValueError(f"it cannot be read from the archive: {error}") from None
-
-
-@functools.lru_cache(maxsize=4)
-def _archive(path: Path) -> zipfile.ZipFile:
-    """Open an archive, once per process, as reading its list of members takes longer than reading them."""
-    return zipfile.ZipFile(path)
-
-
-def close_archives() -> None:
-    """Close the archives that this process has read from."""
-    _archive.cache_clear()
+            return self.path.read_bytes() if self.member is None else archive(self.path).read(self.member)
+        except (OSError, *_ZIP_ERRORS) as error:
+            if isinstance(error, OSError) and (self.member is None or error.errno is not None):
+                raise OSError(f"{self}: it cannot be read: {error.strerror or error}") from None
+            raise ValueError(f"it cannot be read from the archive: {error}") from None  # bz2 raises OSError for damage
 
 
 @dataclass(frozen=True)
@@ -105,18 +90,17 @@ def find(places: Iterable[Path]) -> tuple[list[Sample], dict[str, str]]:
         FileNotFoundError: if a place does not exist.
     """
     places = list(places)
-    found: dict[str, dict[str, Source]] = {}
+    by_name: dict[str, dict[str, Source]] = {}
     wrong: dict[str, str] = {}
-    for place in places:
-        for source in _sources(place, wrong):
-            name = _name_of(source.member or source.path.name)[: -len(SUFFIX)]
-            if parts_of(name) is None:
-                wrong[str(source)] = f"it must be named as {EXAMPLE}{SUFFIX}"
-            else:
-                found.setdefault(name, {})[str(source)] = source
-    if not found and not wrong:
+    for source in (source for place in places for source in _sources(place, wrong)):
+        name = _file_name(source.member or source.path.name)[: -len(SUFFIX)]
+        if parts_of(name) is None:
+            wrong[str(source)] = f"it must be named as {EXAMPLE}{SUFFIX}"
+        else:
+            by_name.setdefault(name, {})[str(source)] = source
+    if not by_name and not wrong:
         raise ValueError(f"there is no {SUFFIX} file in {', '.join(map(str, places))}, nor in an archive there")
-    samples = [Sample(name, tuple(of for _, of in sorted(found[name].items()))) for name in sorted(found)]
+    samples = [Sample(name, tuple(by_name[name][key] for key in sorted(by_name[name]))) for name in sorted(by_name)]
     return samples, wrong
 
 
@@ -128,54 +112,49 @@ def _sources(place: Path, wrong: dict[str, str]) -> Iterator[Source]:
             raise ValueError(f"{place} must be a folder of {SUFFIX} files or a .zip of them")
         try:
             yield from _members(place.resolve())
-        except (OSError, *_ZIP_TROUBLES) as error:
+        except (OSError, *_ZIP_ERRORS) as error:
             raise ValueError(f"{place}: it cannot be read as an archive: {error}") from None
         return
+    for path in _files(place):
+        is_archive = path.suffix.lower() == ".zip"
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # a pipe, say, which could block when it is opened
+                raise OSError("it is not a regular file")
+            if is_archive:
+                yield from _members(path)
+            else:
+                yield Source(path, None, status.st_size, status.st_mtime_ns)
+        except (OSError, *_ZIP_ERRORS) as error:
+            reason = getattr(error, "strerror", None) or error
+            wrong[str(path)] = f"it cannot be read{' as an archive' * is_archive}: {reason}"
+
+
+def _files(place: Path) -> Iterator[Path]:
+    """The recordings and archives in a folder and those below it, each folder once."""
+
+    def refuse(error: OSError) -> None:
+        raise ValueError(f"cannot look into {error.filename}: {error.strerror or error}")
+
     seen = set()
-    for folder, folders, names in os.walk(place.resolve(), onerror=_refuse, followlinks=True):
-        if (here := os.path.realpath(folder)) in seen:  # by a link
+    for folder, folders, names in os.walk(place.resolve(), onerror=refuse, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:  # by a link
             folders.clear()
             continue
-        seen.add(here)
+        seen.add(real)
         for name in names:
-            path = Path(folder, name)
-            if name.startswith("."):  # of the system, as ._S001...
-                continue
-            if name.lower().endswith(SUFFIX):
-                try:
-                    about = _about(path)
-                except OSError as error:
-                    wrong[str(path)] = f"it cannot be read: {error.strerror or error}"
-                else:
-                    yield Source(path, None, about.st_size, about.st_mtime_ns)
-            elif name.lower().endswith(".zip"):
-                try:
-                    _about(path)
-                    yield from _members(path)
-                except (OSError, *_ZIP_TROUBLES) as error:
-                    wrong[str(path)] = f"it cannot be read as an archive: {error}"
-
-
-def _about(path: Path) -> os.stat_result:
-    """Size and time of a file; raises `OSError` if it is not regular, as a pipe, which could block when opened."""
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
-        raise OSError("it is not a regular file")
-    return about
-
-
-def _refuse(error: OSError) -> None:
-    raise ValueError(f"cannot look into {error.filename}: {error.strerror or error}")
-
-
-def _name_of(member: str) -> str:
-    """The file name without folders; some programs separate these by backslashes."""
-    return member.replace("\\", "/").rpartition("/")[2]
+            if name.lower().endswith((SUFFIX, ".zip")) and not name.startswith("."):  # of the system, as ._S001...
+                yield Path(folder, name)
 
 
 def _members(path: Path) -> Iterator[Source]:
-    with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist():
-            name = _name_of(info.filename)
+    with zipfile.ZipFile(path) as opened:
+        for info in opened.infolist():
+            name = _file_name(info.filename)
             if name.lower().endswith(SUFFIX) and not name.startswith("."):
                 yield Source(path, info.filename, info.file_size, info.CRC)
+
+
+def _file_name(member: str) -> str:
+    """The file name without folders; some programs separate these by backslashes."""
+    return member.replace("\\", "/").rpartition("/")[2]

@@ -11,19 +11,18 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from ....checks import check_fraction, check_seed
-from ....training.task import generator
+from ....checks import check_choice, check_fraction, check_seed
 from ..recordings import Recordings
+from ..task import Indices, held_out
 
-NAME = re.compile(r"S(\d{3})C(\d{3})P(\d{3})R(\d{3})A(\d{3})")
-"""Setup, camera, performer, replication and action, in the name of a sample."""
+_NAME = re.compile(r"S(\d{3})C(\d{3})P(\d{3})R(\d{3})A(\d{3})", re.ASCII)
 _MOST = {"setup": 32, "camera": 3, "performer": 106, "replication": 2, "action": 120}
 _SETUPS_OF_60 = 17
 _SAMPLES = {60: 56_880 - 302, 120: 114_480 - 535}
-"""That there are without those whose skeletons are missing."""
+"""Number of samples of each data set without those whose skeletons are missing."""
+_SIZES = {"60-cs": (40_091, 16_487), "60-cv": (37_646, 18_932)}
+"""Published numbers of training and test samples."""
 
 
 @dataclass(frozen=True)
@@ -31,53 +30,76 @@ class Protocol:
     """A division of the samples into training and test.
 
     Args:
+        name: its name.
         actions: number of actions in the data set, 60 or 120.
         by: the field that divides the samples: performer, camera or setup.
         train: its values for training; all others are for test.
-        sizes: numbers of training and test samples in the complete set, if published.
     """
 
+    name: str
     actions: int
     by: str
     train: frozenset[int]
-    sizes: tuple[int, int] | None = None
+
+    def divide(self, recordings: Recordings) -> tuple[Indices, Indices, int]:
+        """Indices of the training and of the test samples, and the number of missing samples.
+
+        Raises:
+            ValueError: if the recordings are of another set, or none is missing and the numbers are not the published.
+        """
+        fields = recordings.fields
+        without = {"name", "setup", "camera", "performer"} - set(fields)
+        if without:
+            raise ValueError(f"recordings must be those of NTU RGB+D, with the field {min(without)}")
+        used = ~np.isin(fields["name"], list(missing()))
+        if self.actions == 60:
+            used &= fields["setup"] <= _SETUPS_OF_60
+        trains = np.isin(fields[self.by], list(self.train))
+        train, test = np.flatnonzero(used & trains), np.flatnonzero(used & ~trains)
+        sizes, total = (len(train), len(test)), _SAMPLES[self.actions]
+        if sum(sizes) > total or (sum(sizes) == total and sizes != _SIZES.get(self.name, sizes)):
+            published = "{:,} and {:,}".format(*_SIZES[self.name]) if self.name in _SIZES else f"{total:,} in all"
+            raise ValueError(
+                f"{self.name}: {sizes[0]:,} samples train and {sizes[1]:,} test, and published are {published}"
+            )
+        return train, test, total - sum(sizes)
 
 
 class Split(NamedTuple):
     """Indices of the samples among the recordings, int64, in ascending order."""
 
-    train: NDArray[np.int64]
-    validation: NDArray[np.int64]
-    test: NDArray[np.int64]
+    train: Indices
+    validation: Indices
+    test: Indices
 
 
 @functools.cache
-def _facts() -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((files(__package__) / "splits.json").read_text(encoding="utf-8"))
-    return facts
+def _published() -> dict[str, Any]:
+    published: dict[str, Any] = json.loads((files(__package__) / "splits.json").read_text(encoding="utf-8"))
+    return published
 
 
 @functools.cache
 def protocols() -> dict[str, Protocol]:
     """Protocols by name: cross-subject and cross-view of 60, cross-subject and cross-setup (the paper's CV) of 120."""
-    sizes = {"60-cs": (40_091, 16_487), "60-cv": (37_646, 18_932)}
-    found = {}
-    for name, given in _facts()["train"].items():
-        ((by, train),) = given.items()
-        found[name] = Protocol(int(name.partition("-")[0]), by, frozenset(train), sizes.get(name))
-    return {**found, "120-cv": found["120-xset"]}
+    by_name = {
+        name: Protocol(name, int(name.partition("-")[0]), by, frozenset(values))
+        for name, train in _published()["train"].items()
+        for by, values in train.items()
+    }
+    return {**by_name, "120-cv": by_name["120-xset"]}
 
 
 @functools.cache
 def missing() -> frozenset[str]:
     """Names of samples with missing or incomplete skeletons: 302 of NTU RGB+D 60; 535 of 120, including those."""
-    return frozenset(_facts()["missing"])
+    return frozenset(_published()["missing"])
 
 
 def parts_of(name: str) -> dict[str, int] | None:
     """Setup, camera, performer, replication and action from the name of a sample; None if the name is not valid."""
-    match = NAME.fullmatch(name)
-    if match is None or not name.isascii():
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
     parts = dict(zip(_MOST, map(int, match.groups()), strict=True))
     return parts if all(1 <= parts[key] <= most for key, most in _MOST.items()) else None
@@ -107,20 +129,14 @@ def ntu_split(
     """
     check_fraction("validation", validation)
     check_seed(seed)
-    chosen = protocols().get(protocol)
-    if chosen is None:
-        raise ValueError(f"protocol must be one of {', '.join(protocols())}, got {protocol!r}")
-    train, test = _divided(recordings, chosen)
-    lacking = _lacking(protocol, chosen, len(train), len(test))
+    check_choice("protocol", protocol, tuple(protocols()))
+    chosen = protocols()[protocol]
+    train, test, lacking = chosen.divide(recordings)
     if len(train) < 2 or len(test) == 0:
         raise ValueError(f"{protocol}: there are {len(train):,} samples to train with and {len(test):,} to test with")
     if lacking and say is not None:
         say(f"{protocol} is not complete: {lacking:,} of {_SAMPLES[chosen.actions]:,} samples lack")
-    order = torch.randperm(len(train), generator=generator(seed, "split")).numpy()
-    kept = max(1, round(validation * len(train))) if validation else 0
-    if kept == len(train):
-        raise ValueError(f"validation must leave samples to train with, and {validation} of {len(train):,} leaves none")
-    return Split(np.sort(train[order[kept:]]), np.sort(train[order[:kept]]), test)
+    return Split(*held_out(train, validation, seed), test)
 
 
 def summary(recordings: Recordings) -> list[str]:
@@ -130,35 +146,10 @@ def summary(recordings: Recordings) -> list[str]:
         ValueError: if none is missing and their numbers differ from the published ones.
     """
     lines = []
-    for name, protocol in protocols().items():
-        train, test = _divided(recordings, protocol)
-        lacking = _lacking(name, protocol, len(train), len(test))
-        all_of_them = _SAMPLES[protocol.actions]
-        if name != "120-cv" and lacking < all_of_them:
-            word = f"{lacking:,} of {all_of_them:,} samples lack" if lacking else "complete"
-            lines.append(f"{name}: {len(train):,} train, {len(test):,} test ({word})")
+    for protocol in dict.fromkeys(protocols().values()):
+        train, test, lacking = protocol.divide(recordings)
+        total = _SAMPLES[protocol.actions]
+        if lacking < total:
+            word = f"{lacking:,} of {total:,} samples lack" if lacking else "complete"
+            lines.append(f"{protocol.name}: {len(train):,} train, {len(test):,} test ({word})")
     return lines
-
-
-def _divided(recordings: Recordings, protocol: Protocol) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices of the training samples and of the test samples."""
-    fields = recordings.fields
-    lacking = {"name", "setup", "camera", "performer"} - set(fields)
-    if lacking:
-        raise ValueError(f"recordings must be those of NTU RGB+D, with the field {min(lacking)}")
-    used = ~np.isin(fields["name"], list(missing()))
-    if protocol.actions == 60:
-        used &= fields["setup"] <= _SETUPS_OF_60
-    trains = np.isin(fields[protocol.by], list(protocol.train))
-    return np.flatnonzero(used & trains), np.flatnonzero(used & ~trains)
-
-
-def _lacking(name: str, protocol: Protocol, train: int, test: int) -> int:
-    """Number of missing samples; raises if none is missing and the numbers differ from the published ones."""
-    lacking = _SAMPLES[protocol.actions] - train - test
-    if lacking < 0 or (lacking == 0 and protocol.sizes not in (None, (train, test))):
-        published = f"{_SAMPLES[protocol.actions]:,} in all"
-        if protocol.sizes is not None:
-            published = f"{protocol.sizes[0]:,} and {protocol.sizes[1]:,}"
-        raise ValueError(f"{name}: {train:,} samples train and {test:,} test, and published are {published}")
-    return lacking
