@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import sys
 import numpy, torch
-import indrnn.cli.bench, indrnn.tasks.runs
+import indrnn.cli.bench, indrnn.tasks.runs, indrnn.tasks.series.fit
 from indrnn.cli import main
 
 def left(threads):
@@ -26,8 +26,10 @@ def look(*args, **kwargs):
     sys.exit(0)
 
 indrnn.tasks.runs.train_recipe = indrnn.tasks.runs.open_run = indrnn.cli.bench.check_agreement = look
+indrnn.tasks.runs.open_group = indrnn.tasks.series.fit.Fit.summary = look
 """
-COMMANDS = ["train adding-100-fast", "bench", "explore run", "analyse weights run"]
+COMMANDS = ["train adding-100-fast", "fit data.npz", "predict run data.npz", "generate run", "bench", "explore run"]
+COMMANDS += ["analyse weights run"]
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="not every CPU can take them as zero")

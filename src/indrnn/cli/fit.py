@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from ..system import load_torch
 from ..tasks.series.fit import NAME, Fit, fit_of
 from .main import UsageError, say
 from .parse import Parser
@@ -76,6 +77,7 @@ def _resume(options: ResumeOptions) -> int:
 
 def _fit(recipe: Fit, out: Path, *, resume: bool, overwrite: bool = False, dry_run: bool = False) -> int:
     """Print a summary of the data, train and evaluate."""
+    load_torch()
     from ..tasks.runs import open_group, recorded_recipe, runs_in
     from ..training import RunFolder
     from ..training.listeners import progress

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from ..system import load_torch
 from .main import UsageError
 from .parse import Parser
 
@@ -54,6 +55,7 @@ GENERATE = Parser("generate", GenerateOptions)
 def generate(arguments: list[str]) -> int:
     """Write text, token by token."""
     options = GENERATE(arguments)
+    load_torch()
     from ..training.parallel import Processes, choose_device
 
     device = choose_device(options.device, Processes())

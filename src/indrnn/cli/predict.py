@@ -11,6 +11,7 @@ from typing import Any
 
 import tyro
 
+from ..system import load_torch
 from .main import UsageError, say
 from .parse import Parser
 
@@ -47,6 +48,7 @@ def predict(arguments: list[str]) -> int:
         raise UsageError(f"out must be a new file, and {options.out} is there already; --overwrite replaces it")
     if options.out.is_dir() or not options.out.absolute().parent.is_dir():
         raise UsageError(f"out must be a file in a folder that is there, got {options.out}")
+    load_torch()
     from ..files import write_atomically
     from ..tasks.runs import open_group
     from ..tasks.series.fit import fit_of, load_fitted
