@@ -6,7 +6,7 @@ A nonlinear RNN has no equivalent IndRNN, unlike a linear one (`from_rnn`).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from ..baselines import BaselineRNN
 from ..checks import check_count, check_positive, check_seed
 from ..figures import COLOURS, new_figure
-from ..layers import attach_constraint
 from ..networks import Dense, Plain, Residual, StepRegressor
+from ..training import OneCycle, Training, train
 from ..training.evaluation import measure, modes_kept
 from ..training.folder import machine
 from ..training.parallel import Processes
-from ..training.task import Shard, generator
+from ..training.task import Batch, Measured, Shard, generator
 from .results import Results, results_folder
 from .table import markdown
 
@@ -68,7 +68,7 @@ def distil(
 ) -> Distilled:
     """Train an IndRNN to reproduce the outputs of an RNN at every step.
 
-    The loss is the mean squared difference; the optimiser is Adam with a one-cycle learning rate.
+    The loss is the mean squared difference; the optimiser is Adam with a one-cycle learning rate, in `training.train`.
 
     Args:
         rnn: `torch.nn.RNN`, `LSTM` or `GRU`, or any module that maps (T, B, features) to outputs at each step, alone or
@@ -90,36 +90,37 @@ def distil(
     check_count("steps", steps)
     check_count("batch_size", batch_size)
     check_seed(seed)
-    if not (isinstance(lr, (int, float)) and lr > 0):
-        raise ValueError(f"lr must be a positive number, got {lr!r}")
+    check_positive("lr", lr)
     if not isinstance(rnn, nn.Module):
         raise TypeError(f"rnn must be a module, got {type(rnn).__name__}")
-    batch_first = bool(getattr(rnn, "batch_first", False))
-    batches = _Batches(data, steps, batch_size, 0 if batch_first else 1, seed)
+    time = 1 if getattr(rnn, "batch_first", False) else 0
+    task = _Distillation(rnn, data, steps, batch_size, 1 - time, seed)
     with modes_kept(rnn):
         rnn.eval()
-        first, _ = batches.train(0)
-        wanted = _outputs(rnn, first)
-        time = 1 if batch_first else 0
-        if wanted.dim() != 3 or wanted.shape[:2] != first.shape[:2]:
+        first = task.batch(0, Shard())
+        inputs, wanted = first.inputs, first.target
+        if wanted.dim() != 3 or wanted.shape[:2] != inputs.shape[:2]:
             raise ValueError(
-                f"rnn must give an output at each step of inputs {tuple(first.shape)}, got {tuple(wanted.shape)}"
+                f"rnn must give an output at each step of inputs {tuple(inputs.shape)}, got {tuple(wanted.shape)}"
             )
         config = config or Plain(hidden_size=128, layers=2, norm=None)
-        sized = replace(config, batch_first=batch_first).sized(first.shape[-1], first.shape[time])
+        sized = replace(config, batch_first=time == 1).sized(inputs.shape[-1], inputs.shape[time])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = StepRegressor(sized.build(), wanted.shape[-1])
-            model = model.to(first.device, first.dtype)
-            _train(model, rnn, batches, steps, lr)
-        return _measure(model, rnn, batches, readout, time)
+            model = StepRegressor(sized.build(), wanted.shape[-1]).to(inputs.device, inputs.dtype)
+        options = Training(steps, lr, OneCycle(), clip=None, clip_norm=1.0, evaluate_every=steps)
+        train(model, task, replace(options, device=str(inputs.device)), seed=seed, quiet=True)
+        return _measure(model.eval(), task, readout, time)
 
 
-class _Batches:
-    """Training batches and held-out batches."""
+class _Distillation:
+    """The task: outputs of the RNN at every step, of batches that a function makes or of sequences in memory."""
 
-    def __init__(self, data: Data, steps: int, batch_size: int, batch_dim: int, seed: int) -> None:
-        self.steps, self.batch_size, self.batch_dim = steps, batch_size, batch_dim
+    metric = "validation_loss"
+    higher_is_better = False
+
+    def __init__(self, rnn: nn.Module, data: Data, steps: int, batch_size: int, batch_dim: int, seed: int) -> None:
+        self.rnn, self.steps, self.batch_size, self.batch_dim, self.seed = rnn, steps, batch_size, batch_dim, seed
         self.make = data if callable(data) else None
         if callable(data):
             return
@@ -130,26 +131,43 @@ class _Batches:
         if self.targets is not None and len(self.targets) != count:
             raise ValueError(f"targets must be of the {count} sequences of data, got {len(self.targets)}")
         order = torch.randperm(count, generator=generator(seed, "held out"))
-        kept = max(1, round(HELD_OUT * count))
-        self.rows = {"measure": order[:kept], "train": order[kept:]}
-        self.random = generator(seed, "order")
+        self.held_out, self.train_rows = order.tensor_split([max(1, round(HELD_OUT * count))])
 
-    def train(self, step: int) -> tuple[Tensor, Tensor | None]:
-        """A training batch."""
+    def batch(self, step: int, shard: Shard) -> Batch:
+        """See `Task.batch`."""
         if self.make is not None:
-            return _pair(self.make(step))
-        rows = self.rows["train"]
-        return self._take(rows[torch.randint(len(rows), (self.batch_size,), generator=self.random)])
+            inputs, _ = _pair(self.make(step))
+        else:
+            random = generator(self.seed, "order", step)
+            inputs, _ = self._of(
+                self.train_rows[torch.randint(len(self.train_rows), (self.batch_size,), generator=random)]
+            )
+        count = inputs.shape[self.batch_dim]
+        return Batch(inputs, _outputs(self.rnn, inputs), count, count)
 
-    def measure(self) -> list[tuple[Tensor, Tensor | None]]:
-        """All held-out batches."""
+    def measured(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """All batches of the measurement, with targets if there are any."""
         if self.make is not None:
-            return [_pair(self.make(self.steps + number)) for number in range(10)]
-        return [self._take(rows) for rows in self.rows["measure"].split(self.batch_size)]
+            yield from (_pair(self.make(self.steps + number)) for number in range(10))
+        else:
+            yield from map(self._of, self.held_out.split(self.batch_size))
 
-    def _take(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _of(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         inputs = self.inputs.index_select(self.batch_dim, rows.to(self.inputs.device))
         return inputs, None if self.targets is None else self.targets[rows.to(self.targets.device)]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """See `Task.loss`."""
+        return F.mse_loss(model(batch.inputs)[0], batch.target)
+
+    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
+        """See `Task.evaluate`."""
+        for inputs, _ in self.measured():
+            yield {self.metric: F.mse_loss(model(inputs)[0], _outputs(self.rnn, inputs))}, inputs.shape[self.batch_dim]
+
+    def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
+        """See `Task.test`: there is none."""
+        yield from ()
 
 
 def _pair(item: Any) -> tuple[Tensor, Tensor | None]:
@@ -161,69 +179,57 @@ def _pair(item: Any) -> tuple[Tensor, Tensor | None]:
     return inputs, targets
 
 
+@torch.no_grad()
 def _outputs(module: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        found = module(x)
-    output = found[0] if isinstance(found, tuple) else found
+    result = module(x)
+    output = result[0] if isinstance(result, tuple) else result
     if not isinstance(output, Tensor):
         raise TypeError(f"rnn must return a tensor, or one first in a tuple, got {type(output).__name__}")
     return output
 
 
-def _train(model: StepRegressor, rnn: nn.Module, batches: _Batches, steps: int, lr: float) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    attach_constraint(optimizer, model)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(2, steps))
-    for step in range(steps):
-        x, _ = batches.train(step)
-        loss = F.mse_loss(model(x)[0], _outputs(rnn, x))
-        if not loss.isfinite():
-            raise RuntimeError(f"the loss is not finite at step {step}; a smaller lr than {lr} may do")
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    model.eval()
-
-
 def _measure(
-    model: StepRegressor, rnn: nn.Module, batches: _Batches, readout: Callable[[Tensor], Tensor] | None, time: int
+    model: StepRegressor, task: _Distillation, readout: Callable[[Tensor], Tensor] | None, time: int
 ) -> Distilled:
-    off: list[Tensor] = []
+    """Errors on sequences that were not trained on."""
+    off: list[Tensor] = []  # squares, by step
     size: list[Tensor] = []
-    read_off = read_size = 0.0
-    items = 0
-    squares = {"rnn": 0.0, "indrnn": 0.0}
-    with_targets = readout is not None
-    for x, targets in batches.measure():
-        theirs, ours = _outputs(rnn, x), _outputs(model, x)
+    answers: dict[str, list[Tensor]] = {"rnn": [], "indrnn": []}
+    wanted: list[Tensor] = []
+    for x, targets in task.measured():
+        theirs, ours = _outputs(task.rnn, x), _outputs(model, x)
         others = [dim for dim in range(3) if dim != time]
         off.append((ours - theirs).double().square().sum(others))
         size.append(theirs.double().square().sum(others))
         if readout is None:
             continue
         with torch.no_grad():
-            answers = {"rnn": readout(theirs), "indrnn": readout(ours)}
-        read_off += float((answers["indrnn"] - answers["rnn"]).double().square().sum())
-        read_size += float(answers["rnn"].double().square().sum())
-        if targets is None:
-            with_targets = False
-            continue
-        items += targets.numel()
-        for name, answer in answers.items():
-            if answer.shape != targets.shape:
-                raise ValueError(f"readout must give {tuple(targets.shape)} as the targets, got {tuple(answer.shape)}")
-            squares[name] += float((answer - targets).double().square().sum())
-    by_step, of_step = torch.stack(off).sum(0), torch.stack(size).sum(0)
-    tiny = torch.finfo(torch.float64).tiny
+            for name, outputs in (("rnn", theirs), ("indrnn", ours)):
+                answers[name].append(readout(outputs).double())
+        if targets is not None:
+            if answers["rnn"][-1].shape != targets.shape:
+                shapes = tuple(targets.shape), tuple(answers["rnn"][-1].shape)
+                raise ValueError("readout must give {} as the targets, got {}".format(*shapes))
+            wanted.append(targets)
+    by_step, of_step = torch.stack(off).sum(0), torch.stack(size).sum(0).clamp_min(torch.finfo(torch.float64).tiny)
+    readout_error = task_error = None
+    if readout is not None:
+        read = {name: torch.cat([part.flatten() for part in parts]) for name, parts in answers.items()}
+        readout_error = _relative((read["indrnn"] - read["rnn"]).square().sum(), read["rnn"].square().sum())
+        if wanted:
+            target = torch.cat([part.flatten() for part in wanted])
+            task_error = {name: float((values - target).square().mean()) for name, values in read.items()}
     return Distilled(
         model=model,
-        error=float((by_step.sum() / of_step.sum().clamp_min(tiny)).sqrt()),
-        per_step=(by_step / of_step.clamp_min(tiny)).sqrt().tolist(),
-        readout_error=None if readout is None else (read_off / max(read_size, tiny)) ** 0.5,
-        task_error={name: value / items for name, value in squares.items()} if with_targets else None,
+        error=_relative(by_step.sum(), of_step.sum()),
+        per_step=(by_step / of_step).sqrt().tolist(),
+        readout_error=readout_error,
+        task_error=task_error,
     )
+
+
+def _relative(off: Tensor, size: Tensor) -> float:
+    return float((off / size.clamp_min(torch.finfo(torch.float64).tiny)).sqrt())
 
 
 class InPlace(nn.Module):
