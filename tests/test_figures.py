@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from torch import Tensor, nn
 
 from indrnn.analysis import gradients
 from indrnn.baselines import Baseline
-from indrnn.figures import draw_panels, draw_run, smooth
+from indrnn.figures import draw_curves, draw_pairs, draw_panels, draw_run, new_figure, smooth, svg_of
 from indrnn.networks import Head, Plain
 from indrnn.tasks.adding import AddingRecipe
 from indrnn.tasks.results import Results
 from indrnn.tasks.series.scores import ClassScores
 from indrnn.training.folder import RunFolder
+
+from .analysis.pages import Page
 
 image = pytest.importorskip("matplotlib.image")
 figure = pytest.importorskip("matplotlib.figure")
@@ -269,3 +272,60 @@ def test_names_of_users_are_no_formulas_and_in_the_legend(name: str, tmp_path: P
     gradients.write([{"name": name, "time": [1.0, 2.0], "depth": []}], Results(tmp_path, "gradients"))
     ClassScores((name, "b"), np.eye(2, dtype=np.int64)).write(tmp_path, {})
     assert (tmp_path / "confusion.png").exists()
+
+
+# ---- in a page
+
+EVIL = "</svg><script>alert(1)</script>'\" $x$"
+
+
+def svg_with(curves: dict[str, list[tuple[float, float]]], number: int = 0, **options: Any) -> str:
+    made, (axes,) = new_figure(1)
+    draw_curves(axes, curves, **options)
+    axes.legend()
+    return svg_of(made, EVIL, number)
+
+
+@pytest.mark.parametrize("logarithmic", [False, True])
+def test_a_curve_in_a_page_goes_through_its_points(logarithmic: bool) -> None:
+    """Higher is further up, and in equal steps where the numbers are, or their logarithms."""
+    values = [1.0, 10.0, 100.0] if logarithmic else [1.0, 2.0, 3.0]
+    drawn = svg_with({"a": list(enumerate(values))}, logarithmic=logarithmic)
+    path = re.search(r'<path d="([^"]*)"[^>]*style="fill: none; stroke: #0072b2', drawn)
+    assert path is not None
+    (x1, y1), (x2, y2), (x3, y3) = ((float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", path[1]))
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.01)
+    assert y1 - y2 == pytest.approx(y2 - y3, abs=0.01)
+    assert y1 > y2 > y3
+
+
+def test_figures_of_a_page_have_ids_of_their_own_and_the_same_bytes() -> None:
+    curves = {"a": [(1.0, 2.0), (2.0, 1.0)]}
+    first, second = svg_with(curves), svg_with(curves, 1)
+    ids = [set(re.findall(r'id="([^"]*)"', drawn)) for drawn in (first, second)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    for drawn, own in zip((first, second), ids, strict=True):
+        assert set(re.findall(r'(?:href="|url\()#([^")]*)', drawn)) <= own
+    assert first == svg_with(curves)
+    assert "<style" not in first
+    assert "http" not in first
+
+
+def test_names_in_a_page_stay_text() -> None:
+    page = Page(svg_with({EVIL: [(0, 1.0), (1, 2.0)]}, reference=(1.5, EVIL)))
+    assert "script" not in [tag for tag, _ in page.elements]
+    assert page.elements[0][1]["aria-label"] == EVIL
+
+
+def test_pairs_and_the_line_of_equal_numbers() -> None:
+    _, (axes,) = new_figure(1)
+    draw_pairs(axes, [(0.0, 0.5), (2.0, -1.0)], across="x", up="y")
+    (line,) = axes.get_lines()
+    assert [list(part) for part in line.get_data()] == [[-1.0, 2.0], [-1.0, 2.0]]
+
+
+def test_without_matplotlib_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"pip install 'indrnn\[report\]'"):
+        new_figure(1)

@@ -1,10 +1,14 @@
-"""Figures with matplotlib, which is imported where they are drawn: curves of runs, and panels of many."""
+"""Figures with matplotlib, which is imported where they are drawn: curves of runs, and panels of many; PNG and SVG."""
 
 from __future__ import annotations
 
+import contextlib
+import html
+import io
+import re
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Colours of curves: Okabe and Ito's, which people with any colour vision can tell apart."""
+Curve = Sequence[tuple[float, float]]
+"""Points (x, y)."""
+Reference = tuple[float, str]
+"""A value to compare with, and its name."""
+
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    *("#882255", "#44aa99", "#332288", "#999999"),
+)
+"""Colours of curves: Okabe and Ito's, then Tol's, which people with any colour vision can tell apart."""
 LINES = ("-", "--", ":", "-.")
 """Styles of lines, so that curves differ without colours too."""
 
@@ -26,16 +38,33 @@ def new_figure(panels: int, width: float = 5.0, height: float = 3.6) -> tuple[Fi
 
 def new_grid(panels: int, across: int, size: tuple[float, float] = (2.6, 2.2)) -> tuple[Figure, list[Axes]]:
     """Make a figure with `across` panels in a row, each with a width and height of `size` in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError("figures need matplotlib: pip install 'indrnn[report]'") from None
 
     down = -(-panels // across)
     figure = Figure(figsize=(size[0] * across, size[1] * down), layout="constrained")
     FigureCanvasAgg(figure)  # without pyplot, which would want a display and keep the figure
     axes = [figure.add_subplot(down, across, i + 1) for i in range(panels)]
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def figure_with_legend(panels: int, width: float, names: Sequence[str]) -> tuple[Figure, list[Axes]]:
+    """Make a figure with panels of this width in inches side by side, and room for a legend beside them."""
+    legend = 0.5 + 0.09 * max(len(named(name)) for name in names)
+    return new_figure(panels, width + legend / panels, height=max(3.6, 0.3 + 0.22 * len(names)))
+
+
+def add_legend(figure: Figure) -> None:
+    """Add a legend to the right of the panels, which names each curve once."""
+    handles: dict[str, Any] = {}
+    for panel in figure.axes:
+        handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
 
 
 def named(name: str, most: int = 60) -> str:
@@ -47,53 +76,124 @@ def named(name: str, most: int = 60) -> str:
     return (" " if short.startswith("_") else "") + short.replace("$", r"\$")
 
 
+# ---- files
+
+
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure; the file is never partial. A character that is missing from the font is drawn as a box."""
+    """Write a figure as PNG; the file is never partial."""
     temporary = path.with_name(f".{path.stem}.tmp.png")
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        with _drawing():
             figure.savefig(temporary, dpi=120)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def draw_run(path: Path, lines: list[dict[str, Any]], metric: str, *, higher_is_better: bool = False) -> None:
+def svg_of(figure: Figure, label: str, number: int) -> str:
+    """A figure as an <svg> element of a page, of class `chart`; the same figure gives the same bytes.
+
+    Lines and text that are black have the page's colours (report.css).
+
+    Args:
+        figure: the figure.
+        label: what it shows, for those who do not see it.
+        number: number of the figure on its page, which keeps its ids apart from those of others.
+    """
+    settings = {"svg.fonttype": "none", "svg.hashsalt": str(number), "font.sans-serif": ["DejaVu Sans"]}
+    without: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    content = io.StringIO()
+    with _drawing(settings):
+        figure.savefig(content, format="svg", transparent=True, metadata=without)
+    head, _, body = content.getvalue().partition("</defs>")  # in the head, a style for the whole page
+    (box,) = re.findall(r'viewBox="[^"]*"', head)
+    body = re.sub(r' id="[A-Za-z.]+(2d)?_\d+"', "", body)  # nothing refers to these
+    return f'<svg class="chart" role="img" aria-label="{html.escape(label)}" {box}>{body}'
+
+
+@contextlib.contextmanager
+def _drawing(settings: Mapping[str, Any] | None = None) -> Iterator[None]:
+    from matplotlib import rc_context
+
+    with rc_context({"axes.formatter.min_exponent": 3, **(settings or {})}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # and drawn as a box
+        yield
+
+
+# ---- curves
+
+
+def draw_curves(
+    axes: Axes,
+    curves: Mapping[str, Curve],
+    *,
+    logarithmic: bool = True,
+    reference: Reference | None = None,
+    order: Sequence[str] = (),
+) -> None:
+    """Draw named curves, and a line at the reference value, if any.
+
+    Args:
+        axes: where.
+        curves: points by name.
+        logarithmic: whether the axis is, if there are values above 0 and none below.
+        reference: value to compare with, and its name.
+        order: names that colours and styles follow; by default those of `curves`.
+    """
+    numbers = {name: number for number, name in enumerate(order or curves)}
+    for name, points in curves.items():
+        number = numbers[name]
+        axes.plot(
+            [x for x, _ in points],
+            [y for _, y in points],
+            label=named(name),
+            color=COLOURS[number % len(COLOURS)],
+            linestyle=LINES[(number + number // len(COLOURS)) % len(LINES)],
+            linewidth=1.4,
+            marker="o" if len(points) == 1 else "",  # a line of one point is not seen
+            markersize=3,
+        )
+    if reference is not None:
+        axes.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=named(reference[1]))
+    values = [y for points in curves.values() for _, y in points]
+    if logarithmic and any(value > 0 for value in values) and not any(value < 0 for value in values):
+        axes.set_yscale("log")
+
+
+def draw_metric(
+    axes: Axes,
+    lines: Sequence[Mapping[str, Any]],
+    metric: str,
+    *,
+    logarithmic: bool = True,
+    reference: Reference | None = None,
+) -> None:
     """Draw a metric over the steps of a run, given the lines of its metrics.jsonl."""
+    points = [(line["step"], line[metric]) for line in lines if line.get(metric) is not None]
+    draw_curves(axes, {metric.replace("_", " "): points}, logarithmic=logarithmic, reference=reference)
+    axes.set_xlabel("training step")
+    axes.legend(frameon=False)
+
+
+def draw_run(path: Path, lines: list[dict[str, Any]], metric: str, *, higher_is_better: bool = False) -> None:
+    """Write a figure of a metric over the steps of a run, given the lines of its metrics.jsonl."""
     figure, (axes,) = new_figure(1)
-    draw_curve(axes, lines, metric, None, logarithmic=not higher_is_better)
+    draw_metric(axes, lines, metric, logarithmic=not higher_is_better)
     save_figure(figure, path)
 
 
-def draw_curve(
-    axes: Axes,
-    lines: list[dict[str, Any]],
-    metric: str,
-    reference: tuple[float, str] | None,
-    *,
-    logarithmic: bool = True,
-) -> None:
-    """Draw a metric over the steps, with a line at the reference value, if any."""
-    known = [(line["step"], line[metric]) for line in lines if line.get(metric) is not None]
-    axes.plot([step for step, _ in known], [value for _, value in known], color="C0", label=metric.replace("_", " "))
-    if reference is not None:
-        axes.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
-    if logarithmic and known and min(value for _, value in known) > 0:
-        axes.set_yscale("log")
-    axes.set_xlabel("training step")
-    axes.legend(frameon=False)
+def draw_pairs(axes: Axes, pairs: Curve, *, across: str, up: str) -> None:
+    """Draw pairs of numbers as dots, with a line where both are equal."""
+    values = [value for pair in pairs for value in pair]
+    axes.plot([min(values), max(values)], [min(values), max(values)], color="0.5", linestyle="--", linewidth=1)
+    axes.scatter([x for x, _ in pairs], [y for _, y in pairs], s=6, color=COLOURS[0])
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
 
 
 def smooth(values: list[float], over: int) -> list[float]:
     """Moving average over the last `over` values, fewer at the start."""
     return [sum(part) / len(part) for part in (values[max(0, i - over + 1) : i + 1] for i in range(len(values)))]
-
-
-def figure_with_legend(panels: int, width: float, names: Sequence[str]) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels of this width in inches side by side, and room for a legend beside them."""
-    legend = 0.5 + 0.09 * max(len(named(name)) for name in names)
-    return new_figure(panels, width + legend / panels, height=max(3.6, 0.3 + 0.22 * len(names)))
 
 
 def draw_panels(
@@ -102,37 +202,25 @@ def draw_panels(
     *,
     across: str,
     up: str,
-    reference: tuple[float, str] | None = None,
+    reference: Reference | None = None,
     logarithmic: bool = True,
     smoothed: int = 1,
 ) -> None:
-    """Draw curves, by panel and name, side by side; `across` and `up` label the axes."""
+    """Write a figure of curves, by panel and name, side by side; `across` and `up` label the axes."""
     names = sorted({name for curves in panels.values() for name in curves})
     figure, axes = figure_with_legend(len(panels), 3.2, [*names, reference[1] if reference else ""])
-    for each, (title, curves) in zip(axes, panels.items(), strict=True):
-        for name, points in sorted(curves.items()):
-            values = smooth([value for _, value in points], smoothed)
-            dashes, colour = divmod(names.index(name), 10)  # more names than matplotlib has colours differ by dashes
-            style: dict[str, Any] = {
-                "color": f"C{colour}",
-                "linestyle": LINES[dashes % 4],
-                "linewidth": 1.2,
-            }
-            marker = "o" if len(points) == 1 else ""  # a line of one point is not seen
-            each.plot([x for x, _ in points], values, label=named(name), marker=marker, markersize=3, **style)
-        if reference is not None:
-            each.axhline(reference[0], color="0.5", linestyle="--", linewidth=1, label=reference[1])
-        if logarithmic:
-            each.set_yscale("log")
+    for panel, (title, curves) in zip(axes, panels.items(), strict=True):
+        smoothed_curves = {
+            name: [*zip([x for x, _ in points], smooth([y for _, y in points], smoothed), strict=True)]
+            for name, points in sorted(curves.items())
+        }
+        draw_curves(panel, smoothed_curves, logarithmic=logarithmic, reference=reference, order=names)
         # What a panel has room for
         lines = textwrap.wrap(named(title), 26, break_long_words=False, break_on_hyphens=False)
-        each.set_title("\n".join(lines))
-        each.set_xlabel(across)
+        panel.set_title("\n".join(lines))
+        panel.set_xlabel(across)
     axes[0].set_ylabel(up)
-    handles: dict[str, Any] = {}
-    for each in axes:
-        handles |= {label: handle for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
+    add_legend(figure)
     save_figure(figure, path)
 
 

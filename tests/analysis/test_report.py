@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.analysis.report import memory_counts, outcome_of, page_of
+from indrnn.analysis.report import confusion_table, memory_counts, outcome_of, page_of
 from indrnn.analysis.reported import Reported
 from indrnn.layers.options import EPSILON
 from indrnn.networks import Head, Plain
@@ -18,6 +18,7 @@ from indrnn.words import headline
 
 from .pages import Page, assert_one_file
 
+pytest.importorskip("matplotlib")
 EVIL = "</title></pre><script>alert(1)</script>'\"&"
 
 
@@ -135,3 +136,32 @@ def test_gradients_and_why_there_are_none() -> None:
     assert "two: Not measured: no data." in texts
     assert "over time" in texts
     assert "over depth" not in texts
+
+
+def test_two_reports_are_the_same_bytes() -> None:
+    run = reported(model=Head(Plain(1, 7, 3), 2).build(), answers=[Pairs([(0.0, 0.1), (1.0, 0.9)], "sequences")])
+    assert page_of([run, run]) == page_of([run, run])
+
+
+def test_a_run_without_a_finite_number() -> None:
+    lines = [{"step": 1, "accuracy": math.nan, "seconds": 1.0}]
+    texts = assert_one_file(page_of([reported(lines=lines, answers=[Pairs([(0.0, math.inf)], "sequences")])])).texts
+    assert "There is nothing to draw." in texts
+
+
+def test_a_confusion_matrix_has_its_counts() -> None:
+    page = Page(confusion_table([[3, 1], [0, 4]], ["cat", EVIL]))
+    assert [text for text in page.texts if text.strip()] == [
+        *("right ↓ answered →", "cat", EVIL, "right"),
+        *("cat", "3", "1", "75.0%"),
+        *(EVIL, "4", "100.0%"),
+    ]
+
+
+def test_a_confusion_matrix_of_many_classes_is_closer() -> None:
+    table = confusion_table([[1] * 27] * 27, [*map(chr, range(97, 123)), "action 27"])
+    assert 'class="matrix close"' in table
+    texts = [text for text in Page(table).texts if text.strip()]
+    assert texts[1:28] == [str(number) for number in range(1, 28)]  # names have no room over columns
+    assert {"1 a", "26 z", "action 27"} <= {*texts}
+    assert 'class="matrix"' in confusion_table([[1, 0], [0, 1]], ["a", "b"])

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ..figures import COLOURS, Curve, Reference, draw_curves, draw_pairs, named, new_figure, svg_of
 from ..layers.options import EPSILON
 from ..networks.front import FrontNetwork
 from ..tasks.recipe import Answer, Confusion, Pairs
 from ..words import headline, rough_duration, value_of, words
-from . import neurons, svg
+from . import neurons
 from .explorer.program import program_of
 from .html import escape, fill, source
 from .memory import steps_of
 from .reported import Reported
 
-_BINS = (1.0, 10.0, 100.0, 1000.0, 10_000.0, math.inf)
-_BIN_NAMES = ("≤ 1", "≤ 10", "≤ 100", "≤ 1k", "≤ 10k", "more")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BINS = {"≤ 1": 1.0, "≤ 10": 10.0, "≤ 100": 100.0, "≤ 1k": 1000.0, "≤ 10k": 10_000.0, "more": math.inf}
 _SHOWN = 12  # layers whose histograms are drawn; of more, that of all
+_MANY = 15  # classes from which on a confusion matrix is drawn closer
+_SIZE = (4.6, 2.9)  # inches: a figure of this width can be read on a phone
+
+Chart = Callable[["Figure", str], str]
+"""Function that gives a figure, with its description, as part of the page."""
 
 
 def outcome_of(run: Reported) -> tuple[str, float] | None:
@@ -30,10 +39,9 @@ def outcome_of(run: Reported) -> tuple[str, float] | None:
     reached = headline(run.scores) if run.finished else None
     if reached is not None:
         return f"test {words(reached[0].removeprefix('test_'))}", reached[1]
-    known = [value for _, value in run.curve]
-    if not known:
+    if not run.curve:
         return None
-    best = (max if run.description.higher_is_better else min)(known)
+    best = (max if run.description.higher_is_better else min)(value for _, value in run.curve)
     return f"best evaluation, {words(run.description.metric)}", best
 
 
@@ -53,266 +61,312 @@ def layers_of(model: nn.Module | None) -> list[tuple[str, Tensor]]:
 
 def memory_counts(u: Tensor) -> list[int]:
     """Histogram of the neurons' memory: up to 1, 10, 100, 1,000 and 10,000 steps, and more."""
-    memories = steps_of(u.flatten())
-    upper = torch.tensor(_BINS, dtype=torch.float64)
-    return torch.bincount(torch.bucketize(memories, upper), minlength=len(_BINS)).tolist()
+    upper = torch.tensor([*_BINS.values()], dtype=torch.float64)
+    return torch.bincount(torch.bucketize(steps_of(u.flatten()), upper), minlength=len(_BINS)).tolist()
 
 
 def page_of(runs: Sequence[Reported]) -> str:
     """The page of one run, or of several side by side."""
     if not runs:
         raise ValueError("runs must be at least one, got none")
-    sections = [
-        ("What was asked", _columns(runs, _asked)),
-        ("Data", _columns(runs, lambda run: f"<p>{escape(run.description.data)}</p>")),
-        ("Training", _training(runs)),
-        ("Results", _results(runs)),
-        ("Answers", _columns(runs, _answers)),
-        ("Memory of the neurons", _memory(runs)),
-        ("Gradient flow", _gradients(runs)),
-        ("Time and machine", _columns(runs, _machine)),
-    ]
-    names = ", ".join(run.name for run in runs)
+    numbers = itertools.count()
+
+    def chart(figure: Figure, label: str) -> str:
+        return svg_of(figure, label, next(numbers))
+
+    sections = {
+        "What was asked": _columns(runs, _options),
+        "Data": _columns(runs, lambda run: f"<p>{escape(run.description.data)}</p>"),
+        "Training": _training(runs, chart),
+        "Results": _columns(runs, _results),
+        "Answers": _columns(runs, lambda run: _answers(run, chart)),
+        "Memory of the neurons": _memory(runs, chart),
+        "Gradient flow": _gradients(runs, chart),
+        "Time and machine": _columns(runs, _machine),
+    }
     return fill(
         source(__package__ or "", "report.html"),
-        title=escape(f"{names}: report"),
+        title=escape(f"{', '.join(run.name for run in runs)}: report"),
         style=source(f"{__package__}.explorer", "style.css") + source(__package__ or "", "report.css"),
         head=_head(runs),
         sections="\n".join(
-            f'<section class="card wide"><h2>{escape(title)}</h2>{content}</section>' for title, content in sections
+            f'<section class="card wide"><h2>{title}</h2>{content}</section>' for title, content in sections.items()
         ),
     )
 
 
-def _columns(runs: Sequence[Reported], content: Any) -> str:
+# ---- parts of a page
+
+
+def _columns(runs: Sequence[Reported], content: Callable[[Reported], str]) -> str:
     if len(runs) == 1:
-        return str(content(runs[0]))
-    parts = "".join(f"<div><h3>{escape(run.name)}</h3>{content(run)}</div>" for run in runs)
-    return f'<div class="columns">{parts}</div>'
+        return content(runs[0])
+    return _side_by_side((run.name, content(run)) for run in runs)
+
+
+def _side_by_side(parts: Iterable[tuple[str, str]]) -> str:
+    shown = "".join(f"<div><h3>{escape(title)}</h3>{content}</div>" for title, content in parts)
+    return f'<div class="columns">{shown}</div>'
+
+
+def _small(text: str) -> str:
+    return f'<p class="small">{escape(text)}</p>'
+
+
+def _table(rows: Iterable[Sequence[object]], label: str, head: Sequence[str] = (), style: str = "text") -> str:
+    """A table of text, whose rows are named by their first cell."""
+    titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+        for name, *cells in rows
+    )
+    return _scrolled(f'<table class="{style}"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>', label)
+
+
+def _scrolled(table: str, label: str) -> str:
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
+
+
+# ---- sections
 
 
 def _head(runs: Sequence[Reported]) -> str:
     if len(runs) > 1:
-        return f"<h1>{len(runs)} runs side by side</h1>{_table(runs)}"
+        return f"<h1>{len(runs)} runs side by side</h1>{_overview(runs)}"
     run = runs[0]
     facts = []
-    outcome = outcome_of(run)
-    if outcome:
+    if outcome := outcome_of(run):
         beside = f"<small>paper: {escape(run.paper[0])} ({escape(run.paper[1])})</small>" if run.paper else ""
         facts.append((outcome[0], escape(value_of(*outcome)) + beside))
-    facts += [(name, escape(value)) for name, value in _size(run)]
+    facts += [(name, escape(value)) for name, value in _size(run).items()]
     shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in facts)
     return f'<h1>{escape(run.name)}</h1><p class="lead">{escape(_sentence(run))}</p><dl class="facts">{shown}</dl>'
 
 
 def _sentence(run: Reported) -> str:
     """A sentence on what was trained and the result."""
-    what = f"{_model_name(run)} was trained on {run.description.task}"
+    start = f"{_model_name(run)} was trained on {run.description.task}"
     outcome = outcome_of(run)
     if outcome is None:
-        return f"{what}; nothing was measured yet."
-    name, value = outcome
+        return f"{start}; nothing was measured yet."
     steps = run.lines[-1]["step"] if run.lines else 0
     planned = run.config.get("training", {}).get("steps")
-    state = (
-        f"after {steps:,} steps" if run.finished else f"so far, after {steps:,} of {planned:,} steps" if planned else ""
-    )
+    state = f" after {steps:,} steps"
+    if not run.finished:
+        state = f" so far, after {steps:,} of {planned:,} steps" if planned else ""
     paper = f" (in the paper: {run.paper[0]}, {run.paper[1]})" if run.paper else ""
     compared = f" For comparison: {run.description.compared}." if run.description.compared else ""
-    return f"{what}, and reached a {name} of {value_of(name, value)} {state}{paper}.{compared}"
+    return f"{start}, and reached a {outcome[0]} of {value_of(*outcome)}{state}{paper}.{compared}"
 
 
 def _model_name(run: Reported) -> str:
-    layers = layers_of(run.model)
-    if layers:
-        network: Any = getattr(run.model, "network", run.model)
+    if run.model is None:
+        return "A model"
+    network: Any = getattr(run.model, "network", run.model)
+    if layers := layers_of(run.model):
         inner = network.network if isinstance(network, FrontNetwork) else network
         kind = type(inner).__name__ + (" behind convolutions" if inner is not network else "")
         return f"A network of {len(layers)} recurrent layers ({kind})"
-    if run.model is not None:
-        network = getattr(run.model, "network", run.model)
-        return f"A {getattr(network, 'kind', None) or type(network).__name__} network"
-    return "A model"
+    return f"A {getattr(network, 'kind', None) or type(network).__name__} network"
 
 
-def _size(run: Reported) -> list[tuple[str, str]]:
-    found = []
+def _size(run: Reported) -> dict[str, str]:
+    size = {}
     if layers := layers_of(run.model):
-        found.append(("recurrent layers", f"{len(layers)}"))
-        found.append(("neurons", f"{sum(u.numel() for _, u in layers):,}"))
+        size["recurrent layers"] = f"{len(layers)}"
+        size["neurons"] = f"{sum(u.numel() for _, u in layers):,}"
     if run.model is not None:
-        found.append(("parameters", f"{sum(each.numel() for each in run.model.parameters()):,}"))
+        size["parameters"] = f"{sum(parameter.numel() for parameter in run.model.parameters()):,}"
     if run.lines:
-        found.append(("training time", rough_duration(run.lines[-1].get("seconds"))))
-    return found
+        size["training time"] = rough_duration(run.lines[-1].get("seconds"))
+    return size
 
 
-def _table(runs: Sequence[Reported]) -> str:
+def _overview(runs: Sequence[Reported]) -> str:
     head = ("run", "result", "paper", "task", "model", "parameters", "steps", "time")  # on a phone the first are seen
     rows = []
     for run in runs:
-        size = dict(_size(run))
-        outcome = outcome_of(run)
+        size, outcome = _size(run), outcome_of(run)
         result = f"{outcome[0]} {value_of(*outcome)}" if outcome else "nothing measured"
         paper = f"{run.paper[0]} ({run.paper[1]})" if run.paper else ""
-        steps = f"{run.lines[-1]['step']:,}" if run.lines else "0"
-        steps += "" if run.finished else " (not finished)"
         model = _model_name(run).removeprefix("A ").removeprefix("network of ")
-        cells = (
-            run.name,
-            result,
-            paper,
-            run.description.task,
-            model,
-            size.get("parameters", ""),
-            steps,
-            size.get("training time", ""),
-        )
-        rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
-    titles = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="The runs"><table class="text">'
-        f"<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+        steps = (f"{run.lines[-1]['step']:,}" if run.lines else "0") + ("" if run.finished else " (not finished)")
+        facts = (size.get("parameters", ""), steps, size.get("training time", ""))
+        rows.append((run.name, result, paper, run.description.task, model, *facts))
+    return _table(rows, "The runs", head)
 
 
-def _asked(run: Reported) -> str:
-    commands = [run.config.get("command", []), *(each["command"] for each in run.config.get("resumed", []))]
+def _options(run: Reported) -> str:
+    commands = [run.config.get("command", []), *(resumed["command"] for resumed in run.config.get("resumed", []))]
     listed = "".join(f"<pre>{escape(shlex.join(command))}</pre>" for command in commands if command)
-    seed = (
-        f"<p>Seed {escape(run.config.get('seed', 'not known'))}, started {escape(run.config.get('started', ''))}.</p>"
-    )
-    of = f"the recipe {run.recipe}" if run.recipe else "the defaults"
-    if not run.changed:
-        return f"{listed}{seed}<p>All options are those of {escape(of)}.</p>"
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td><td>{escape(usual)}</td></tr>'
-        for name, value, usual in run.changed
-    )
-    usual = "recipe" if run.recipe else "default"
-    return (
-        f"{listed}{seed}<p>Options that differ from {escape(of)}:</p>"
-        '<div class="scroll" tabindex="0" role="region" aria-label="Options"><table class="text"><thead><tr>'
-        f'<th scope="col">option</th><th scope="col">here</th><th scope="col">{usual}</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+    seed = f"Seed {run.config.get('seed', 'not known')}, started {run.config.get('started', '')}."
+    base = f"the recipe {run.recipe}" if run.recipe else "the defaults"
+    changed = f"<p>All options are those of {escape(base)}.</p>"
+    if run.changed:
+        head = ("option", "here", "recipe" if run.recipe else "default")
+        changed = f"<p>Options that differ from {escape(base)}:</p>{_table(run.changed, 'Options', head)}"
+    return f"{listed}<p>{escape(seed)}</p>{changed}"
 
 
-def _training(runs: Sequence[Reported]) -> str:
+def _training(runs: Sequence[Reported], chart: Chart) -> str:
     parts = []
     for metric in dict.fromkeys(run.description.metric for run in runs):
-        own = [run for run in runs if run.description.metric == metric]
+        measured = [run for run in runs if run.description.metric == metric]
         accuracy = metric.endswith("accuracy")
-        factor = 100 if accuracy else 1
-        series = [(run.name, [(step, factor * value) for step, value in run.curve]) for run in own]
-        reference = next((run.description.reference for run in own if run.description.reference), None)
-        unit = " (%)" if accuracy else ""
-        beside = words(metric.removeprefix("validation_")) + unit  # an axis has less room than the title
-        drawn = svg.curves(series, across="training step", up=beside, logarithmic=not accuracy, reference=reference)
-        parts.append(f"<div><h3>{escape(words(metric) + unit)} in evaluations</h3>{drawn}</div>")
-        losses = [
-            (
-                run.name,
-                [(each["step"], float(each["train_loss"])) for each in run.lines if each.get("train_loss") is not None],
-            )
-            for run in own
-        ]
-        if any(points for _, points in losses):
-            drawn = svg.curves(losses, across="training step", up="training loss", logarithmic=True)
-            parts.append(f"<div><h3>training loss</h3>{drawn}</div>")
-    return f'<div class="columns">{"".join(parts)}</div>'
+        factor, unit = (100, " (%)") if accuracy else (1, "")
+        curves = {run.name: [(step, factor * value) for step, value in run.curve] for run in measured}
+        reference = next((run.description.reference for run in measured if run.description.reference), None)
+        up = words(metric.removeprefix("validation_")) + unit  # an axis has less room than the title
+        drawn = _curves(chart, curves, "training step", up, logarithmic=not accuracy, reference=reference)
+        parts.append((f"{words(metric) + unit} in evaluations", drawn))
+        losses = {run.name: [(line["step"], line.get("train_loss")) for line in run.lines] for run in measured}
+        curves = {name: [(x, float(y)) for x, y in points if y is not None] for name, points in losses.items()}
+        if any(curves.values()):
+            parts.append(("training loss", _curves(chart, curves, "training step", "training loss")))
+    return _side_by_side(parts)
 
 
-def _results(runs: Sequence[Reported]) -> str:
-    def numbers(run: Reported) -> str:
-        rows = []
-        if run.result.get("best"):
-            step = run.result.get("best_step")
-            rows += [(f"evaluation, step {step:,}", name, value) for name, value in run.result["best"].items()]
-        rows += [("test", name, value) for name, value in (run.scores).items()]
-        if not rows and (outcome := outcome_of(run)):
-            rows = [("so far", *outcome)]
-        cells = "".join(
-            f'<tr><th scope="row">{escape(on)}</th><td>{escape(words(name))}</td>'
-            f"<td>{escape(value_of(name, value) if isinstance(value, float) else value)}</td></tr>"
-            for on, name, value in rows
-        )
-        paper = (
-            f"<p>The paper: <strong>{escape(run.paper[0])}</strong>, {escape(run.paper[1])}.</p>" if run.paper else ""
-        )
-        table = f'<table class="text narrow"><tbody>{cells}</tbody></table>'
-        return f'<div class="scroll plain" tabindex="0" role="region" aria-label="Results">{table}</div>{paper}'
-
-    return _columns(runs, numbers)
+def _curves(
+    chart: Chart,
+    curves: Mapping[str, Curve],
+    across: str,
+    up: str,
+    *,
+    logarithmic: bool = True,
+    reference: Reference | None = None,
+) -> str:
+    if not any(math.isfinite(y) for points in curves.values() for _, y in points):
+        return _small("There is nothing to draw.")
+    figure, (axes,) = new_figure(1, *_SIZE)
+    draw_curves(axes, curves, logarithmic=logarithmic, reference=reference)
+    axes.set_xlabel(across)
+    axes.set_ylabel(named(up))
+    axes.grid(axis="y", alpha=0.3)
+    if len(curves) > 1 or reference is not None:
+        figure.legend(loc="outside upper left", frameon=False, ncols=2)
+    return chart(figure, f"{up} over {across}: {', '.join(curves)}")
 
 
-def _answers(run: Reported) -> str:
-    parts = [_answer(answer) for answer in run.answers]
-    parts += [f'<p class="small">{escape(text)}</p>' for text in run.missing]
-    return "".join(parts) or '<p class="small">Not shown for this task.</p>'
+def _results(run: Reported) -> str:
+    rows: list[tuple[str, str, Any]] = []
+    if run.result.get("best"):
+        step = f"evaluation, step {run.result.get('best_step'):,}"
+        rows += [(step, name, value) for name, value in run.result["best"].items()]
+    rows += [("test", name, value) for name, value in run.scores.items()]
+    if not rows and (outcome := outcome_of(run)):
+        rows = [("so far", *outcome)]
+    cells = [(on, words(name), value_of(name, v) if isinstance(v, float) else v) for on, name, v in rows]
+    table = _table(cells, "Results", style="text narrow")
+    paper = f"<p>The paper: <strong>{escape(run.paper[0])}</strong>, {escape(run.paper[1])}.</p>" if run.paper else ""
+    return table + paper
 
 
-def _answer(answer: Answer) -> str:
+def _answers(run: Reported, chart: Chart) -> str:
+    parts = [*(_answer(answer, chart) for answer in run.answers), *map(_small, run.missing)]
+    return "".join(parts) or _small("Not shown for this task.")
+
+
+def _answer(answer: Answer, chart: Chart) -> str:
     if isinstance(answer, Confusion):
         total = sum(map(sum, answer.counts))
         right = sum(answer.counts[i][i] for i in range(len(answer.classes)))
         share = f"{right:,} of {total:,} are right ({right / max(1, total):.2%}), on {answer.on}"
-        return f"<p>{escape(share)}.</p>{svg.matrix(answer.counts, answer.classes)}"
+        return f"<p>{escape(share)}.</p>{confusion_table(answer.counts, answer.classes)}"
     if isinstance(answer, Pairs):
-        drawn = svg.scatter(answer.pairs, across="right answer", up="the network's answer")
-        wrong = sum(not math.isfinite(predicted) for _, predicted in answer.pairs)
+        finite = [pair for pair in answer.pairs if all(map(math.isfinite, pair))]
+        wrong = len(answer.pairs) - len(finite)
         rest = f" {wrong:,} answers are no finite numbers, and not drawn." if wrong else ""
-        count = f"{len(answer.pairs):,} {escape(answer.on)}"
-        return f'{drawn}<p class="small">{count}; on the line, answers are right.{rest}</p>'
+        note = _small(f"{len(answer.pairs):,} {answer.on}; on the line, answers are right.{rest}")
+        if not finite:
+            return note
+        figure, (axes,) = new_figure(1, 4.6, 3.6)
+        draw_pairs(axes, finite, across="right answer", up="the network's answer")
+        return chart(figure, f"{len(finite)} answers over right answers") + note
     return f'<h3>What it writes ({escape(answer.how)})</h3><pre class="sample">{escape(answer.text)}</pre>'
 
 
-def _memory(runs: Sequence[Reported]) -> str:
-    said = (
+def confusion_table(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """A confusion matrix: true classes in rows, predictions in columns, shaded by the share of a row.
+
+    With many classes, columns are numbered from 1.
+    """
+    many = len(names) > _MANY
+    columns = [str(number) for number in range(1, len(names) + 1)] if many else names  # where names have no room
+    head = "".join(
+        f'<th scope="col" title="{escape(name)}">{escape(column)}</th>'
+        for name, column in zip(names, columns, strict=True)
+    )
+    rows = ""
+    for true, (name, row) in enumerate(zip(names, counts, strict=True)):
+        beside = f"{columns[true]} {name}" if many and columns[true] not in name.split() else name
+        total = sum(row) or 1
+        cells = "".join(
+            f'<td class="{"diagonal" if true == predicted else "wrong"}" style="--share:{count / total:.3f}">'
+            f"{count or ''}</td>"
+            for predicted, count in enumerate(row)
+        )
+        share = f'<td class="share">{row[true] / total:.1%}</td>'
+        rows += f'<tr><th scope="row">{escape(beside)}</th>{cells}{share}</tr>'
+    corner, last = '<th scope="col">right ↓ answered →</th>', '<th scope="col">right</th>'
+    table = f"<thead><tr>{corner}{head}{last}</tr></thead><tbody>{rows}</tbody>"
+    return _scrolled(f'<table class="matrix{" close" if many else ""}">{table}</table>', "Confusion matrix")
+
+
+def _memory(runs: Sequence[Reported], chart: Chart) -> str:
+    about = (
         f"How many neurons keep {EPSILON:.0%} of what they hold for so many steps: ln {EPSILON:g} / ln |u|, for every "
         "neuron's recurrent weight u."
     )
 
     def histograms(run: Reported) -> str:
-        shown = layers_of(run.model)
-        if not shown:
-            return '<p class="small">Its neurons have no recurrent weight of their own.</p>'
-        if len(shown) > _SHOWN:
-            shown = [(f"all {len(shown)} layers", torch.cat([u for _, u in shown]))]
-        most = max(max(memory_counts(u)) for _, u in shown)
-        drawn = "".join(svg.histogram(memory_counts(u), _BIN_NAMES, title=name, most=most) for name, u in shown)
-        return f'<div class="histograms">{drawn}</div>'
+        layers = layers_of(run.model)
+        if not layers:
+            return _small("Its neurons have no recurrent weight of their own.")
+        if len(layers) > _SHOWN:
+            layers = [(f"all {len(layers)} layers", torch.cat([u for _, u in layers]))]
+        counts = {name: memory_counts(u) for name, u in layers}
+        most = max(map(max, counts.values()))
+        return f'<div class="histograms">{"".join(_histogram(chart, *item, most) for item in counts.items())}</div>'
 
-    return f'<p class="small">{escape(said)}</p>{_columns(runs, histograms)}'
+    return _small(about) + _columns(runs, histograms)
 
 
-def _gradients(runs: Sequence[Reported]) -> str:
+def _histogram(chart: Chart, title: str, counts: Sequence[int], most: int) -> str:
+    figure, (axes,) = new_figure(1, 3.0, 1.7)
+    bars = axes.bar([*_BINS], counts, color=COLOURS[0], width=0.9)
+    axes.bar_label(bars, [str(count or "") for count in counts], fontsize=9)
+    axes.set_ylim(0, 1.15 * most)
+    axes.set_yticks([])
+    axes.tick_params(axis="x", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_title(named(title), fontsize=10, loc="left")
+    label = ", ".join(f"{name}: {count}" for name, count in zip(_BINS, counts, strict=True))
+    return chart(figure, f"{title}: {label}")
+
+
+def _gradients(runs: Sequence[Reported], chart: Chart) -> str:
     parts = []
     for task in dict.fromkeys(run.description.task for run in runs):  # sequences of one task are as long as each other
-        own = [run for run in runs if run.description.task == task]
+        flows = {run.name: run.gradients for run in runs if run.description.task == task and run.gradients}
         for what, first, across in (("time", 1, "time step"), ("depth", 2, "layer")):
-            series = [
-                (run.name, list(enumerate(run.gradients[what], first)))
-                for run in own
-                if run.gradients and run.gradients[what]
-            ]
-            if series:
-                positive = all(value > 0 for _, points in series for _, value in points)
-                drawn = svg.curves(series, across=across, up="mean gradient norm", logarithmic=positive)
-                parts.append(f"<div><h3>over {what}</h3>{drawn}</div>")
-    said = "Norms of the gradient of the loss: at each step of the input, and at the input weights of each layer."
-    shown = f'<p class="small">{said}</p><div class="columns">{"".join(parts)}</div>' if parts else ""
-    several = len(runs) > 1
+            curves = {name: [*enumerate(flow[what], first)] for name, flow in flows.items() if flow[what]}
+            if curves:
+                parts.append((f"over {what}", _curves(chart, curves, across, "mean gradient norm")))
+    about = _small(
+        "Norms of the gradient of the loss: at each step of the input, and at the input weights of each layer."
+    )
+    shown = about + _side_by_side(parts) if parts else ""
     for run in runs:
-        told = f"Measured on {run.gradients_on}." if run.gradients else run.no_gradients
-        shown += f'<p class="small">{escape(f"{run.name}: {told}" if several else told)}</p>'
+        note = f"Measured on {run.gradients_on}." if run.gradients else run.no_gradients
+        shown += _small(f"{run.name}: {note}" if len(runs) > 1 else note)
     return shown
 
 
 def _machine(run: Reported) -> str:
-    rows = [("time", rough_duration(run.lines[-1].get("seconds") if run.lines else None))]
-    rows += [("threads", run.config.get("threads", "")), ("processes", run.config.get("processes", ""))]
-    rows += list(run.config.get("machine", {}).items())
-    cells = "".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
-    return f'<table class="text narrow"><tbody>{cells}</tbody></table>'
+    rows = {
+        "time": rough_duration(run.lines[-1].get("seconds") if run.lines else None),
+        "threads": run.config.get("threads", ""),
+        "processes": run.config.get("processes", ""),
+        **run.config.get("machine", {}),
+    }
+    return _table(rows.items(), "Time and machine", style="text narrow")

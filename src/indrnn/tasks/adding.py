@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .._lazy import Lazy
 from ..baselines import Baseline
 from ..checks import check_count, check_seed
-from ..figures import draw_curve, new_figure, save_figure
+from ..figures import draw_metric, draw_pairs, new_figure, save_figure
 from ..networks import Head, Plain
 from ..training import Cosine, Steps, Training
 from ..training.task import Batch, Measured, Shard, generator, rows_of
@@ -257,12 +257,9 @@ class AddingRecipe(Recipe):
 def draw(path: Path, lines: list[dict[str, Any]], pairs: list[tuple[float, float]]) -> None:
     """Plot the error over training, and predictions against their targets."""
     figure, (left, right) = new_figure(2)
-    draw_curve(left, lines, "validation_mse", (BASELINE, "always answering 1"))
+    draw_metric(left, lines, "validation_mse", reference=(BASELINE, "always answering 1"))
     left.set_ylabel("mean squared error")
-    right.plot([0, 2], [0, 2], color="0.5", linestyle="--", linewidth=1)
-    right.scatter([x for x, _ in pairs], [y for _, y in pairs], s=6, color="C0")
-    right.set_xlabel("the sum of the two marked numbers")
-    right.set_ylabel("the network's answer")
+    draw_pairs(right, pairs, across="the sum of the two marked numbers", up="the network's answer")
     save_figure(figure, path)
 
 
