@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 Lengths: TypeAlias = "Tensor | Sequence[int] | None"
 """Steps of each sequence of a padded batch, as callers may give them."""
 
+
+
+class MissingPackageError(ImportError, ValueError):
+    """A package of an extra is not installed; the message names the pip line."""
+
+
 MOST_THREADS = 1024
 """Most threads of a process: OpenMP starts all at once, and the process dies where the system has no room for them."""
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .checks import MissingPackageError
+
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
@@ -31,6 +33,14 @@ LINES = ("-", "--", ":", "-.")
 """Styles of lines, so that curves differ without colours too."""
 
 
+def need_matplotlib() -> None:
+    """Raise if matplotlib, of the extra `report`, is not installed."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise MissingPackageError("figures need matplotlib: pip install 'indrnn[report]'") from None
+
+
 def new_figure(panels: int, width: float = 5.0, height: float = 3.6) -> tuple[Figure, list[Axes]]:
     """Make a figure with panels side by side; `width` of a panel and `height` in inches."""
     return new_grid(panels, panels, (width, height))
@@ -38,11 +48,9 @@ def new_figure(panels: int, width: float = 5.0, height: float = 3.6) -> tuple[Fi
 
 def new_grid(panels: int, across: int, size: tuple[float, float] = (2.6, 2.2)) -> tuple[Figure, list[Axes]]:
     """Make a figure with `across` panels in a row, each with a width and height of `size` in inches."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'indrnn[report]'") from None
+    need_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     down = -(-panels // across)
     figure = Figure(figsize=(size[0] * across, size[1] * down), layout="constrained")

@@ -312,3 +312,5 @@ def test_without_matplotlib_a_run_is_whole_but_for_its_picture(
     assert "pip install 'indrnn[report]'" in said.out
     assert {path.name for path in (tmp_path / "run").iterdir()} - {"tensorboard"} == FILES - {"curve.png"}
     assert (tmp_path / "run" / "weights.safetensors").read_bytes() == (once / "weights.safetensors").read_bytes()
+    for command in (["report", once, "--html", tmp_path / "page.html"], ["analyse", "memory", once, "--items", "0"]):
+        assert_refused(call(*command, "--out", tmp_path / "out"), "pip install 'indrnn[report]'")

@@ -66,12 +66,14 @@ def _page(options: ReportOptions) -> int:
     from ..analysis.html import check_page, write_page
     from ..analysis.report import page_of
     from ..analysis.reported import read_run
+    from ..figures import need_matplotlib
     from ..tasks.runs import distinct
 
     assert options.html is not None
     if not options.runs:
         raise UsageError("runs must be the folders of runs, got none")
     check_page(options.html, overwrite=options.overwrite)
+    need_matplotlib()
     names = distinct([run.resolve() for run in options.runs])
     reported = [
         read_run(run, name, full=options.full, data_dir=options.data_dir)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..figures import save_figure
+from ..figures import need_matplotlib, save_figure
 from ..files import write_atomically
 from ..training.folder import RunFolder
 
@@ -41,7 +41,8 @@ class Results:
         return self.folder / f"{self.name}.{suffix}"
 
     def prepare(self) -> None:
-        """Create the folder and check that it is writable, before any work is done."""
+        """Create the folder and check that all can be written, before any work is done."""
+        need_matplotlib()
         RunFolder(self.folder).prepare()
 
     def write(self, numbers: Any, figure: Figure, table: str | None = None) -> None:

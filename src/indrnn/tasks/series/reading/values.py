@@ -12,11 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ....checks import MissingPackageError
 from ..collection import Array
-
-
-class MissingPackageError(ImportError, ValueError):
-    """A file needs a package that is not installed."""
 
 
 @dataclass
