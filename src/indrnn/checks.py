@@ -17,7 +17,6 @@ Lengths: TypeAlias = "Tensor | Sequence[int] | None"
 """Steps of each sequence of a padded batch, as callers may give them."""
 
 
-
 class MissingPackageError(ImportError, ValueError):
     """A package of an extra is not installed; the message names the pip line."""
 

@@ -30,7 +30,7 @@ def test_it_leaves_numbers_and_a_figure(capsys: pytest.CaptureFixture[str]) -> N
         with pytest.raises(SystemExit) as stopped:
             main(["analyse", "depth", "--seeds", "2", "--out", folder])
         assert stopped.value.code == 0
-        assert sorted(path.name for path in Path(folder).iterdir()) == ["depth.json", "depth.png"]
+        assert sorted(path.name for path in Path(folder).iterdir()) == ["depth.json", "depth.md", "depth.png"]
         results.append(json.loads(Path(folder, "depth.json").read_text()))
     assert results[0] == results[1]
     assert results[0]["seeds"] == 2

@@ -7,7 +7,8 @@ the same layers, drawn at random. A range matters if it costs more than its cont
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count
-from ..figures import new_figure
+from ..figures import add_legend, new_figure
 from ..layers.options import EPSILON
 from ..networks.unit import RecurrentUnit
 from ..ops.calls import Forward
@@ -23,7 +24,7 @@ from ..tasks.table import markdown
 from ..training.evaluation import measure
 from ..training.parallel import Processes
 from ..training.task import Task, generator
-from .memory import BOUNDS, GROUP_COLOURS, GROUPS, Memory, memory
+from .memory import BOUNDS, GROUP_COLOURS, GROUPS, LayerMemory, memory
 from .neurons import Layer, layers_of, some, watched
 
 if TYPE_CHECKING:
@@ -37,15 +38,15 @@ class Ablation:
     """The metric of a model with one group of neurons silenced."""
 
     layer: int | None
-    """Of which layer, from 1; None for those of all layers at once."""
+    """Number of the layer, from 1; None for all layers at once."""
     group: str
-    """short, middle or long."""
+    """Group: short, middle or long."""
     neurons: int
-    """How many were silenced."""
+    """Number of neurons silenced."""
     value: float
-    """The task's metric without them."""
+    """Metric without them."""
     control: float | None
-    """Mean of the metric without as many neurons of the same layers, drawn at random; None where none was asked for."""
+    """Mean of the metric without as many random neurons of the same layers; None without controls."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,21 @@ class Ablated:
     """The result of `ablate`."""
 
     metric: str
-    """The task's accuracy where it measures one, else what its weights are chosen by."""
+    """Metric: the task's accuracy where it measures one, else that by which its weights are chosen."""
     higher_is_better: bool
+    """Direction of the metric."""
     items: int
-    """Validation items that were asked for."""
+    """Minimum number of validation items."""
     whole: float
-    """The metric with all neurons."""
+    """Metric with all neurons."""
     length: int
+    """Steps of a sequence."""
     bounds: tuple[float, float]
+    """As in `Memory`."""
     epsilon: float
+    """As in `Memory`."""
     rows: list[Ablation]
+    """Results by layer and group."""
 
 
 @contextlib.contextmanager
@@ -74,39 +80,31 @@ def silenced(model: nn.Module, neurons: dict[str, Tensor]) -> Iterator[None]:
         neurons: bool masks (N,) of the neurons to silence, by the name of the layer's recurrent weight, as
             `LayerMemory.name`.
     """
-    layers = layers_of(model)
-    by_name = {layer.name: layer for layer in layers}
-    for name, which in neurons.items():
-        if name not in by_name:
-            raise ValueError(f"neurons must be named as one of {', '.join(by_name)}, got {name!r}")
-        if which.dtype != torch.bool or which.shape != by_name[name].u.shape:
-            raise ValueError(f"neurons of {name} must be {len(by_name[name].u)} booleans, got {which.dtype}")
-    handles = [
-        layer.module.register_forward_hook(_without(neurons[layer.name]))
-        for layer in layers
-        if layer.name in neurons and isinstance(layer.module, RecurrentUnit)
-    ]
+    layers = {layer.name: layer for layer in layers_of(model)}
+    for name, mask in neurons.items():
+        if name not in layers:
+            raise ValueError(f"neurons must be named as one of {', '.join(layers)}, got {name!r}")
+        if mask.dtype != torch.bool or mask.shape != layers[name].u.shape:
+            raise ValueError(f"neurons of {name} must be {len(layers[name].u)} booleans, got {mask.dtype}")
 
-    chosen = neurons
-
-    def inside(layer: Layer, neurons: slice, call: Forward, h: Tensor) -> Tensor | None:
-        if layer.name not in chosen or isinstance(layer.module, RecurrentUnit):
+    def inside(layer: Layer, part: slice, call: Forward, h: Tensor) -> Tensor | None:
+        if layer.name not in neurons or isinstance(layer.module, RecurrentUnit):
             return None
-        which = chosen[layer.name][neurons]
-        which = which.repeat_interleave(h.shape[-1] // len(which)).to(h.device)  # over positions
-        return h.masked_fill(which, 0.0)
+        mask = neurons[layer.name][part]
+        mask = mask.repeat_interleave(h.shape[-1] // len(mask)).to(h.device)  # over positions
+        return h.masked_fill(mask, 0.0)
 
-    try:
-        with watched(model, layers, inside):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    with contextlib.ExitStack() as stack:
+        for name, mask in neurons.items():
+            if isinstance(layers[name].module, RecurrentUnit):  # after its norm
+                stack.callback(layers[name].module.register_forward_hook(_silence(mask)).remove)
+        stack.enter_context(watched(model, [*layers.values()], inside))
+        yield
 
 
-def _without(which: Tensor) -> Any:
+def _silence(mask: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
     def hook(_: nn.Module, __: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return output[0].masked_fill(which.to(output[0].device), 0.0), output[1]  # after the norm
+        return output[0].masked_fill(mask.to(output[0].device), 0.0), output[1]
 
     return hook
 
@@ -137,44 +135,39 @@ def ablate(
     check_count("items", items)
     check_count("controls", controls, 0)
 
-    def measured() -> dict[str, float]:
-        return measure(some(task, model, items), Processes(), task=task) or {}
+    def measured(neurons: dict[str, Tensor]) -> dict[str, float]:
+        with silenced(model, neurons):
+            return measure(some(task, model, items), Processes(), task=task) or {}
 
-    found = memory(
+    memories = memory(
         model, length, epsilon=epsilon, bounds=bounds, run=None if length else lambda: next(some(task, model, 1))
     )
-    with silenced(model, {}):
-        first = measured()
+    whole = measured({})
     # Accuracy where it is measured, and not a loss that the weights were chosen by: what the answer loses
-    metric = next((name for name in first if name.endswith("accuracy")), task.metric)
+    metric = next((name for name in whole if name.endswith("accuracy")), task.metric)
     random = generator(seed, "ablate")
+    places: list[tuple[int | None, list[LayerMemory]]] = [(n, [layer]) for n, layer in enumerate(memories.layers, 1)]
+    if len(places) > 1:
+        places.append((None, memories.layers))
     rows = []
-    places: list[int | None] = [*range(len(found.layers)), None]
-    for place in places if len(found.layers) > 1 else places[:-1]:
-        for group in GROUPS:
-            chosen = _chosen(found, place, group)
-            count = sum(int(which.sum()) for which in chosen.values())
-            if not count:
-                continue
-            with silenced(model, chosen):
-                without = measured()[metric]
-            others = []
-            for _ in range(controls):
-                with silenced(model, {name: _shuffled(which, random) for name, which in chosen.items()}):
-                    others.append(measured()[metric])
-            control = sum(others) / controls if controls else None
-            rows.append(Ablation(None if place is None else place + 1, group, count, without, control))
+    for (place, layers), group in itertools.product(places, GROUPS):
+        masks = {layer.name: torch.tensor([own == group for own in layer.groups]) for layer in layers}
+        count = sum(int(mask.sum()) for mask in masks.values())
+        if not count:
+            continue
+        without = measured(masks)[metric]
+        draws = [measured({name: _shuffled(mask, random) for name, mask in masks.items()}) for _ in range(controls)]
+        control = sum(draw[metric] for draw in draws) / controls if controls else None
+        rows.append(Ablation(place, group, count, without, control))
     higher = task.higher_is_better if metric == task.metric else True
-    return Ablated(metric, higher, items, first[metric], found.length, bounds, epsilon, rows)
+    return Ablated(metric, higher, items, whole[metric], memories.length, bounds, epsilon, rows)
 
 
-def _chosen(found: Memory, place: int | None, group: str) -> dict[str, Tensor]:
-    layers = found.layers if place is None else [found.layers[place]]
-    return {layer.name: torch.tensor([each == group for each in layer.groups]) for layer in layers}
+def _shuffled(mask: Tensor, random: torch.Generator) -> Tensor:
+    return mask[torch.randperm(len(mask), generator=random)]
 
 
-def _shuffled(which: Tensor, random: torch.Generator) -> Tensor:
-    return which[torch.randperm(len(which), generator=random)]
+# ---- results
 
 
 def write(measured: Ablated, about: dict[str, Any], results: Results) -> str:
@@ -182,42 +175,33 @@ def write(measured: Ablated, about: dict[str, Any], results: Results) -> str:
     rows: list[Sequence[object]] = [["all", "none", 0, f"{measured.whole:.4g}", ""]]
     for row in measured.rows:
         control = "" if row.control is None else f"{row.control:.4g}"
-        rows.append(["all" if row.layer is None else row.layer, row.group, row.neurons, f"{row.value:.4g}", control])
+        rows.append([row.layer or "all", row.group, row.neurons, f"{row.value:.4g}", control])
     table = markdown(f"layer, silenced, neurons, {measured.metric}, as many at random", rows)
-    results.write({**about, **asdict(measured)}, draw(measured), table)
-    return table
+    return results.write({**about, **asdict(measured)}, draw(measured), table)
 
 
 def draw(measured: Ablated) -> Figure:
     """Bars by layer and group, the whole model as a line and the random draws as diamonds."""
-    places = list(dict.fromkeys(row.layer for row in measured.rows))
+    places = [*dict.fromkeys(row.layer for row in measured.rows)]
     figure, (axis,) = new_figure(1, width=max(5.0, 1.2 * len(places)))
-    labelled: set[str] = set()
-
-    def once(label: str) -> str | None:
-        """The label at its first use, for a legend that names each kind once."""
-        new = label not in labelled
-        labelled.add(label)
-        return label if new else None
-
     for row in measured.rows:
         x = places.index(row.layer) + (GROUPS.index(row.group) - 1) * 0.27
-        axis.bar(x, row.value, 0.25, color=GROUP_COLOURS[row.group], label=once(row.group))
+        axis.bar(x, row.value, 0.25, color=GROUP_COLOURS[row.group], label=row.group)
         # Under the axis, where neither bars nor dots are
         under: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "top"}
         axis.text(x, -0.015, str(row.neurons), **under, fontsize=6.5, color="0.3")
         if row.control is not None:
-            axis.plot(x, row.control, "D", color="0.15", markersize=3.5, label=once("as many at random"))
+            axis.plot(x, row.control, "D", color="0.15", markersize=3.5, label="as many at random")
     axis.axhline(measured.whole, color="0.5", linestyle="--", linewidth=1, label="all neurons")
     if not measured.higher_is_better and measured.whole > 0:
         axis.set_yscale("log")
-    axis.set_xticks(range(len(places)), ["all" if place is None else str(place) for place in places])
+    axis.set_xticks(range(len(places)), [str(place or "all") for place in places])
     axis.tick_params(axis="x", length=0, pad=13)
     axis.set_xlabel("layer in which neurons are silenced (small: how many)")
     metric = measured.metric.replace("_", " ")
     axis.set_ylabel(metric)
-    low, high = (bound * measured.length for bound in measured.bounds)
-    title = f"{metric} without neurons of short memory (< {low:.3g} steps), middle, or long (≥ {high:.3g})"
+    short, long = (bound * measured.length for bound in measured.bounds)
+    title = f"{metric} without neurons of short memory (< {short:.3g} steps), middle, or long (≥ {long:.3g})"
     axis.set_title(title, fontsize=10)
-    figure.legend(loc="outside right center", frameon=False)
+    add_legend(figure)
     return figure

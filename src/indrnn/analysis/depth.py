@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..figures import new_figure
+from ..figures import COLOURS, draw_curves, new_figure
 from ..networks import DenseIndRNN, Network, PlainIndRNN, ResidualIndRNN, SequenceClassifier
 from ..tasks.table import markdown
 from ..training import Task
@@ -61,24 +61,6 @@ def gradient_norms(network: Network) -> tuple[float, float]:
     return norms[1], norms[-1]  # the first of all reads the input, and is of another size
 
 
-def write(rows: list[dict[str, Any]], seeds: int, results: Results) -> str:
-    """Write the norms of untrained networks and a figure, and return a table."""
-    figure, (axes,) = new_figure(1)
-    for i, name in enumerate(NETWORKS):
-        own = [row for row in rows if row["network"] == name]
-        layers = [row["recurrent_layers"] for row in own]
-        axes.plot(layers, [row["first"] for row in own], color=f"C{i}", marker="o", markersize=3, label=name)
-        axes.plot(layers, [row["last"] for row in own], color=f"C{i}", linestyle="--", linewidth=1)
-    axes.set_yscale("log")
-    axes.set_xlabel("recurrent layers")
-    axes.set_ylabel("gradient norm at the start")
-    axes.set_title("first block (solid) and last (dashed)", fontsize=10)
-    axes.legend(frameon=False)
-    results.write({"torch": torch.__version__, "seeds": seeds, "rows": rows}, figure)
-    cells = ([r["network"], r["recurrent_layers"], f"{r['first']:.2e}", f"{r['last']:.2e}"] for r in rows)
-    return markdown("network, recurrent layers, first block, last block", cells)
-
-
 def before_and_after(
     model: nn.Module, before: Sequence[nn.Module], task: Task, batches: int = 10
 ) -> list[dict[str, float]]:
@@ -103,18 +85,35 @@ def before_and_after(
     return [{"layer": number, "before": old, "after": new} for number, (old, new) in enumerate(pairs, 2)]
 
 
+# ---- results
+
+
+def write(rows: list[dict[str, Any]], seeds: int, results: Results) -> str:
+    """Write the norms of untrained networks and a figure, and return a table."""
+    figure, (axes,) = new_figure(1)
+    for name, colour in zip(NETWORKS, COLOURS, strict=False):
+        points = [(row["recurrent_layers"], row["first"], row["last"]) for row in rows if row["network"] == name]
+        layers, first, last = zip(*points, strict=True)
+        axes.plot(layers, first, color=colour, marker="o", markersize=3, label=name)
+        axes.plot(layers, last, color=colour, linestyle="--", linewidth=1)
+    axes.set_yscale("log")
+    axes.set_xlabel("recurrent layers")
+    axes.set_ylabel("gradient norm at the start")
+    axes.set_title("first block (solid) and last (dashed)", fontsize=10)
+    axes.legend(frameon=False)
+    cells = ([r["network"], r["recurrent_layers"], f"{r['first']:.2e}", f"{r['last']:.2e}"] for r in rows)
+    table = markdown("network, recurrent layers, first block, last block", cells)
+    return results.write({"torch": torch.__version__, "seeds": seeds, "rows": rows}, figure, table)
+
+
 def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], results: Results) -> str:
     """Write the norms of a run and a figure, and return a table."""
     figure, (axes,) = new_figure(1)
-    layers = [row["layer"] for row in rows]
-    for when, colour in (("before", "#d55e00"), ("after", "#0072b2")):
-        axes.plot(layers, [row[when] for row in rows], color=colour, marker="o", markersize=3, label=f"{when} training")
-    if any(row[when] > 0 for row in rows for when in ("before", "after")):
-        axes.set_yscale("log")
-    axes.set_xticks(layers if len(layers) <= 12 else layers[:: -(-len(layers) // 12)])
+    draw_curves(axes, {f"{when} training": [(row["layer"], row[when]) for row in rows] for when in ("before", "after")})
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("layer whose input weights the gradient is of")
     axes.set_ylabel("mean gradient norm")
     axes.legend(frameon=False)
-    results.write({**about, "torch": torch.__version__, "rows": list(rows)}, figure)
     cells = ([row["layer"], f"{row['before']:.2e}", f"{row['after']:.2e}"] for row in rows)
-    return markdown("layer, before training, after", cells)
+    table = markdown("layer, before training, after", cells)
+    return results.write({**about, "torch": torch.__version__, "rows": [*rows]}, figure, table)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..baselines import BaselineRNN, QRNNBaseline, TransformerBaseline
-from ..figures import COLOURS, LINES, figure_with_legend, named
+from ..figures import add_legend, draw_curves, figure_with_legend
 from ..layers import IndRNN
 from ..networks import Network
 from ..training import Shard, Task, derive_seed
@@ -33,32 +34,48 @@ def input_weights(model: nn.Module) -> list[Tensor]:
     return [module.weight for module in network.modules() if isinstance(module, nn.Linear)]
 
 
-class _NetworkInput:
-    """Records the input of a model's network: the sequences, or their embedding.
+@contextlib.contextmanager
+def _inputs_recorded(model: nn.Module) -> Iterator[tuple[list[Tensor], int]]:
+    """Record the inputs of a model's network (sequences, or their embedding), with gradients; and its batch dimension.
 
     Args:
         model: the network, or a head or a language model over it.
     """
+    kinds = (Network, BaselineRNN, QRNNBaseline, TransformerBaseline, IndRNN, nn.RNNBase)
+    network = next((module for module in model.modules() if isinstance(module, kinds)), None)
+    if network is None:
+        raise ValueError(f"model must hold a network or baseline of this package, got {type(model).__name__}")
+    inputs: list[Tensor] = []
 
-    def __init__(self, model: nn.Module) -> None:
-        kinds = (Network, BaselineRNN, QRNNBaseline, TransformerBaseline, IndRNN, nn.RNNBase)
-        network = next((module for module in model.modules() if isinstance(module, kinds)), None)
-        if network is None:
-            raise ValueError(f"model must hold a network or baseline of this package, got {type(model).__name__}")
-        self.batch_first = bool(getattr(network, "batch_first", False))
-        self.input: Tensor | None = None
-        self.handle = network.register_forward_pre_hook(self._keep)
-
-    def _keep(self, _: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    def keep(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         x = arguments[0]
-        self.input = x if x.requires_grad else x.detach().requires_grad_()
-        return (self.input, *arguments[1:])
+        inputs[:] = [x if x.requires_grad else x.detach().requires_grad_()]
+        return (*inputs, *arguments[1:])
 
-    def norms(self, gradient: Tensor) -> Tensor:
-        """From the gradient of the mean loss: the norms for each sequence's own loss, summed over sequences, (T,)."""
-        batch = 0 if self.batch_first else 1
-        norms: Tensor = torch.linalg.vector_norm(gradient.double() * gradient.shape[batch], dim=-1)
-        return norms.sum(dim=batch).cpu()
+    hook = network.register_forward_pre_hook(keep)
+    try:
+        yield inputs, 0 if getattr(network, "batch_first", False) else 1
+    finally:
+        hook.remove()
+
+
+@contextlib.contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Training mode and gradients of all parameters; modes, buffers and frozen parameters are restored."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    frozen = [each for each in model.parameters() if each.is_floating_point() and not each.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_()
+        with modes_kept(model), torch.inference_mode(False), torch.enable_grad():
+            model.train()
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
 
 
 def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[float]]:
@@ -75,71 +92,45 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
         "depth": for the input weights of each layer but the first, the norm of the gradient of a batch's mean loss,
         averaged over batches.
     """
-    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    frozen = [each for each in model.parameters() if each.is_floating_point() and not each.requires_grad]
     device = next(model.parameters()).device
-    at_network = _NetworkInput(model)
-    try:
-        for parameter in frozen:
-            parameter.requires_grad_()
-        with modes_kept(model), torch.inference_mode(False), torch.enable_grad():
-            model.train()
-            over_time, sequences = torch.zeros(0, dtype=torch.float64), torch.zeros(0)
-            over_depth = torch.zeros(len(input_weights(model)[1:]), dtype=torch.float64)
-            for step in range(batches):
-                # Dropout draws the same numbers every time, and none of others
-                with (
-                    torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]),
-                    parametrize.cached(),
-                ):
-                    torch.manual_seed(derive_seed(0, "gradients", step))
-                    loss = task.loss(model, task.batch(step, Shard()).to(device))
-                    x = at_network.input
-                    assert x is not None
-                    weights = input_weights(model)[1:]  # after the pass: as it used them, pruned or normed
-                    at_input, *at_weights = torch.autograd.grad(loss, [x, *weights])
-                norms = at_network.norms(at_input)
-                longer = (0, max(0, len(norms) - len(over_time)))
-                over_time, sequences = F.pad(over_time, longer), F.pad(sequences, longer)
-                over_time[: len(norms)] += norms
-                sequences[: len(norms)] += x.shape[0 if at_network.batch_first else 1]
-                over_depth += torch.stack([gradient.double().norm() for gradient in at_weights]).cpu() if weights else 0
-    finally:
-        at_network.handle.remove()
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(kept[name])
+    with _inputs_recorded(model) as (inputs, batch_dim), _unchanged(model):
+        over_time, sequences = torch.zeros(0, dtype=torch.float64), torch.zeros(0)
+        over_depth = torch.zeros(len(input_weights(model)[1:]), dtype=torch.float64)
+        for step in range(batches):
+            # Dropout draws the same numbers every time, and none of others
+            with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]), parametrize.cached():
+                torch.manual_seed(derive_seed(0, "gradients", step))
+                loss = task.loss(model, task.batch(step, Shard()).to(device))
+                (x,) = inputs
+                weights = input_weights(model)[1:]  # after the pass: as it used them, pruned or normed
+                at_input, *at_weights = torch.autograd.grad(loss, [x, *weights])
+            count = x.shape[batch_dim]
+            # Of each sequence's own loss, summed over sequences
+            norms = torch.linalg.vector_norm(at_input.double() * count, dim=-1).sum(dim=batch_dim).cpu()
+            longer = (0, max(0, len(norms) - len(over_time)))
+            over_time, sequences = F.pad(over_time, longer), F.pad(sequences, longer)
+            over_time[: len(norms)] += norms
+            sequences[: len(norms)] += count
+            over_depth += torch.stack([gradient.double().norm() for gradient in at_weights]).cpu() if weights else 0
     return {"time": (over_time / sequences).tolist(), "depth": (over_depth / batches).tolist()}
+
+
+# ---- results
 
 
 def write(flows: Sequence[dict[str, Any]], results: Results) -> None:
     """Write flows (a "name", whether it is an "indrnn", and `gradient_flow`'s result), and a figure of them."""
-    results.write(list(flows), draw(flows))
+    results.write([*flows], draw(flows))
 
 
 def draw(flows: Sequence[dict[str, Any]]) -> Figure:
     """Norms over time and depth, on a logarithmic axis: over a sequence, an LSTM loses orders of magnitude."""
-    panels = [what for what in ("time", "depth") if any(flow[what] for flow in flows)]
+    panels = [panel for panel in (("time", "time step", 1), ("depth", "layer", 2)) if any(f[panel[0]] for f in flows)]
     figure, axes = figure_with_legend(len(panels), 3.7, [flow["name"] for flow in flows])
-    for axis, what in zip(axes, panels, strict=True):
-        for place, flow in enumerate(flows):
-            values, first = flow[what], 1 if what == "time" else 2
-            axis.plot(
-                range(first, first + len(values)),
-                values,
-                label=named(flow["name"]),
-                color=COLOURS[place % len(COLOURS)],
-                linestyle=LINES[place % len(LINES)],
-                marker="" if what == "time" else "o",
-                markersize=3,
-                linewidth=1.4,
-            )
-        axis.set_xlabel("time step" if what == "time" else "layer")
-        axis.set_title(f"over {what}")
-        if any(value > 0 for flow in flows for value in flow[what]):
-            axis.set_yscale("log")
+    for axis, (dimension, across, first) in zip(axes, panels, strict=True):
+        draw_curves(axis, {flow["name"]: [*enumerate(flow[dimension], first)] for flow in flows})
+        axis.set_xlabel(across)
+        axis.set_title(f"over {dimension}")
     axes[0].set_ylabel("mean gradient norm")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    add_legend(figure)
     return figure

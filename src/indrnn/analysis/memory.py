@@ -7,7 +7,7 @@ The influence of a neuron's state k steps back on its current state is ∂h_T/�
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 GROUPS = ("short", "middle", "long")
 """The three ranges of memory."""
 BOUNDS = (0.1, 0.5)
-"""Where they end by default, as shares of a sequence: short is below a tenth, long is half of it and more."""
+"""Ends of the first two by default, as shares of a sequence: short is below a tenth, long is half of it and more."""
 GROUP_COLOURS = {"short": "#e69f00", "middle": "#56b4e9", "long": "#0072b2"}
-"""Of the groups, in pictures: told apart by colour-blind people too."""
+"""Colours of the groups, which colour-blind people can tell apart too."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,19 @@ class LayerMemory:
     name: str
     """The recurrent weight's name in the model."""
     u: list[float]
+    """Recurrent weights."""
     steps: list[float]
     """Steps until the influence of a state is below ε, while the neuron is active; inf for |u| >= 1, 0 for u = 0."""
     groups: list[str]
-    """short, middle or long."""
+    """Groups: short, middle or long."""
     active: list[float] | None = None
-    """The mean over the steps seen of σ': for ReLU, the share at which the neuron is active."""
+    """Mean of σ' over the steps seen: for ReLU, the share at which the neuron is active."""
     measured: list[float] | None = None
     """Mean over the sequences seen of the number of steps before the last whose state reaches it with ε and more."""
     longest: list[float] | None = None
-    """The largest such number."""
+    """Largest such number."""
     difference: float | None = None
-    """The largest difference between a measured ∂h_T/∂h_t and u^(T−t) · ∏ σ'."""
+    """Largest difference between a measured ∂h_T/∂h_t and u^(T−t) · ∏ σ'."""
 
     def count(self, group: str) -> int:
         """Number of neurons in a group."""
@@ -69,10 +70,13 @@ class Memory:
     length: int
     """Steps of a sequence."""
     epsilon: float
+    """Smallest influence that counts."""
     bounds: tuple[float, float]
+    """Ends of short and middle memory, as shares of the length."""
     layers: list[LayerMemory]
+    """Layers, in the order in which they run."""
     sequences: int = 0
-    """How many were seen; 0 for none, and then nothing is measured."""
+    """Number of sequences seen; with 0, nothing is measured."""
 
 
 def steps_of(u: Tensor, epsilon: float = EPSILON) -> Tensor:
@@ -128,56 +132,54 @@ def memory(
             the last step of each sequence back, and how often neurons are active are measured too.
 
     Example:
-        found = memory(indrnn.load("runs/mnist-6-fast"))
-        [layer.count("long") for layer in found.layers]
+        measured = memory(indrnn.load("runs/mnist-6-fast"))
+        [layer.count("long") for layer in measured.layers]
     """
     check_epsilon(epsilon)
     check_bounds(bounds)
     if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
         raise ValueError(f"length must be a positive whole number or None, got {length!r}")
     layers = layers_of(model)
-    measured = {layer: _Measured(layer.u, epsilon) for layer in layers}
+    sums = {layer: _Sums(layer.u, epsilon) for layer in layers}
     if run is not None:
-        with watched(model, layers, lambda layer, neurons, call, h: measured[layer].add(neurons, call, h)):
+        with watched(model, layers, lambda layer, neurons, call, h: sums[layer].add(neurons, call, h)):
             run()
-    if length is None:
-        seen = max(each.longest_sequence for each in measured.values())
-        length = _bounded_for(layers) or seen
-        if not length:
-            raise ValueError("length is needed: the model was not built for a sequence_length")
-    found = []
-    for layer, each in measured.items():
+    length = length or _bounded_for(layers) or max(layer.longest_sequence for layer in sums.values())
+    if not length:
+        raise ValueError("length is needed: the model was not built for a sequence_length")
+    measured = []
+    for layer, layer_sums in sums.items():
         steps: list[float] = steps_of(layer.u, epsilon).tolist()
         groups = [group_of(value, length, bounds) for value in steps]
-        found.append(LayerMemory(layer.name, layer.u.tolist(), steps, groups, **each.numbers()))
-    return Memory(length, epsilon, bounds, found, max(each.count for each in measured.values()))
+        measured.append(LayerMemory(layer.name, layer.u.tolist(), steps, groups, **layer_sums.means()))
+    return Memory(length, epsilon, bounds, measured, max(layer.count for layer in sums.values()))
 
 
 def _bounded_for(layers: list[Layer]) -> int | None:
     bounds = [layer.module.bound for layer in layers]
-    known = [bound.options.get("sequence_length") for bound in bounds if isinstance(bound, RecurrentBound)]
-    return max((each for each in known if each), default=None)
+    lengths = [bound.options.get("sequence_length") for bound in bounds if isinstance(bound, RecurrentBound)]
+    return max(filter(None, lengths), default=None)
 
 
-class _Measured:
+class _Sums:
     """Sums over the recurrences of one layer."""
 
     def __init__(self, u: Tensor, epsilon: float) -> None:
         self.epsilon = epsilon
         self.count = self.longest_sequence = 0
-        self.steps = torch.zeros_like(u)  # seen by each neuron
-        self.sequences = torch.zeros_like(u)
-        self.derivative, self.memory, self.longest = (torch.zeros_like(u) for _ in range(3))
+        self.steps, self.sequences, self.derivative, self.memory, self.longest = torch.zeros(5, *u.shape).to(u)
         self.difference = 0.0
 
     def add(self, neurons: slice, call: Forward, h: Tensor) -> None:
         """Add one recurrence, with x and h (T, B, ..., N)."""
         if not h.numel():  # no step, or no sequence
             return
-        T, N = h.shape[0], h.shape[-1]
-        gradient = _gradient(call, h)
+        T, B, N = h.shape[0], h.shape[1], h.shape[-1]
         wide = h.reshape(T, -1, N).double()
-        ends = _ends(call, T, h.shape[1]).repeat_interleave(wide.shape[1] // max(1, h.shape[1]))  # (B,)
+        positions = wide.shape[1] // B
+        # The last valid step of each sequence; −1 for one of length 0
+        ends = torch.full((B,), T - 1, device=h.device) if call.lengths is None else call.lengths.long() - 1
+        ends = ends.repeat_interleave(positions)
         derivative = THROUGH_ACTIVATION[call.activation](torch.ones_like(wide), wide)
         valid = torch.arange(T, device=h.device).unsqueeze(1) <= ends  # (T, B)
         self.count += int((ends >= 0).sum()) if neurons.start == 0 else 0
@@ -187,20 +189,22 @@ class _Measured:
         self.derivative[neurons] += per_weight((derivative * valid.unsqueeze(-1)).sum((0, 1)), neurons).cpu()
         if T < 2:
             return
+        # h_{t−1} enters step t as x_t does, but multiplied by u: ∂h_T/∂h_{t−1} = u · ∂h_T/∂x_t
         u = call.u.detach().double()
-        at, known = _back(ends, T, call.reverse)
-        index = at.unsqueeze(-1).expand(-1, -1, N)
-        enters = u if call.resets is None else u * ~call.resets.repeat_interleave(len(ends) // h.shape[1], 1)[..., None]
-        reaching = (enters * gradient.reshape(T, -1, N).double()).gather(0, index)
+        enters = u if call.resets is None else u * ~call.resets.repeat_interleave(positions, 1).unsqueeze(-1)
+        back = torch.arange(1, T, device=h.device).unsqueeze(1)  # steps from a sequence's end, (T − 1, 1)
+        entered = (back - 1).expand(-1, len(ends)) if call.reverse else ends - back + 1
+        index = entered.clamp(0, T - 1).unsqueeze(-1).expand(-1, -1, N)
+        exists = (back <= ends).unsqueeze(-1)
+        reaching = (enters * _gradient(call, h).reshape(T, -1, N).double()).gather(0, index)
         expected = (enters * derivative).gather(0, index).cumprod(0)
-        kept = known.unsqueeze(-1)
-        self.difference = max(self.difference, float(((reaching - expected).abs() * kept).max()))
-        run = ((reaching.abs() >= self.epsilon) & kept).long().cumprod(0).sum(0).double()  # (B, N)
-        self.memory[neurons] += per_weight(run.sum(0), neurons).cpu()
-        longest = run.amax(0).view(neurons.stop - neurons.start, -1).amax(-1).cpu()
+        self.difference = max(self.difference, float(((reaching - expected).abs() * exists).max()))
+        memory = ((reaching.abs() >= self.epsilon) & exists).long().cumprod(0).sum(0).double()  # (B, N)
+        self.memory[neurons] += per_weight(memory.sum(0), neurons).cpu()
+        longest = memory.amax(0).view(neurons.stop - neurons.start, -1).amax(-1).cpu()
         self.longest[neurons] = torch.maximum(self.longest[neurons], longest)
 
-    def numbers(self) -> dict[str, Any]:
+    def means(self) -> dict[str, Any]:
         """The measured fields of `LayerMemory`."""
         if not self.count:
             return {}
@@ -214,28 +218,9 @@ class _Measured:
 
 def _gradient(call: Forward, h: Tensor) -> Tensor:
     """∂h_last/∂x_t, (T, B, ..., N), by training's backward pass: one call, as neurons and sequences are independent."""
-    last = torch.ones_like(h[0])
     rest = (call.h_0, call.lengths, call.resets, call.activation, call.reverse, None)
-    gradient: Tensor = OPS.recurrence_backward(None, last, h, call.u, *rest)[0]
+    gradient: Tensor = OPS.recurrence_backward(None, torch.ones_like(h[0]), h, call.u, *rest)[0]
     return gradient
-
-
-def _ends(call: Forward, T: int, batch: int) -> Tensor:
-    """The last valid step of each sequence, (B,); −1 for one of length 0."""
-    if call.lengths is not None:
-        return call.lengths.long() - 1
-    return torch.full((batch,), T - 1, device=call.x.device)
-
-
-def _back(ends: Tensor, T: int, reverse: bool) -> tuple[Tensor, Tensor]:
-    """For 1 to T − 1 steps back from a sequence's end: the step that the state enters, (T − 1, B), and if it exists.
-
-    h_{t−1} enters step t as x_t does, but multiplied by u: so ∂h_T/∂h_{t−1} = u · ∂h_T/∂x_t.
-    """
-    back = torch.arange(1, T, device=ends.device).unsqueeze(1)
-    known = back <= ends
-    at = (back - 1).expand(-1, len(ends)) if reverse else ends - back + 1
-    return at.clamp(0, T - 1), known
 
 
 def check_epsilon(epsilon: float) -> None:
@@ -250,7 +235,7 @@ def check_bounds(bounds: tuple[float, float]) -> None:
         raise ValueError(f"bounds must be two positive numbers, the smaller first, got {bounds}")
 
 
-# ---- files
+# ---- results
 
 
 def write(measured: Memory, about: dict[str, Any], results: Results) -> str:
@@ -258,58 +243,54 @@ def write(measured: Memory, about: dict[str, Any], results: Results) -> str:
     content = {**about, **asdict(measured)}
     for layer in content["layers"]:
         layer["steps"] = [value if math.isfinite(value) else None for value in layer["steps"]]
-    head = "layer, neurons, short, middle, long, median size of u, active, measured steps"
     rows = []
     for number, layer in enumerate(measured.layers, 1):
-        counts = [layer.count(group) for group in GROUPS]
-        median = torch.tensor(layer.u).abs().median()
-        seen = ["", ""]
+        means = ["", ""]
         if layer.active is not None and layer.measured is not None:
-            active, steps = (torch.tensor(values).mean() for values in (layer.active, layer.measured))
-            seen = [f"{100 * active:.0f} %", f"{steps:.1f}"]
-        rows.append([number, len(layer.u), *counts, f"{median:.4f}", *seen])
-    table = markdown(head, rows)
-    results.write(content, draw(measured), table)
-    return table
+            means = [f"{100 * torch.tensor(layer.active).mean():.0f} %", f"{torch.tensor(layer.measured).mean():.1f}"]
+        median = torch.tensor(layer.u).abs().median()
+        rows.append([number, len(layer.u), *map(layer.count, GROUPS), f"{median:.4f}", *means])
+    head = "layer, neurons, short, middle, long, median size of u, active, measured steps"
+    return results.write(content, draw(measured), markdown(head, rows))
 
 
-def in_words(found: Memory) -> str:
+def in_words(measured: Memory) -> str:
     """A sentence on which weights give short and long memory, by the paper's relation."""
-    (short, below), (long, least) = (
-        (bound * found.length, weight_of(bound * found.length, found.epsilon)) for bound in found.bounds
-    )
+    short, long = (bound * measured.length for bound in measured.bounds)
+    below, least = (weight_of(steps, measured.epsilon) for steps in (short, long))
     return (
-        f"sequences of {found.length:,} steps, an influence of {found.epsilon:g}: short memory is below "
+        f"sequences of {measured.length:,} steps, an influence of {measured.epsilon:g}: short memory is below "
         f"{short:.4g} steps (|u| < {below:.5g}), long from {long:.4g} on (|u| >= {least:.5g})"
     )
 
 
 def draw(measured: Memory) -> Figure:
     """The memory of each neuron by layer, the groups, and, if measured, measured against expected memory."""
-    seen = measured.sequences > 0
-    figure, axes = new_figure(3 if seen else 2, width=4.2)
+    figure, axes = new_figure(3 if measured.sequences else 2, width=4.2)
     _draw_neurons(axes[0], measured)
     _draw_groups(axes[1], measured)
     figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right center", frameon=False)
     for axis in axes[:2]:
         axis.set_xlabel("layer")
         axis.set_xlim(0.4, len(measured.layers) + 0.6)
-    if seen:
-        _draw_measured(axes[2], measured)
+    for axis in axes[2:]:
+        _draw_measured(axis, measured)
     return figure
+
+
+def _scatter(axis: Axes, x: Sequence[float], steps: Sequence[float], layer: LayerMemory) -> None:
+    axis.scatter(x, steps, s=5, color=[GROUP_COLOURS[group] for group in layer.groups], linewidths=0)
 
 
 def _shown(measured: Memory, layer: LayerMemory) -> list[float]:
     """Steps as they are drawn: of an endless memory, at four times the length."""
-    shown: list[float] = torch.tensor(layer.steps).clamp(0.3, 4.0 * measured.length).tolist()
-    return shown
+    return [min(max(steps, 0.3), 4.0 * measured.length) for steps in layer.steps]
 
 
 def _draw_neurons(axis: Axes, measured: Memory) -> None:
     for place, layer in enumerate(measured.layers, 1):
-        beside = [place + offset for offset in torch.linspace(-0.35, 0.35, len(layer.u)).tolist()]
-        colours = [GROUP_COLOURS[group] for group in layer.groups]
-        axis.scatter(beside, _shown(measured, layer), s=5, color=colours, linewidths=0)
+        beside = (place + torch.linspace(-0.35, 0.35, len(layer.u))).tolist()
+        _scatter(axis, beside, _shown(measured, layer), layer)
     axis.axhline(measured.length, color="0.5", linestyle="--", linewidth=1)
     beside_axis: dict[str, Any] = {"transform": axis.get_yaxis_transform(), "va": "center"}
     axis.text(1.01, measured.length, "length of\na sequence", **beside_axis, color="0.4", fontsize=7)
@@ -319,22 +300,19 @@ def _draw_neurons(axis: Axes, measured: Memory) -> None:
 
 
 def _draw_groups(axis: Axes, measured: Memory) -> None:
-    places = list(range(1, len(measured.layers) + 1))
-    below = [0.0] * len(places)
+    places, below = range(1, len(measured.layers) + 1), [0.0] * len(measured.layers)
     for group in GROUPS:
         shares = [100 * layer.count(group) / len(layer.u) for layer in measured.layers]
         axis.bar(places, shares, bottom=below, color=GROUP_COLOURS[group], label=group, width=0.8)
         below = [a + b for a, b in zip(below, shares, strict=True)]
     axis.set_ylabel("neurons (%)")
-    low, high = (bound * measured.length for bound in measured.bounds)
-    axis.set_title(f"short: < {low:.3g} steps, long: ≥ {high:.3g}", fontsize=10)
+    short, long = (bound * measured.length for bound in measured.bounds)
+    axis.set_title(f"short: < {short:.3g} steps, long: ≥ {long:.3g}", fontsize=10)
 
 
 def _draw_measured(axis: Axes, measured: Memory) -> None:
     for layer in measured.layers:
-        steps = torch.tensor(layer.measured).clamp_min(0.3).tolist()
-        colours = [GROUP_COLOURS[group] for group in layer.groups]
-        axis.scatter(_shown(measured, layer), steps, s=5, color=colours, linewidths=0)
+        _scatter(axis, _shown(measured, layer), [max(steps, 0.3) for steps in layer.measured or ()], layer)
     axis.plot([0.3, measured.length], [0.3, measured.length], color="0.5", linestyle="--", linewidth=1)
     axis.set_xscale("log")
     axis.set_yscale("log")

@@ -6,8 +6,9 @@ A layer is any module with a `RecurrentBound`: units of the deep networks, `IndR
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,7 +34,7 @@ class Layer:
     name: str
     """The weight's name in the model, such as `network.blocks.2.unit.weight_hh`."""
     module: nn.Module
-    """What holds it."""
+    """Module that holds it."""
     weight: str
     """Its name there."""
 
@@ -52,76 +53,65 @@ def layers_of(model: nn.Module) -> list[Layer]:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a module, got {type(model).__name__}")
-    found = []
+    layers = []
     for prefix, module in model.named_modules():
         if isinstance(getattr(module, "bound", None), RecurrentBound):
-            found += [Layer(f"{prefix}.{name}" if prefix else name, module, name) for name in _weights(module)]
-    if not found:
+            layers += [Layer(f"{prefix}.{name}" if prefix else name, module, name) for name in _weights(module)]
+    if not layers:
         raise ValueError(f"model must hold independent recurrent weights, got {type(model).__name__} without any")
-    return found
+    return layers
 
 
 def _weights(module: nn.Module) -> list[str]:
-    own = [_COMPUTED_FROM.sub("", name) for name, _ in module.named_parameters(recurse=False)]
-    own += list(getattr(module, "parametrizations", {}))
-    matches = [match for name in dict.fromkeys(own) if (match := _WEIGHT.fullmatch(name))]
+    names = [_COMPUTED_FROM.sub("", name) for name, _ in module.named_parameters(recurse=False)]
+    names += list(getattr(module, "parametrizations", {}))
+    matches = [match for name in dict.fromkeys(names) if (match := _WEIGHT.fullmatch(name))]
     return [match[0] for match in sorted(matches, key=lambda match: (int(match[1] or 0), match[2] is not None))]
 
 
-class Seen(Protocol):
+class Callback(Protocol):
     """The callback of `watched`."""
 
-    def __call__(self, layer: Layer, neurons: slice, call: Forward, h: Tensor) -> Tensor | None:
+    def __call__(self, layer: Layer, neurons: slice, call: Forward, h: Tensor, /) -> Tensor | None:
         """Take a layer, a slice of its neurons, their recurrence and h (T, B, ..., N); return another h, or None."""
 
 
 @contextlib.contextmanager
-def watched(model: nn.Module, layers: list[Layer], seen: Seen) -> Iterator[None]:
-    """Call `seen` for each recurrence of a model's layers in this context, in evaluation mode and without gradients.
+def watched(model: nn.Module, layers: list[Layer], callback: Callback) -> Iterator[None]:
+    """Call `callback` for each recurrence of a model's layers in this context, in evaluation mode, without gradients.
 
     A bidirectional layer calls it twice. A convolutional layer calls it with one neuron per position, those of a
-    channel next to each other. A cell, and a single streaming step of `IndRNN`, are not seen.
+    channel next to each other. A cell, and a single streaming step of `IndRNN`, do not call it.
     """
-    by_module: dict[nn.Module, list[Layer]] = {}
-    for layer in layers:
-        by_module.setdefault(layer.module, []).append(layer)
-    mode = _Watch(seen)
-    handles = []
-    for module, own in by_module.items():
-        handles.append(module.register_forward_pre_hook(mode.enter(own)))
-        handles.append(module.register_forward_hook(mode.leave))
-    pieces = {module: module.recompute for module in by_module if isinstance(module, IndRNN)}
-    try:
-        for module in pieces:
-            module.recompute = None  # a sequence is one call
+    mode = _RecurrenceMode(callback)
+    with contextlib.ExitStack() as stack:
+        for module, group in itertools.groupby(layers, key=lambda layer: layer.module):
+            cursor = _Cursor([*group])
+            stack.callback(module.register_forward_pre_hook(lambda *_, cursor=cursor: mode.enter(cursor)).remove)
+            stack.callback(module.register_forward_hook(mode.leave).remove)
+            if isinstance(module, IndRNN):
+                stack.callback(setattr, module, "recompute", module.recompute)
+                module.recompute = None  # a sequence is one call
         with modes_kept(model), torch.no_grad(), mode:
             model.eval()
             yield
-    finally:
-        for module, recompute in pieces.items():
-            module.recompute = recompute
-        for handle in handles:
-            handle.remove()
 
 
-class _Watch(TorchDispatchMode):
+class _RecurrenceMode(TorchDispatchMode):
     """A dispatch mode that sees the registered op: under a mode, every recurrence goes through it."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, callback: Callback) -> None:
         super().__init__()
-        self.seen = seen
-        self._running: list[_Place] = []
+        self.callback = callback
+        self._running: list[_Cursor] = []
 
-    def enter(self, layers: list[Layer]) -> Callable[..., None]:
-        """A forward pre-hook for a module that holds these layers."""
-
-        def hook(*_: Any) -> None:
-            self._running.append(_Place(layers))
-
-        return hook
+    def enter(self, cursor: _Cursor) -> None:
+        """Begin a module's forward pass."""
+        cursor.index = cursor.offset = 0
+        self._running.append(cursor)
 
     def leave(self, *_: Any) -> None:
-        """A forward hook for it."""
+        """End it."""
         self._running.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -130,11 +120,11 @@ class _Watch(TorchDispatchMode):
             return result
         call = Forward(*args[:-1])
         layer, neurons = self._running[-1].next(call.u.numel())
-        other = self.seen(layer, neurons, call, result[0])
+        other = self.callback(layer, neurons, call, result[0])
         return result if other is None else (other, result[1])
 
 
-class _Place:
+class _Cursor:
     """Which layer of a module, and which of its neurons, a call belongs to: calls come in order."""
 
     def __init__(self, layers: list[Layer]) -> None:
@@ -157,9 +147,9 @@ def per_weight(values: Tensor, neurons: slice) -> Tensor:
 
 def some(task: Task, model: nn.Module, items: int) -> Iterator[Measured]:
     """Evaluate a task on its validation data, batch by batch, until at least `items` items are measured."""
-    seen = 0
-    for means, count in task.evaluate(model, 0, Shard()):
-        yield means, count
-        seen += count
-        if seen >= items:
+    count = 0
+    for means, batch in task.evaluate(model, 0, Shard()):
+        yield means, batch
+        count += batch
+        if count >= items:
             return

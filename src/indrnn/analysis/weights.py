@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..checks import check_count
-from ..figures import new_grid
+from ..figures import add_legend, new_grid
 from ..tasks.table import markdown
 from .neurons import layers_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..tasks.results import Results
 
 NEAR = 0.1
-"""How far from 0 or from 1 a |u| counts as near it."""
+"""Distance from 0 or from 1 up to which a |u| is near it."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,19 @@ class LayerWeights:
     name: str
     """The weight's name in the model."""
     after: list[float]
-    """u of each neuron."""
+    """Weights after training, one for each neuron."""
     before: list[float] | None
-    """The same before training, where that is known."""
+    """Weights before training; None if they are not known."""
     counts_after: list[int]
     """Neurons in each bin; the bins are the same for all layers."""
     counts_before: list[int] | None
+    """Neurons in each bin before training."""
     near_zero: float
-    """The share of neurons with |u| < 0.1 after training: they hardly remember the step before."""
+    """Share of neurons with |u| < 0.1 after training: they hardly remember the step before."""
     near_one: float
-    """The share with 0.9 <= |u|."""
+    """Share with 0.9 <= |u|."""
     negative: float
-    """The share with u < 0."""
+    """Share with u < 0."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ class Weights:
     """The result of `weights`."""
 
     edges: list[float]
-    """Of the bins, one more than bins."""
+    """Edges of the bins, one more than bins."""
     layers: list[LayerWeights]
+    """Layers, in the order in which they run."""
 
 
 def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40) -> Weights:
@@ -64,51 +66,47 @@ def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40
     check_count("bins", bins)
     layers = layers_of(model)
     earlier = None if before is None else layers_of(before)
-    if earlier is not None:
-        shapes = [[(layer.name, layer.u.shape) for layer in each] for each in (layers, earlier)]
-        if shapes[0] != shapes[1]:
-            raise ValueError("before must be the same model as the other, got one with other recurrent layers")
+    if earlier is not None and [(e.name, e.u.shape) for e in earlier] != [(e.name, e.u.shape) for e in layers]:
+        raise ValueError("before must be the same model as the other, got one with other recurrent layers")
     every = torch.cat([layer.u for layer in (*layers, *(earlier or []))])
     edges = np.linspace(min(0.0, float(every.min())), max(1.0, float(every.max())), bins + 1)
-    found = []
-    for place, layer in enumerate(layers):
-        u = layer.u
-        old = None if earlier is None else earlier[place].u
-        found.append(
+    histograms = []
+    for layer, old in zip(layers, earlier or [None] * len(layers), strict=True):
+        after, initial = layer.u, None if old is None else old.u
+        histograms.append(
             LayerWeights(
                 name=layer.name,
-                after=u.tolist(),
-                before=None if old is None else old.tolist(),
-                counts_after=np.histogram(u.numpy(), edges)[0].tolist(),
-                counts_before=None if old is None else np.histogram(old.numpy(), edges)[0].tolist(),
-                near_zero=_share(u.abs() < NEAR),
-                near_one=_share(u.abs() >= 1 - NEAR),
-                negative=_share(u < 0),
+                after=after.tolist(),
+                before=None if initial is None else initial.tolist(),
+                counts_after=np.histogram(after, edges)[0].tolist(),
+                counts_before=None if initial is None else np.histogram(initial, edges)[0].tolist(),
+                near_zero=_share(after.abs() < NEAR),
+                near_one=_share(after.abs() >= 1 - NEAR),
+                negative=_share(after < 0),
             )
         )
-    return Weights(edges.tolist(), found)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return Weights(edges.tolist(), histograms)
 
 
 def _share(which: torch.Tensor) -> float:
     return float(which.double().mean())
 
 
+# ---- results
+
+
 def write(counted: Weights, about: dict[str, Any], results: Results) -> str:
     """Write the numbers, a figure and a table, and return the table."""
-    head = "layer, neurons, near 0 before, near 0, near 1 before, near 1, negative"
-    rows = []
+    rows: list[list[object]] = []
     for number, layer in enumerate(counted.layers, 1):
-        old = None if layer.before is None else torch.tensor(layer.before).abs()
-        earlier = ["", ""] if old is None else [_percent(_share(old < NEAR)), _percent(_share(old >= 1 - NEAR))]
-        now = [_percent(share) for share in (layer.near_zero, layer.near_one, layer.negative)]
-        rows.append([number, len(layer.after), earlier[0], now[0], earlier[1], now[1], now[2]])
-    table = markdown(head, rows)
-    results.write({**about, **asdict(counted)}, draw(counted), table)
-    return table
+        near = ["", ""]
+        if layer.before is not None:
+            old = torch.tensor(layer.before).abs()
+            near = [f"{100 * _share(which):.0f} %" for which in (old < NEAR, old >= 1 - NEAR)]
+        zero, one, negative = (f"{100 * share:.0f} %" for share in (layer.near_zero, layer.near_one, layer.negative))
+        rows.append([number, len(layer.after), near[0], zero, near[1], one, negative])
+    table = markdown("layer, neurons, near 0 before, near 0, near 1 before, near 1, negative", rows)
+    return results.write({**about, **asdict(counted)}, draw(counted), table)
 
 
 def draw(counted: Weights) -> Figure:
@@ -121,5 +119,5 @@ def draw(counted: Weights) -> Figure:
         axis.set_title(f"layer {number}", fontsize=9)
         axis.set_xlabel("recurrent weight u")
     axes[0].set_ylabel("neurons")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    add_legend(figure)
     return figure

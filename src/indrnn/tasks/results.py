@@ -45,13 +45,14 @@ class Results:
         need_matplotlib()
         RunFolder(self.folder).prepare()
 
-    def write(self, numbers: Any, figure: Figure, table: str | None = None) -> None:
-        """Write numbers as JSON, a figure as PNG and a table as Markdown."""
+    def write(self, numbers: Any, figure: Figure, table: str = "") -> str:
+        """Write numbers as JSON, a figure as PNG and a table, if any, as Markdown; returns the table."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path("json"), (json.dumps(numbers, ensure_ascii=False) + "\n").encode())
         save_figure(figure, self.path("png"))
-        if table is not None:
+        if table:
             write_atomically(self.path("md"), (table + "\n").encode())
+        return table
 
     @property
     def drawn(self) -> str:

@@ -60,7 +60,9 @@ def run(
         given.append(
             {
                 "program": program.plain,
-                "numbers": base64.b64encode(program.array.astype("<f4").tobytes()).decode(),
+                "numbers": base64.b64encode(
+                    b"".join(part.astype("<f4").tobytes() for part in program.numbers)
+                ).decode(),
                 "inputs": [inputs[:, b].flatten().tolist() for b in range(inputs.shape[1])],
                 "without": None if neuron is None else {"layer": neuron[0], "neuron": neuron[1]},
             }

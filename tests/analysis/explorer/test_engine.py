@@ -175,13 +175,14 @@ def test_where_inputs_come_from() -> None:
     """Every input weight has a source: the pieces are as many as there are columns."""
     for config in NETWORKS.values():
         model = Head(config, 4).build()
-        layers = program_of(model).layers
-        assert [each.size for each in layers] == [unit.size for unit in model.network.recurrent_layers]  # type: ignore[union-attr]
+        layers = [layer.plain for layer in program_of(model).layers]
+        units: Any = model.network.recurrent_layers  # type: ignore[union-attr]
+        assert [layer["size"] for layer in layers] == [unit.size for unit in units]
         for layer in layers:
-            columns = layer.size if layer.weight is None else layer.weight["shape"][1]
-            assert sum(piece["size"] for piece in layer.sources) == columns
-            for piece in layer.sources:
-                assert "layer" not in piece or layers[piece["layer"]].size == piece["size"]
+            columns = layer["size"] if layer["weight"] is None else layer["weight"]["shape"][1]
+            assert sum(piece["size"] for piece in layer["sources"]) == columns
+            for piece in layer["sources"]:
+                assert "layer" not in piece or layers[piece["layer"]]["size"] == piece["size"]
 
 
 @needs_node

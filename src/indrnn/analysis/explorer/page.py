@@ -58,15 +58,12 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
     if count > LARGEST:
         raise ValueError(f"model must have at most {LARGEST:,} parameters to be explored in a page, got {count:,}")
     program = program_of(model)
-    numbers = list(program.numbers)
-    placed = sum(array.size for array in numbers)
-    activity = None
+    numbers, activity = list(program.numbers), None
     if samples.sequences:
-        measured = activity_of(model, samples.sequences)
-        activity = {"at": placed, "shape": list(measured.shape)}
-        numbers.append(measured.numpy().reshape(-1))
-    outputs = program.output["weight"]["shape"][0]
-    classes = None
+        means = activity_of(model, samples.sequences)
+        activity = {"at": sum(array.size for array in numbers), "shape": list(means.shape)}
+        numbers.append(means.numpy().reshape(-1))
+    outputs, classes = program.output["weight"]["shape"][0], None
     if program.output["classes"]:
         classes = samples.classes or [str(number) for number in range(outputs)]
         if len(classes) != outputs:
@@ -87,9 +84,10 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
         "classes": classes,
         "activity": activity,
         "program": program.plain,
-        "memory": [[_finite(steps) for steps in steps_of(layer.recurrent_weight).tolist()] for layer in program.layers],
+        "memory": [_finite(steps_of(layer.recurrent_weight)) for layer in program.layers],
     }
     content = b"".join(array.astype("<f4").tobytes() for array in numbers)
+    size = f"{len(content) / 1e6:.1f} MB" if len(content) >= 1e6 else f"{len(content) / 1e3:.0f} kB"
     package = __package__ or ""
     return fill(
         source(package, "page.html"),
@@ -101,7 +99,7 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
             f"A neuron's influence shrinks by |u| with every step. Its memory is the number of steps until less than "
             f"{EPSILON:.0%} is left: ln {EPSILON:g} / ln |u|. Activity is the mean of |h| over the sequence above."
         ),
-        made=escape(f"{count:,} parameters, {_size(len(content))} of numbers."),
+        made=escape(f"{count:,} parameters, {size} of numbers."),
     )
 
 
@@ -116,9 +114,5 @@ def activity_of(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
     return torch.stack(rows).cpu()
 
 
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(steps: Tensor) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in steps.tolist()]

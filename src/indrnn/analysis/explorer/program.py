@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,60 +24,38 @@ from ...networks.plain import PlainIndRNN
 from ...networks.residual import ResidualIndRNN
 from ...networks.unit import RecurrentUnit
 from ...ops import recurrence
-from ...training.evaluation import modes_kept
+from ...ops.calls import Forward
+from .. import neurons
 
 Node = dict[str, Any]
 Reference = dict[str, Any]
 HEADS = (SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Layer:
     """A recurrent layer as shown on the page."""
 
     name: str
-    size: int
+    """Name of the layer."""
     recurrent_weight: Tensor
     """u, (size,)."""
-    u: Reference
-    weight: Reference | None
-    """The input weights, (size, inputs); None for a layer that reads feature n with neuron n."""
-    sources: list[dict[str, Any]]
-    """What the inputs are: pieces with a "name" and a "size", and a "layer" where they are its neurons."""
+    plain: dict[str, Any]
+    """The part stored as JSON: name, size, references to u and to the input weights, and the sources of its inputs."""
 
 
 @dataclass
 class Program:
     """A model as a program for `engine.js`."""
 
-    inputs: int
-    """Features of the input; 1 where they are token numbers."""
-    nodes: list[Node]
     layers: list[Layer]
+    """Recurrent layers, in the order in which they run."""
     output: Node
-    whole: bool
-    """Whether there is an answer for the whole sequence alone: a direction that reads from the end."""
-    numbers: list[np.ndarray[Any, Any]] = field(default_factory=list)
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The part stored as JSON; `array` is the rest."""
-        layers = [
-            {"name": each.name, "size": each.size, "u": each.u, "weight": each.weight, "sources": each.sources}
-            for each in self.layers
-        ]
-        return {
-            "inputs": self.inputs,
-            "nodes": self.nodes,
-            "layers": layers,
-            "output": self.output,
-            "whole": self.whole,
-        }
-
-    @property
-    def array(self) -> np.ndarray[Any, Any]:
-        """All numbers, float32."""
-        return np.concatenate(self.numbers) if self.numbers else np.empty(0, np.float32)
+    """Output layer."""
+    plain: dict[str, Any]
+    """The part stored as JSON."""
+    numbers: list[np.ndarray[Any, Any]]
+    """All numbers, float32, in the order of the references."""
 
 
 def network_of(model: nn.Module) -> nn.Module:
@@ -90,8 +68,8 @@ def network_of(model: nn.Module) -> nn.Module:
             "model must be a classifier, regressor or language model around a plain, residual or dense IndRNN "
             f"or an IndRNN layer, got {name}"
         )
-    found: nn.Module = network
-    return found
+    network_module: nn.Module = network
+    return network_module
 
 
 def program_of(model: nn.Module) -> Program:
@@ -104,16 +82,20 @@ def program_of(model: nn.Module) -> Program:
         vectors = [{"op": "embedding", "weight": writer.reference(model.embedding.weight)}]
         output = model.embedding if output is None else output
     nodes = vectors + writer.network(network)
-    classes = isinstance(model, (SequenceClassifier, StepClassifier, LanguageModel))
     by_step = isinstance(model, (StepClassifier, StepRegressor, LanguageModel))
-    return Program(
-        inputs=1 if vectors else network.input_size,  # type: ignore[arg-type]
-        nodes=nodes,
-        layers=writer.layers,
-        output={**writer.linear(output), "pool": getattr(model, "pool", "step"), "classes": classes},
-        whole=writer.bidirectional and not by_step,
-        numbers=writer.numbers,
-    )
+    last = {
+        **writer.linear(output),
+        "pool": getattr(model, "pool", "step"),
+        "classes": isinstance(model, (SequenceClassifier, StepClassifier, LanguageModel)),
+    }
+    plain = {
+        "inputs": 1 if vectors else network.input_size,  # features of the input; 1 where they are token numbers
+        "nodes": nodes,
+        "layers": [layer.plain for layer in writer.layers],
+        "output": last,
+        "whole": writer.bidirectional and not by_step,  # an answer for the whole sequence alone
+    }
+    return Program(writer.layers, last, plain, writer.numbers)
 
 
 def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
@@ -122,26 +104,14 @@ def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     if isinstance(network, IndRNN):
         with torch.no_grad():
             return _layer_states(network, model.embedding(inputs) if isinstance(model, LanguageModel) else inputs)
-    network = network.network if isinstance(network, FrontNetwork) else network
-    assert isinstance(network, Network)
-    found: dict[int, Tensor] = {}
-    hooks = []
-    for number, unit in enumerate(network.recurrent_layers):
+    directions: dict[str, list[Tensor]] = {}
 
-        def keep(_: nn.Module, given: Any, *result: Any, number: int = number) -> None:
-            found[number] = (result[0][0] if result else given[0]).detach()
+    def keep(layer: neurons.Layer, _: slice, __: Forward, h: Tensor) -> None:
+        directions.setdefault(layer.name, []).append(h.clone())
 
-        if unit.norm is not None and unit.config.norm_place == "after":
-            hooks.append(unit.norm.register_forward_pre_hook(keep))
-        else:
-            hooks.append(unit.register_forward_hook(keep))
-    try:
-        with modes_kept(model), torch.no_grad():
-            model.eval()(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [found[number].clone() for number in range(len(found))]
+    with neurons.watched(model, neurons.layers_of(model), keep):
+        model(inputs)
+    return [torch.cat(states, dim=-1) for states in directions.values()]
 
 
 def _layer_states(layer: IndRNN, x: Tensor) -> list[Tensor]:
@@ -183,21 +153,13 @@ class _Writer:
         return {"op": "linear", "weight": self.reference(module.weight), "bias": bias}
 
     def network(self, network: nn.Module) -> list[Node]:
-        if isinstance(network, FrontNetwork):
-            before = self._front(network)
-            return before + self._recurrent(network.network, f"convolution {len(before)}")
-        return self._recurrent(network, "input")
-
-    def _front(self, front: FrontNetwork) -> list[Node]:
-        return [
-            {
-                "op": "convolution",
-                "weight": self.reference(convolution.weight),  # type: ignore[arg-type]
-                "stride": stride,
-                "norm": self._norm(norm),
-            }
-            for convolution, norm, stride in zip(front.convolutions, front.norms, front.config.strides, strict=True)
-        ]
+        if not isinstance(network, FrontNetwork):
+            return self._recurrent(network, "input")
+        front: list[Node] = []
+        for convolution, norm, stride in zip(network.convolutions, network.norms, network.config.strides, strict=True):
+            weight = self.reference(convolution.weight)  # type: ignore[arg-type]
+            front.append({"op": "convolution", "weight": weight, "stride": stride, "norm": self._norm(norm)})
+        return front + self._recurrent(network.network, f"convolution {len(front)}")
 
     def _recurrent(self, network: nn.Module, reads: str) -> list[Node]:
         self._sources = [{"name": reads, "size": network.input_size}]
@@ -270,7 +232,8 @@ class _Writer:
     ) -> Node:
         number, size = len(self.layers), len(u)
         reference = self.reference(u)
-        self.layers.append(Layer(name, size, u.detach().cpu().double(), reference, weight, self._sources))
+        plain = {"name": name, "size": size, "u": reference, "weight": weight, "sources": self._sources}
+        self.layers.append(Layer(name, u.detach().cpu().double(), plain))
         self._sources = [{"name": name, "size": size, "layer": number}]
         self.bidirectional |= bidirectional
         return {

@@ -27,10 +27,12 @@ def samples_of(run: Run, data_dir: Path | None) -> Samples:
     size = int(network_of(run.best[0]).input_size)  # type: ignore[arg-type]
     random = torch.Generator().manual_seed(0)
     noise = [torch.randn(100, size, generator=random) for _ in range(4)]
-    labels = [f"noise {number + 1}" for number in range(4)]
-    samples = recorded(noise, labels, note="Normally distributed noise: the data of this run is not known here.")
-    samples.note = "the run's own data is not known here, so that the page has noise in its place; see "
-    samples.note += "indrnn.analysis.explorer.explore to give it samples"
+    remark = "Normally distributed noise: the data of this run is not known here."
+    samples = recorded(noise, [f"noise {number}" for number in range(1, 5)], note=remark)
+    samples.note = (
+        "the run's own data is not known here, so that the page has noise in its place; see "
+        "indrnn.analysis.explorer.explore to give it samples"
+    )
     return samples
 
 
@@ -45,7 +47,7 @@ def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[st
     if reached := headline(test or {}):
         paper = f"paper: {row.value}" if row and row.value not in UNKNOWN else ""
         facts.append((f"test {words(reached[0].removeprefix('test_'))}", value_of(*reached), paper))
-    neurons = sum(layer.size for layer in layers)
+    neurons = sum(len(layer.recurrent_weight) for layer in layers)
     facts.append(("recurrent layers", f"{len(layers)}", ""))
     facts.append(("neurons", f"{neurons:,}", ""))
     facts.append(("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}", ""))
