@@ -322,7 +322,7 @@ def test_pairs_and_the_line_of_equal_numbers() -> None:
     _, (axes,) = new_figure(1)
     draw_pairs(axes, [(0.0, 0.5), (2.0, -1.0)], across="x", up="y")
     (line,) = axes.get_lines()
-    assert [list(part) for part in line.get_data()] == [[-1.0, 2.0], [-1.0, 2.0]]
+    assert [np.asarray(part).tolist() for part in line.get_data()] == [[-1.0, 2.0], [-1.0, 2.0]]
 
 
 def test_without_matplotlib_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

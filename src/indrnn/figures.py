@@ -108,7 +108,7 @@ def svg_of(figure: Figure, label: str, number: int) -> str:
         label: what it shows, for those who do not see it.
         number: number of the figure on its page, which keeps its ids apart from those of others.
     """
-    settings = {"svg.fonttype": "none", "svg.hashsalt": str(number), "font.sans-serif": ["DejaVu Sans"]}
+    settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": str(number), "font.sans-serif": ["DejaVu Sans"]}
     without: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     content = io.StringIO()
     with _drawing(settings):
@@ -120,7 +120,7 @@ def svg_of(figure: Figure, label: str, number: int) -> str:
 
 
 @contextlib.contextmanager
-def _drawing(settings: Mapping[str, Any] | None = None) -> Iterator[None]:
+def _drawing(settings: dict[Any, Any] | None = None) -> Iterator[None]:
     from matplotlib import rc_context
 
     with rc_context({"axes.formatter.min_exponent": 3, **(settings or {})}), warnings.catch_warnings():

@@ -110,7 +110,8 @@ def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], results: 
     """Write the norms of a run and a figure, and return a table."""
     figure, (axes,) = new_figure(1)
     draw_curves(axes, {f"{when} training": [(row["layer"], row[when]) for row in rows] for when in ("before", "after")})
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    layers = [row["layer"] for row in rows]
+    axes.set_xticks(layers[:: -(-len(layers) // 12)])
     axes.set_xlabel("layer whose input weights the gradient is of")
     axes.set_ylabel("mean gradient norm")
     axes.legend(frameon=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40
     every = torch.cat([layer.u for layer in (*layers, *(earlier or []))])
     edges = np.linspace(min(0.0, float(every.min())), max(1.0, float(every.max())), bins + 1)
     histograms = []
-    for layer, old in zip(layers, earlier or [None] * len(layers), strict=True):
+    for layer, old in itertools.zip_longest(layers, earlier or []):
         after, initial = layer.u, None if old is None else old.u
         histograms.append(
             LayerWeights(

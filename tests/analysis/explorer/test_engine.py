@@ -149,7 +149,7 @@ def test_a_neuron_is_left_out() -> None:
     left: list[tuple[int, int] | None] = []
     units = []
     for model in models:
-        every: Any = model.network.recurrent_layers  # type: ignore[union-attr]
+        every: Any = model.network.recurrent_layers
         own = [unit for unit in every if unit.weight is not None]
         units.append(own[len(own) // 2])
         left.append((every.index(units[-1]), 1))
@@ -176,7 +176,7 @@ def test_where_inputs_come_from() -> None:
     for config in NETWORKS.values():
         model = Head(config, 4).build()
         layers = [layer.plain for layer in program_of(model).layers]
-        units: Any = model.network.recurrent_layers  # type: ignore[union-attr]
+        units: Any = model.network.recurrent_layers
         assert [layer["size"] for layer in layers] == [unit.size for unit in units]
         for layer in layers:
             columns = layer["size"] if layer["weight"] is None else layer["weight"]["shape"][1]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ....checks import MissingPackageError
+from ....checks import MissingPackageError as MissingPackageError
 from ..collection import Array
 
 
