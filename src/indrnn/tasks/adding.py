@@ -134,7 +134,7 @@ class DistilOptions:
     run: Positional[Path]
     """Folder of a finished run of a recurrent baseline on the adding problem."""
     out: Path | None = None
-    """Output folder of distil.json and distil.png; None for results/insight/NAME."""
+    """Output folder of distil.json, distil.md and distil.png; None for results/insight/NAME."""
     layers: int = 3
     """Number of layers of the IndRNN."""
     hidden_size: int = 128

@@ -249,6 +249,10 @@ class Run:
         """The model with its best weights, and which they are."""
         return best_model(self.folder)
 
+    def best_on(self, device: str) -> nn.Module:
+        """The model with its best weights, on a device: cpu, cuda, ..., or auto."""
+        return self.best[0].to(choose_device(device, Processes()))
+
     def at(self, data_dir: Path | None) -> Recipe:
         """Its recipe, with its data in another folder if one is given."""
         try:

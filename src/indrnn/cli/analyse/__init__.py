@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...system import load_torch
@@ -13,7 +12,7 @@ from ...tasks.recipe import Extra
 from ...tasks.rows import recipe_kinds, rows
 from ..main import UsageError, say
 from ..parse import Parser
-from . import ablate, depth, gradients, memory, weights
+from . import gradients, neurons
 
 
 @dataclass(frozen=True)
@@ -33,29 +32,27 @@ class Kind:
 KINDS = {
     "gradients": Kind(
         gradients.GradientsOptions,
-        gradients.analyse,
+        gradients.gradients,
         "plot the gradient flow over time and depth in trained networks",
         "RUN ...",
     ),
     "depth": Kind(
-        depth.DepthOptions,
-        depth.analyse,
+        gradients.DepthOptions,
+        gradients.depth,
         "measure how gradients reach the first layers, of a run before and after training",
         "[RUN]",
     ),
     "memory": Kind(
-        memory.MemoryOptions,
-        memory.analyse,
-        "plot how long each neuron remembers, by its weight and as measured",
+        neurons.MemoryOptions, neurons.memory, "plot how long each neuron remembers, by its weight and as measured"
     ),
     "weights": Kind(
-        weights.WeightsOptions,
-        weights.analyse,
+        neurons.WeightsOptions,
+        neurons.weights,
         "plot histograms of the recurrent weights before and after training",
     ),
     "ablate": Kind(
-        ablate.AblateOptions,
-        ablate.analyse,
+        neurons.AblateOptions,
+        neurons.ablate,
         "ablate neurons of short, middle or long memory of a run, layer by layer",
     ),
 }
@@ -70,36 +67,33 @@ def extras() -> dict[str, Extra]:
 def analyse(arguments: list[str]) -> int:
     """Look into trained models."""
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    if name in KINDS:
-        options = Parser(f"analyse {name}", KINDS[name].options)(rest)
-        load_torch()
-        KINDS[name].function(options)
-        return 0
-    known = extras()
-    if name in known:
-        _analyse_extra(known[name], rest)
-        return 0
-    names = [*KINDS, *known]
+    special = extras()
     if name in ("--help", "-h"):
-        say(f"usage: indrnn analyse {{{','.join(names)}}} [OPTIONS]\n")
-        lines = [(f"{name} {kind.takes}", kind.about) for name, kind in KINDS.items()]
-        lines += [(f"{name} RUN", extra.about) for name, extra in known.items()]
-        for call, about in lines:
+        say(f"usage: indrnn analyse {{{','.join((*KINDS, *special))}}} [OPTIONS]\n")
+        lines = {f"{name} {kind.takes}": kind.about for name, kind in KINDS.items()}
+        lines |= {f"{name} RUN": extra.about for name, extra in special.items()}
+        for call, about in lines.items():
             say(f"  {call:<17}  {about}")
         return 0
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise UsageError(f"analyse needs the name of an analysis: {', '.join(names)}{hint}")
-
-
-def _analyse_extra(extra: Extra, arguments: list[str]) -> None:
-    options = Parser(f"analyse {extra.name}", extra.options)(arguments)
+    kind = KINDS.get(name) or special.get(name)
+    if kind is None:
+        close = difflib.get_close_matches(name, (*KINDS, *special), n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UsageError(f"analyse needs the name of an analysis: {', '.join((*KINDS, *special))}{hint}")
+    options = Parser(f"analyse {name}", kind.options)(rest)
     load_torch()
+    if isinstance(kind, Kind):
+        kind.function(options)
+    else:
+        _analyse_extra(kind, options, rest)
+    return 0
+
+
+def _analyse_extra(extra: Extra, options: Any, arguments: list[str]) -> None:
     from ...tasks.runs import open_run
 
-    path: Path = options.run
-    run = open_run(path)
+    run = open_run(options.run)
     if extra not in run.recipe.extras:
         such = next(row.name for row in rows().values() if extra in row.recipe.extras)
-        raise UsageError(f"run must be of a recipe such as {such}, and {path} is of {run.recipe_name or 'none'}")
+        raise UsageError(f"run must be of a recipe such as {such}, and {run.path} is of {run.recipe_name or 'none'}")
     extra(run, options, arguments, say)

@@ -1,4 +1,4 @@
-"""`indrnn analyse gradients`: gradient flow over time and depth in trained networks."""
+"""`indrnn analyse gradients` and `depth`: how gradients flow over time, and reach the first layers."""
 
 from __future__ import annotations
 
@@ -33,28 +33,49 @@ class GradientsOptions:
     """Replace existing files."""
 
 
-def analyse(options: GradientsOptions) -> None:
+@dataclass
+class DepthOptions:
+    """Measure how gradients reach the first layers.
+
+    With RUN: of its network on its task, layer by layer, before and after training. Without RUN: at the first and last
+    block of untrained plain, residual and dense networks of 6 to 100 layers.
+    """
+
+    run: tyro.conf.Positional[Path | None] = None
+    """The run's folder."""
+    out: Path | None = None
+    """Output folder; None for results/insight/NAME, or results/depth without RUN."""
+    seeds: int = 5
+    """Number of untrained networks to average over."""
+    batches: int = 10
+    """With RUN: number of training batches to average over."""
+    device: str = "auto"
+    """With RUN: device, cpu, cuda, ...; auto: cuda if available, else cpu."""
+    data_dir: Path | None = None
+    """With RUN: data folder; None for INDRNN_DATA or, if unset, the user's cache."""
+    overwrite: bool = False
+    """Replace existing files."""
+
+
+def gradients(options: GradientsOptions) -> None:
     """Measure and draw the gradient flow of runs."""
     if not options.runs:
         raise UsageError("analyse gradients needs the folders of runs")
-    from ...analysis import gradients
+    from ...analysis import gradients as analysis
     from ...layers.bound import recurrent_weights
     from ...tasks.results import Results
     from ...tasks.runs import distinct, open_run
     from ...training import Shard
-    from ...training.parallel import Processes, choose_device
 
     if options.batches is not None:
         check_count("batches", options.batches)
     results = Results(options.out, "gradients", overwrite=options.overwrite)
     runs = [open_run(path) for path in options.runs]
-    names = distinct([path.resolve() for path in options.runs])
     flows = []
-    for run, name in zip(runs, names, strict=True):
-        model, _ = run.best
+    for run, name in zip(runs, distinct([path.resolve() for path in options.runs]), strict=True):
+        model = run.best_on(options.device)
         task: Any = run.task(options.data_dir)
         results.prepare()  # before any work is done, and not where the data are missing
-        model = model.to(choose_device(options.device, Processes()))
         batches = getattr(task, "steps_per_epoch", 100) if options.batches is None else options.batches
         size = task.batch(0, Shard()).total
         say(f"{run.path}: {batches} batch{'' if batches == 1 else 'es'} of {size}")
@@ -65,6 +86,33 @@ def analyse(options: GradientsOptions) -> None:
             "batch_size": size,
             "command": run.summary["command"],
         }
-        flows.append(flow | gradients.gradient_flow(model, task, batches))
-    gradients.write(flows, results)
+        flows.append(flow | analysis.gradient_flow(model, task, batches))
+    analysis.write(flows, results)
+    say(results.drawn)
+
+
+def depth(options: DepthOptions) -> None:
+    """Measure, write and print gradient norms by depth."""
+    check_count("seeds", options.seeds)
+    check_count("batches", options.batches)
+    from ...analysis import depth as analysis
+    from ...analysis.gradients import input_weights
+    from ...tasks.results import Results, results_folder
+    from ...tasks.runs import open_run
+
+    out = options.out or (Path("results/depth") if options.run is None else results_folder(options.run))
+    results = Results(out, "depth", overwrite=options.overwrite)
+    if options.run is None:
+        results.prepare()
+        say(analysis.write(analysis.measure(options.seeds), options.seeds, results))
+        return
+    run = open_run(options.run)
+    if len(input_weights(run.best[0])) < 2:
+        raise UsageError(f"run: depth needs two layers at least, and {options.run} has one")
+    task, model = run.task(options.data_dir), run.best_on(options.device)
+    before = [run.drawn(seed).to(next(model.parameters()).device) for seed in range(options.seeds)]
+    results.prepare()
+    rows = analysis.before_and_after(model, before, task, options.batches)
+    settings = {"seeds": options.seeds, "batches": options.batches}
+    say(analysis.write_run(rows, run.summary | settings, results))
     say(results.drawn)
