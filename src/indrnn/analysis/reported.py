@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +84,18 @@ def read_run(path: Path, name: str, *, full: bool = False, data_dir: Path | None
         data_dir: folder of the data; nothing is downloaded.
     """
     run = open_run(path)
-    folder = run.folder
-    lines = folder.read_metrics()
+    lines = run.folder.read_metrics()
     row = rows().get(str(run.recipe_name))
     description = run.recipe.describe(run.recorded.get("task"), path)
     if run.recipe_name is None and lines:
         table = own_table(lines[0])
-        description = Description(description.task, description.data, table.metric, table.higher_is_better)
+        description = replace(description, metric=table.metric, higher_is_better=table.higher_is_better)
     reported = Reported(
         name,
         description,
         run.recorded,
         lines,
-        folder.read_json(folder.result) if folder.result.exists() else {},
+        run.result,
         recipe=row.name if row else None,
         paper=(row.value, row.paper.removesuffix(", quicker")) if row and row.value not in UNKNOWN else None,
         changed=_changed(run.recipe, row.recipe if row else None) if run.recipe_name else [],
@@ -106,24 +105,28 @@ def read_run(path: Path, name: str, *, full: bool = False, data_dir: Path | None
     except (OSError, ValueError) as error:  # of a run that has no weights yet
         reported.missing.append(str(error))
     else:
-        _look_into(reported, run, full, data_dir)
+        _add_answers(reported, run, None if full else _SOME, data_dir)
+        _add_gradients(reported, run, _BATCHES if full else 1, data_dir)
     return reported
 
 
-def _look_into(reported: Reported, run: Run, full: bool, data_dir: Path | None) -> None:
-    """Add a model's predictions and gradient flow if its data are available; otherwise, say what is missing."""
+def _add_answers(reported: Reported, run: Run, limit: int | None, data_dir: Path | None) -> None:
+    assert reported.model is not None
+    try:
+        reported.answers = run.at(data_dir).answers(reported.model, limit, run)
+    except (OSError, ValueError) as error:  # data that are not here, or are others now
+        reported.missing.append(f"Answers are not shown: {error}.")
+
+
+def _add_gradients(reported: Reported, run: Run, batches: int, data_dir: Path | None) -> None:
     assert reported.model is not None
     try:
         recipe = run.at(data_dir)
-        reported.answers = recipe.answers(reported.model, None if full else _SOME, run)
-    except (OSError, ValueError) as error:  # data that are not here, or are others now
-        reported.missing.append(f"Answers are not shown: {error}.")
-    try:
         if not recipe.available():
             raise ValueError("the data are not here (--data-dir, INDRNN_DATA)")
         task: Any = recipe.task(run.member)
         most = min(_BATCHES, getattr(task, "steps_per_epoch", _BATCHES))
-        batches = most if full else 1
+        batches = min(batches, most)
         reported.gradients = gradient_flow(reported.model, task, batches)
         rest = f"; {most} with --full" if batches < most else ""
         reported.gradients_on = f"{batches} training batch{'' if batches == 1 else 'es'}{rest}"
@@ -135,20 +138,19 @@ def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]
     """Options that differ from the recipe of the run's name, or from the defaults if there is none."""
     here = flat(to_json(recipe))
     there = flat(to_json(usual) if usual is not None else defaults(recipe))
-    names = [name for name in here if name.split(".")[-1] not in (*_QUIET, *recipe.places)]
     return [
-        (name.removeprefix("training."), _shown(here[name]), _shown(there.get(name, "")))
-        for name in names
-        if here[name] != there.get(name)
+        (name.removeprefix("training."), _in_words(value), _in_words(there.get(name, "")))
+        for name, value in here.items()
+        if value != there.get(name) and name.split(".")[-1] not in (*_QUIET, *recipe.places)
     ]
 
 
-def _shown(value: object) -> str:
+def _in_words(value: object) -> str:
     """An option's value, formatted for readers."""
     if value is None:
         return "not set"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_shown, value)) or "none"
+        return ", ".join(map(_in_words, value)) or "none"
     return str(value)

@@ -31,34 +31,28 @@ if TYPE_CHECKING:
 else:
     torch, F = Lazy("torch"), Lazy("torch.nn.functional")
 
+_FILES = {
+    "train-images-idx3-ubyte.gz": ("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db", 47_040_016),
+    "train-labels-idx1-ubyte.gz": ("65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5", 60_008),
+    "t10k-images-idx3-ubyte.gz": ("0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7", 7_840_016),
+    "t10k-labels-idx1-ubyte.gz": ("ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2", 10_008),
+}
 MNIST = DataSet(
     "mnist",
-    (
-        DataFile(
-            "train-images-idx3-ubyte.gz", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db", 47_040_016
-        ),
-        DataFile(
-            "train-labels-idx1-ubyte.gz", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5", 60_008
-        ),
-        DataFile(
-            "t10k-images-idx3-ubyte.gz", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7", 7_840_016
-        ),
-        DataFile(
-            "t10k-labels-idx1-ubyte.gz", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2", 10_008
-        ),
-    ),
+    tuple(DataFile(name, checksum, size) for name, (checksum, size) in _FILES.items()),
     (
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         "https://storage.googleapis.com/cvdf-datasets/mnist",
         "https://raw.githubusercontent.com/fgnt/mnist/master",
     ),
 )
-"""The four files, and where they can be had."""
+"""The four files, and their addresses."""
 
 CLASSES, TRAINING_IMAGES, SIDE = 10, 60_000, 28
-"""Of MNIST; an image has SIDE × SIDE pixels."""
+"""Sizes of MNIST; an image has SIDE × SIDE pixels."""
 _TEST_IMAGES = 10_000
 _SHOWN = 4  # images of every digit
+_SEEDS = ("seed", "split_seed", "permutation_seed")
 
 
 def read_idx(content: bytes) -> Tensor:
@@ -122,22 +116,18 @@ class Pixels(TensorTask):
         images, labels = train
         if not validation < len(images):
             raise ValueError(f"validation must be fewer than the {len(images)} training images, got {validation}")
-        order = torch.randperm(len(images), generator=generator(split_seed, "split"))
-        pixels = self._sequences(images, shrink)
-        steps = pixels.shape[1]
-        place = torch.randperm(steps, generator=generator(permutation_seed, "permutation")) if permuted else None
+        pixels = _shrunk(images, shrink)
+        height, width = pixels.shape[1:]
+        place = pixel_order(height * width, permutation_seed) if permuted else None
         self.order_of_pixels, self.shift = place, shift
-        self._shifts = _shifts(images.shape[1] // shrink, images.shape[2] // shrink, shift, place) if shift else None
-
-        def part(pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-            return (pixels if place is None else pixels[:, place]), labels.long()
-
-        kept, rest = order[:validation], order[validation:]
-        kept = rest[:validation] if judge == "train" else kept
+        self._shifts = _shifts(height, width, shift, place) if shift else None
+        order = torch.randperm(len(images), generator=generator(split_seed, "split"))
+        held_out, rest = order[:validation], order[validation:]
+        judged = rest[:validation] if judge == "train" else held_out
         super().__init__(
-            part(pixels[rest], labels[rest]),
-            part(pixels[kept], labels[kept]),
-            part(self._sequences(test[0], shrink), test[1]),
+            (_ordered(pixels[rest], place), labels[rest].long()),
+            (_ordered(pixels[judged], place), labels[judged].long()),
+            (_ordered(_shrunk(test[0], shrink), place), test[1].long()),
             batch_size=batch_size,
             seed=seed,
         )
@@ -157,22 +147,37 @@ class Pixels(TensorTask):
         batch.inputs = padded.gather(0, self._shifts[drawn[rows]].t().unsqueeze(-1))
         return batch
 
-    @staticmethod
-    def _sequences(images: Tensor, shrink: int) -> Tensor:
-        """(count, height, width) to (count, steps)."""
-        if shrink > 1:
-            height, width = images.shape[1:]
-            if height % shrink or width % shrink:
-                raise ValueError(f"shrink must divide the {height}×{width} pixels of an image, got {shrink}")
-            means = F.avg_pool2d(images.unsqueeze(1).float(), shrink)
-            images = means.round().to(torch.uint8).squeeze(1)
-        return images.flatten(1)
-
     def batch_of(self, split: str, items: Tensor) -> Batch:
-        """See `TensorTask.take`; without a shift."""
+        """See `TensorTask.batch_of`; without a shift."""
         pixels, labels = self._of(split, items)
-        x = pixels.t().unsqueeze(-1).to(torch.float32, memory_format=torch.contiguous_format)
-        return Batch(x.mul_(1 / 128).sub_(1), labels, len(items), len(items))
+        return Batch(_as_inputs(pixels), labels, len(items), len(items))
+
+
+def pixel_order(steps: int, seed: int) -> Tensor:
+    """The pixel that each step of permuted MNIST reads, (steps,)."""
+    return torch.randperm(steps, generator=generator(seed, "permutation"))
+
+
+def _shrunk(images: Tensor, shrink: int) -> Tensor:
+    """(count, height, width): the means of squares of `shrink` pixels a side."""
+    if shrink == 1:
+        return images
+    height, width = images.shape[1:]
+    if height % shrink or width % shrink:
+        raise ValueError(f"shrink must divide the {height}×{width} pixels of an image, got {shrink}")
+    return F.avg_pool2d(images.unsqueeze(1).float(), shrink).round().to(torch.uint8).squeeze(1)
+
+
+def _ordered(images: Tensor, order: Tensor | None) -> Tensor:
+    """(count, height, width) to (count, steps)."""
+    pixels = images.flatten(1)
+    return pixels if order is None else pixels[:, order]
+
+
+def _as_inputs(pixels: Tensor) -> Tensor:
+    """Bytes (count, steps) to floats (steps, count, 1)."""
+    x = pixels.t().unsqueeze(-1).to(torch.float32, memory_format=torch.contiguous_format)
+    return x.mul_(1 / 128).sub_(1)
 
 
 def _shifts(height: int, width: int, most: int, place: Tensor | None) -> Tensor:
@@ -271,7 +276,7 @@ class PixelsRecipe(Recipe):
 
     def check(self) -> None:
         """See `Recipe.check`."""
-        seeds = {name: getattr(self, name) for name in ("seed", "split_seed", "permutation_seed")}
+        seeds = {name: getattr(self, name) for name in _SEEDS}
         check_pixels(self.validation, self.judge, self.batch_size, self.shrink, self.shift, seeds)
         if not self.validation < TRAINING_IMAGES:
             raise ValueError(f"validation must be fewer than the {TRAINING_IMAGES} images, got {self.validation}")
@@ -289,8 +294,7 @@ class PixelsRecipe(Recipe):
     def task(self, member: int = 0) -> Pixels:
         """See `Recipe.task`."""
         images, labels, test_images, test_labels = read_mnist(self.data_dir)
-        seeds = ("seed", "split_seed", "permutation_seed")
-        names = ("validation", "judge", "batch_size", "permuted", "shrink", "shift", *seeds)
+        names = ("validation", "judge", "batch_size", "permuted", "shrink", "shift", *_SEEDS)
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         return Pixels((images, labels), (test_images, test_labels), **options)
 
@@ -322,35 +326,27 @@ class PixelsRecipe(Recipe):
 
     def samples(self, model: nn.Module) -> Samples:
         """See `Recipe.samples`: digits to draw, and images held out from training if MNIST is there."""
-        blank = torch.zeros(2, SIDE, SIDE, dtype=torch.uint8), torch.zeros(2, dtype=torch.uint8)
-        names = ("permuted", "shrink", "permutation_seed")
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        order = Pixels(blank, blank, validation=1, **options).order_of_pixels
-        shown: dict[str, Any] = {"shrink": self.shrink, "order": None if order is None else order.tolist()}
-        shown["samples"] = []
-        digits = [str(digit) for digit in range(CLASSES)]
-        samples = Samples("pixels", (SIDE // self.shrink) ** 2, shown, classes=digits)
+        steps = (SIDE // self.shrink) ** 2
+        order = pixel_order(steps, self.permutation_seed) if self.permuted else None
+        page = {"shrink": self.shrink, "order": None if order is None else order.tolist(), "samples": []}
+        samples = Samples("pixels", steps, page, classes=[str(digit) for digit in range(CLASSES)])
         if not self.available():
             samples.note = "MNIST is not here, so that the page has drawn digits in the place of images (--data-dir)"
             return samples
         images, labels = self._held_out()
-        if len(images):
-            two = images[:1].expand(2, -1, -1), labels[:1].expand(2)
-            task = Pixels(two, (images, labels), validation=1, **options)
-            # As the test batch of a task: scaled and ordered as in training
-            samples.sequences = list(task.batch_of("test", torch.arange(len(images))).inputs.unbind(1))
-        for image, label in zip(images, labels, strict=True):
-            content = base64.b64encode(image.numpy().tobytes()).decode()
-            shown["samples"].append({"label": str(int(label)), "image": content})
+        samples.sequences = [*_as_inputs(_ordered(_shrunk(images, self.shrink), order)).unbind(1)]
+        page["samples"] = [
+            {"label": str(label), "image": base64.b64encode(image.numpy().tobytes()).decode()}
+            for image, label in zip(images, labels.tolist(), strict=True)
+        ]
         return samples
 
     def _held_out(self) -> tuple[Tensor, Tensor]:
         """Some validation images of every digit, one digit after the other."""
         images, labels, *_ = read_mnist(self.data_dir)
-        kept = torch.randperm(len(images), generator=generator(self.split_seed, "split"))[: self.validation]
-        of_digit = [kept[labels[kept] == digit][:_SHOWN] for digit in range(CLASSES)]
-        chosen = [int(items[i]) for i in range(_SHOWN) for items in of_digit if i < len(items)]
-        items = torch.tensor(chosen, dtype=torch.long)
+        order = torch.randperm(len(images), generator=generator(self.split_seed, "split"))[: self.validation]
+        of_digit = [order[labels[order] == digit][:_SHOWN] for digit in range(CLASSES)]
+        items = torch.stack([digits[i] for i in range(_SHOWN) for digits in of_digit if i < len(digits)])
         return images[items], labels[items]
 
 

@@ -239,6 +239,11 @@ class Run:
         return {"run": self.path.resolve().name, "command": shlex.join(self.recorded.get("command", []))}
 
     @property
+    def result(self) -> dict[str, Any]:
+        """Content of result.json; empty for a run that has not finished."""
+        return self.folder.read_json(self.folder.result) if self.folder.result.exists() else {}
+
+    @property
     def member(self) -> int:
         """Its number in an ensemble."""
         head, _, number = self.path.resolve().name.partition("-")

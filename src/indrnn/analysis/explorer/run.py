@@ -41,9 +41,8 @@ def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[st
     layers = program_of(model).layers
     row = rows().get(str(run.recipe_name))
     facts: list[tuple[str, str, str]] = []
-    result = run.folder.read_json(run.folder.result) if run.folder.result.exists() else {}
     description = run.recipe.describe(run.recorded.get("task"), run.path)
-    test = description.scores or result.get("test")
+    test = description.scores or run.result.get("test")
     if reached := headline(test or {}):
         paper = f"paper: {row.value}" if row and row.value not in UNKNOWN else ""
         facts.append((f"test {words(reached[0].removeprefix('test_'))}", value_of(*reached), paper))
