@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
+import indrnn
+from indrnn.training import TensorTask, Training, train
+
 from .calls import (
     DIGITS,
     Call,
@@ -62,3 +67,15 @@ def test_runs_that_cannot_be_gathered(finished: Path, few_digits: Path, call: Ca
     assert_refused(call("analyse", "gradients", digits, "--batches", "0"), "batches must")
     assert_refused(call("analyse", "gradients"), "needs the folders of runs")
     assert_refused(call("analyse", "width", digits), "analyse needs the name of an analysis")
+
+
+def test_runs_of_own_tasks_are_summed_up_by_the_metric_of_the_first(call: Call, tmp_path: Path) -> None:
+    x, options = torch.rand(6, 3, 1), Training(steps=2, lr=1e-3, threads=1)
+    targets = {"classes": (torch.arange(6) % 2, None), "numbers": (x.mean(1), torch.nn.functional.mse_loss)}
+    for name, (y, loss) in targets.items():
+        model = indrnn.SequenceClassifier(indrnn.IndRNN(1, 2, batch_first=True), 2 if loss is None else 1)
+        train(model, TensorTask((x, y), batch_size=3, loss=loss), options, out=tmp_path / name)
+    classes, numbers = tmp_path / "classes", tmp_path / "numbers"
+    assert_done(call("report", numbers, classes, "--out", tmp_path / "both"))
+    assert read(tmp_path / "both", "classes.json")["metric"] == "training_loss"
+    assert_refused(call("report", classes, numbers), "finite training_accuracy at least once")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,3 +76,22 @@ def test_its_options_are_checked_and_without_its_package_the_run_is_refused_by_n
     unknown = indrnn(tmp_path, "evaluate", tmp_path / "run")
     assert unknown.returncode == 2
     assert "no such kind of recipe is installed: 'ParityRecipe'" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("import nothing_there", "cannot be loaded, ModuleNotFoundError: No module named 'nothing_there'"),
+        ("ROWS = 3", "cannot be loaded, TypeError: 'int' object is not iterable"),
+        ("from indrnn.tasks.adding import ROWS", "adding-100, adding-100-fast, "),
+    ],
+)
+def test_a_package_whose_recipes_cannot_be_used_is_named_in_a_line(
+    content: str, message: str, package: Path, tmp_path: Path
+) -> None:
+    broken = Path(shutil.copytree(package, tmp_path / "site", ignore=shutil.ignore_patterns("__pycache__")))
+    (broken / "parity.py").write_text(content)
+    refused = indrnn(broken, "recipes")
+    assert refused.returncode == 2
+    assert f"another package, the entry point parity = parity:ROWS: {message}" in refused.stderr
+    assert refused.stderr.count("\n") == 1

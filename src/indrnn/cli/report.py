@@ -53,7 +53,7 @@ def report(arguments: list[str]) -> int:
         runs += members or [path]
     if not runs:
         raise UsageError("runs must be the folders of runs, got none")
-    tables = {table.name: table for table in map(summaries.table_of_run, runs)}
+    tables = {table.name: table for table in map(summaries.table_of_run, reversed(runs))}  # that of the first run
     if len(tables) != 1:
         raise UsageError(f"runs must be of one task, got {', '.join(tables)}")
     (table,) = tables.values()

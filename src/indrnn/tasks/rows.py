@@ -23,9 +23,17 @@ def rows() -> dict[str, Row]:
     from .text import recipe as text
 
     every = [*adding.ROWS, *pixels.ROWS, *text.ROWS, *skeleton.ROWS]
+    named = {row.name: row for row in every}
     for point in entry_points(group=GROUP):
-        every += point.load()
-    return {row.name: row for row in every}
+        given = f"recipes of another package, the entry point {point.name} = {point.value}:"
+        try:
+            others = {row.name: row for row in point.load()}
+        except Exception as error:  # another's code: whatever it raises
+            raise ValueError(f"{given} cannot be loaded, {type(error).__name__}: {error}") from error
+        if taken := named.keys() & others:
+            raise ValueError(f"{given} {', '.join(sorted(taken))} must be names that no other recipe has")
+        named |= others
+    return named
 
 
 def find(name: str) -> Row:
