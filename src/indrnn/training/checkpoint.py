@@ -197,15 +197,13 @@ class Checkpoints:
         state: dict[str, Any] | None = None
         problems: list[str] = []
         self._best_steps, self._damaged = {}, []
-        for path in (self.next, self.last, self.previous):
+        for path in filter(Path.exists, (self.next, self.last, self.previous)):
             try:
                 if state is None:
                     header = state = load(path)
                 else:
                     header = verify(path)
                 self._best_steps[path] = header["best_step"]
-            except FileNotFoundError:
-                continue
             except (BrokenCheckpointError, OSError) as error:
                 problems.append(str(error))
                 self._damaged.append(path)

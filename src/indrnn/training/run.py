@@ -102,12 +102,10 @@ def train(
         raise ValueError(f"out must be a folder to {'resume' if resume else 'overwrite'}, got None")
     folder = None if out is None else RunFolder(Path(out))
     gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with (
-        processes(options.device) as group,
-        torch.random.fork_rng(devices=gpus),
-        _threads(options.threads),
-        contextlib.ExitStack() as stack,
-    ):
+    with processes(options.device) as group, torch.random.fork_rng(devices=gpus), contextlib.ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
         run = _Run(model, task, options, folder, seed, group, config or {})
         run.resume_command = resume_command or run.resume_command
         run.tell.listeners += [*([] if quiet else [progress()]), *listeners] if group.main else []
@@ -115,18 +113,6 @@ def train(
         if folder is not None:
             run.received = stack.enter_context(signals())
         return run.loop()
-
-
-@contextlib.contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Set the number of CPU threads, if it is given; it is restored on exit."""
-    before = torch.get_num_threads()
-    try:
-        if count is not None:
-            torch.set_num_threads(count)
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Run:
@@ -175,15 +161,7 @@ class _Run:
         with self._errors():
             self.model.to(self.device)
             self.fused = may_fuse(self.model, self.options, self.group) if state is None else state["fused"]
-            self.updater = Updater(
-                self.model,
-                self.task,
-                self.options,
-                seed=self.seed,
-                group=self.group,
-                device=self.device,
-                fused=self.fused,
-            )
+            self.updater = Updater(self.model, self.task, self.options, self.seed, self.group, self.device, self.fused)
             stack.callback(self.updater.batches.close)
             if state is None:  # before all other files: where those are, there is a state
                 self._save()
@@ -267,16 +245,8 @@ class _Run:
                 weights = updater.best_weights(progress.step)
         if better:
             self._save_best(updater.training_state() | weights)
-        event = Evaluation(
-            progress.step,
-            self.options.steps,
-            updater.lr,
-            measured=measured,
-            best_step=progress.best_step,
-            best=progress.best,
-            seconds=progress.seconds,
-            **updater.means(),
-        )
+        best = progress.best_step, progress.best, progress.seconds
+        event = Evaluation(progress.step, self.options.steps, updater.lr, *updater.means(), measured, *best)
         if self.folder is not None and self.group.main:
             with self._writing():
                 self.folder.append_metrics({"step": event.step, **event.numbers})

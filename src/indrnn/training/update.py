@@ -31,7 +31,6 @@ class Updater:
         model: nn.Module,
         task: Task,
         options: Training,
-        *,
         seed: int,
         group: Processes,
         device: torch.device,
@@ -146,12 +145,12 @@ class Updater:
             torch._foreach_clamp_min_(gradients, -options.clip)
             torch._foreach_clamp_max_(gradients, options.clip)
 
-    def means(self) -> dict[str, float]:
+    def means(self) -> tuple[float, float]:
         """Mean loss and gradient norm since the last call."""
         steps = max(1, self.summed)
-        result = {"train_loss": float(self.loss_sum) / steps, "gradient_norm": float(self.norm_sum) / steps}
+        loss, norm = float(self.loss_sum) / steps, float(self.norm_sum) / steps
         self.loss_sum, self.norm_sum, self.summed = 0.0, 0.0, 0
-        return result
+        return loss, norm
 
     # ---- the weights that are evaluated
 
