@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .options import Training
     from .run import Result
+    from .task import Task
 
 
 @dataclass(frozen=True)
@@ -107,99 +108,87 @@ class Listeners:
             except Exception as error:
                 self.listeners.remove(listener)
                 problem = str(error) or type(error).__name__
-                self("on_note", f"{type(listener).__name__} is told nothing more: {problem}")
+                self("on_note", f"{type(listener).__name__.lstrip('_')} is told nothing more: {problem}")
                 if isinstance(listener, _Printer):  # whoever would have shown that
                     with contextlib.suppress(Exception):
                         print(f"indrnn: the output ended ({problem}); the run goes on", file=sys.stderr)
 
 
-class TensorBoard(Listener):
+class _TensorBoard(Listener):
     """Scalars for TensorBoard, in the run's folder."""
 
     def __init__(self, folder: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._make: Any = SummaryWriter
+        self._open: Any = SummaryWriter
         self._writer: Any = None
         self.folder = folder
 
     def on_start(self, event: Start) -> None:
-        """Open the file."""
-        self._writer = self._make(str(self.folder.path / "tensorboard"), purge_step=event.step)
+        self._writer = self._open(str(self.folder.path / "tensorboard"), purge_step=event.step)
 
     def on_evaluation(self, event: Evaluation) -> None:
-        """Write the scalars."""
         for name, value in finite(event.numbers).items():
             if value is not None:
                 self._writer.add_scalar(name, value, event.step)
 
     def on_end(self, result: Result) -> None:
-        """Close the file."""
         self._writer.close()
 
 
-class WandB(Listener):
+class _WandB(Listener):
     """Scalars for Weights & Biases, configured by its environment variables; WANDB_MODE=offline keeps them local."""
 
     def __init__(self, folder: RunFolder) -> None:
         import wandb  # type: ignore[import-not-found,unused-ignore]
 
-        self.folder = folder
-        self._wandb: Any = wandb
+        self._open: Any = wandb.init
         self._run: Any = None
+        self.name = folder.path.name
 
     def on_start(self, event: Start) -> None:
-        """Open the run."""
-        name = self.folder.path.name
-        self._run = self._wandb.init(project=os.environ.get("WANDB_PROJECT", "indrnn"), name=name, config=event.config)
+        project = os.environ.get("WANDB_PROJECT", "indrnn")
+        self._run = self._open(project=project, name=self.name, config=event.config)
 
     def on_evaluation(self, event: Evaluation) -> None:
-        """Log the scalars."""
         self._run.log(finite(event.numbers), step=event.step)
 
     def on_end(self, result: Result) -> None:
-        """Close the run."""
         self._run.finish(exit_code=0 if result.finished else 1)
 
 
-class Curve(Listener):
+class _Curve(Listener):
     """Draws curve.png at the end: the metric over the steps."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
-        self._start: Start | None = None
-
-    def on_start(self, event: Start) -> None:
-        """Keep the name of the metric."""
-        self._start = event
+    def __init__(self, folder: RunFolder, task: Task) -> None:
+        self.folder, self.task = folder, task
 
     def on_end(self, result: Result) -> None:
-        """Draw it."""
-        if not result.finished or self._start is None:
+        if not result.finished:
             return
         from ..figures import draw_run
 
-        metric, direction = self._start.metric, self._start.higher_is_better
+        lines, task = self.folder.read_metrics(), self.task
         try:
-            draw_run(self.folder.picture, self.folder.read_metrics(), metric, higher_is_better=direction)
+            draw_run(self.folder.picture, lines, task.metric, higher_is_better=task.higher_is_better)
         except ImportError:
             raise RuntimeError("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')") from None
         except OSError as error:
             raise RuntimeError(f"{self.folder.picture} cannot be written: {error.strerror or error}") from None
 
 
-def file_listeners(folder: RunFolder, options: Training, tell: Listeners) -> list[Listener]:
+def file_listeners(folder: RunFolder, task: Task, options: Training, tell: Listeners) -> list[Listener]:
     """The listeners that write into a run's folder, or to Weights & Biases, as the options say."""
     listeners: list[Listener] = []
     if options.tensorboard:
         with contextlib.suppress(ImportError):
-            listeners.append(TensorBoard(folder))
+            listeners.append(_TensorBoard(folder))
     if options.wandb:
         try:
-            listeners.append(WandB(folder))
+            listeners.append(_WandB(folder))
         except ImportError:
             tell("on_note", "nothing is logged to Weights & Biases: pip install 'indrnn[wandb]'")
-    return [*listeners, *([Curve(folder)] if options.curve else [])]
+    return [*listeners, *([_Curve(folder, task)] if options.curve else [])]
 
 
 def format_evaluation(event: Evaluation, metric: str) -> str:
@@ -253,7 +242,7 @@ class Lines(_Printer):
         print(line, flush=True)
 
 
-class Bar(_Printer):
+class _Bar(_Printer):
     """A progress bar, with the time left, below the lines of evaluations."""
 
     def __init__(self) -> None:
@@ -268,29 +257,25 @@ class Bar(_Printer):
         self._updated = 0.0
 
     def on_start(self, event: Start) -> None:
-        """Show the bar."""
         super().on_start(event)
         self._progress.start()
         self._task = self._progress.add_task("", total=event.steps, completed=event.step)
 
     def on_note(self, text: str) -> None:
-        """Print it above the bar."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def on_step(self, event: Step) -> None:
-        """Move the bar, a few times a second."""
-        if event.step == event.steps or time.monotonic() - self._updated > 0.2:
+        if event.step == event.steps or time.monotonic() - self._updated > 0.2:  # seconds
             self._updated = time.monotonic()
             self._progress.update(self._task, completed=event.step, description=f"loss {float(event.loss):.4g}")
 
     def on_end(self, result: Result) -> None:
-        """Remove the bar."""
         self._progress.stop()
 
 
 def progress() -> Listener:
-    """`Bar` in a terminal if rich is installed, else `Lines`."""
+    """A bar in a terminal if rich is installed, else lines."""
     if sys.stdout is not None and sys.stdout.isatty():
         with contextlib.suppress(ImportError):
-            return Bar()
+            return _Bar()
     return Lines()

@@ -132,6 +132,7 @@ class _Run:
         config: dict[str, Any],
     ) -> None:
         self.model, self.task, self.options, self.folder = model, task, options, folder
+        self.path = None if folder is None else folder.path
         self.seed, self.group = seed, group
         self.device = choose_device(options.device, group)
         if options.precision == "fp16" and self.device.type != "cuda":
@@ -171,7 +172,7 @@ class _Run:
                 self.saved_step = self.progress.step
             if folder is not None and self.group.main:
                 self._record(folder, resumed=state is not None)
-                self.tell.listeners[:0] = file_listeners(folder, self.options, self.tell)
+                self.tell.listeners[:0] = file_listeners(folder, self.task, self.options, self.tell)
 
     def _record(self, folder: RunFolder, *, resumed: bool) -> None:
         """Write config.json: the first start's record is kept, and resumptions are listed."""
@@ -196,10 +197,8 @@ class _Run:
     def loop(self) -> Result:
         """Train to the end, or until a signal."""
         task, progress = self.task, self.progress
-        path = None if self.folder is None else self.folder.path
-        better = task.higher_is_better
-        start = Start(path, progress.step, self.options.steps, task.metric, better, self.model, self.config)
-        self.tell("on_start", start)
+        metric = task.metric, task.higher_is_better
+        self.tell("on_start", Start(self.path, progress.step, self.options.steps, *metric, self.model, self.config))
         try:
             with self._errors():
                 result = self._finish() if self._train() else self._stop()
@@ -288,7 +287,7 @@ class _Run:
     def _result(self, **others: Any) -> Result:
         progress = self.progress
         return Result(
-            None if self.folder is None else self.folder.path,
+            self.path,
             progress.step,
             round(progress.seconds, 1),
             best_step=progress.best_step,
@@ -342,9 +341,8 @@ class _Run:
         try:
             yield
         except OSError as error:
-            assert self.folder is not None
             raise RunError(
-                f"step {self.progress.step}: cannot write to {self.folder.path}: {error.strerror or error}"
+                f"step {self.progress.step}: cannot write to {self.path}: {error.strerror or error}"
                 f"{self._kept}. When there is room again, go on with: {self.resume_command}"
             ) from error
 
