@@ -224,7 +224,7 @@ def test_a_resumption_reads_each_generation_once(
 
 
 @pytest.mark.parametrize("other", ["batch size", "data", "model"])
-def test_another_task_or_model_of_ones_own_is_not_taken_up(finished: Path, tmp_path: Path, other: str) -> None:
+def test_another_task_or_model_of_ones_own_is_not_resumed(finished: Path, tmp_path: Path, other: str) -> None:
     out = tmp_path / "run"
     shutil.copytree(finished, out)
     before = contents(out)
@@ -412,6 +412,32 @@ def test_an_evaluation_is_stopped_between_batches_and_made_again(tmp_path: Path)
     data.evaluation = -1
     assert go(classifier("after", 0.2), data, tmp_path / "run", resume=True).finished
     go(classifier("after", 0.2), data, tmp_path / "whole")
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
+    assert weights_of(tmp_path / "run") == weights_of(tmp_path / "whole")
+
+
+class StoppedInItsTest(Scripted):
+    """Sends a signal in the test at the end."""
+
+    stops = True
+
+    def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
+        for measured in super().test(model, shard):
+            yield measured
+            if self.stops:
+                signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_run_stopped_in_its_test_keeps_the_weights_that_it_trained(tmp_path: Path) -> None:
+    """And not the best ones, which are tested: resumed for more steps it is a run in one piece."""
+    data = StoppedInItsTest(sequences(), sequences(13, seed=1), sequences(20, seed=2), batch_size=11, seed=3)
+    data.script = {2: 0.9, 4: 0.1, 6: 0.2, 8: 0.3, 10: 0.4}
+    first = go(classifier("after", 0.2), data, tmp_path / "run")
+    assert (first.finished, first.steps, first.best_step) == (False, 6, 2)
+    data.stops = False
+    longer = replace(QUICK, steps=10)
+    assert go(classifier("after", 0.2), data, tmp_path / "run", longer, resume=True).finished
+    go(classifier("after", 0.2), data, tmp_path / "whole", longer)
     assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
     assert weights_of(tmp_path / "run") == weights_of(tmp_path / "whole")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Summary = dict[str, Any]
-"""What is kept of a run."""
+"""Numbers and settings of a run that a report keeps."""
 
 
 def _own_row(runs: list[Summary]) -> list[object]:
@@ -45,7 +45,7 @@ class Table:
     curve: Callable[[Summary], tuple[str, str, list[Any]]] = lambda run: (run["metric"], run["name"], run["curve"])
     """Panel, name and points of a run in the figure."""
     summary: Callable[[Summary], Summary] = lambda run: run
-    """What is kept, of what is common to all runs and the recipe's options."""
+    """Summary that is kept, of the numbers common to all runs and the recipe's options."""
     without_validation: str | None = None
     """Metric of runs that hold no data back."""
     picture: dict[str, Any] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Table:
 
 
 def own_table(line: Summary) -> Table:
-    """The table of a user's own task, whose metric is found in a line of its measurements."""
+    """The table of a user's own task, whose metric is read from a line of its measurements."""
     measured = [name for name in line if name not in ("step", "lr", "train_loss", "gradient_norm", "seconds")]
     metric = next((name for name in measured if name.endswith("accuracy")), measured[0])
     return Table("own", metric, metric.endswith("accuracy"), order=lambda run: (run["name"],))

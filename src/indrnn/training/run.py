@@ -133,7 +133,7 @@ class _Run:
     ) -> None:
         self.model, self.task, self.options, self.folder = model, task, options, folder
         self.path = None if folder is None else folder.path
-        self.seed, self.group = seed, group
+        self.seed, self.group, self.shard = seed, group, Shard(group.rank, group.count)
         self.device = choose_device(options.device, group)
         if options.precision == "fp16" and self.device.type != "cuda":
             raise ValueError("precision fp16 needs a GPU; bf16 is for CPUs too")
@@ -227,6 +227,8 @@ class _Run:
             if self.group.from_main(save) if self.saves_together else save:
                 self._save()
                 saved = time.monotonic()
+        if stop or self.saved_step != progress.step:
+            self._save()
         return not stop
 
     def _evaluate(self) -> bool:
@@ -235,7 +237,7 @@ class _Run:
         updater.scalars.check_last()
         weights: dict[str, Any] = {}
         with updater.evaluated_weights(progress.step, self._stopped) as model:
-            measured = self._measure(task.evaluate(model, progress.step, self._shard))
+            measured = self._measure(task.evaluate(model, progress.step, self.shard))
             progress.due = measured is None
             if measured is None:
                 return False
@@ -244,8 +246,9 @@ class _Run:
                 weights = updater.best_weights(progress.step)
         if better:
             self._save_best(updater.training_state() | weights)
+        loss, norm = updater.means()
         best = progress.best_step, progress.best, progress.seconds
-        event = Evaluation(progress.step, self.options.steps, updater.lr, *updater.means(), measured, *best)
+        event = Evaluation(progress.step, self.options.steps, updater.lr, loss, norm, measured, *best)
         if self.folder is not None and self.group.main:
             with self._writing():
                 self.folder.append_metrics({"step": event.step, **event.numbers})
@@ -258,14 +261,12 @@ class _Run:
 
     def _finish(self) -> Result:
         """Test the best weights and write them."""
-        if self.saved_step != self.progress.step:
-            self._save()
         best_step, model = self.progress.best_step, self.model
         self.updater.load_best_weights(None if best_step is None else self._load_best(best_step))
         with torch.no_grad(), self.updater.autocast():
-            test = self._measure(self.task.test(model, self._shard))
+            test = self._measure(self.task.test(model, self.shard))
         if test is None:
-            return self._stopped_result()
+            return self._stop()
         result = self._result(finished=True, test=test)
         weights = self.updater.parallel.model_state()
         if self.folder is not None and self.group.main:
@@ -277,10 +278,6 @@ class _Run:
         return result
 
     def _stop(self) -> Result:
-        self._save()
-        return self._stopped_result()
-
-    def _stopped_result(self) -> Result:
         self.tell("on_note", f"stopped at step {self.progress.step}, and saved; to go on: {self.resume_command}")
         return self._result(finished=False, stopped_by=self.received[0] if self.received else int(signal.SIGTERM))
 
@@ -298,10 +295,6 @@ class _Run:
 
     def _stopped(self) -> bool:
         return bool(self.received)
-
-    @property
-    def _shard(self) -> Shard:
-        return Shard(self.group.rank, self.group.count)
 
     def _measure(self, pieces: Iterable[Measured]) -> dict[str, float] | None:
         return measure(pieces, self.group, self._stopped, task=self.task)

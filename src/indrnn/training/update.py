@@ -79,7 +79,12 @@ class Updater:
         gradients = [parameter.grad for parameter in self.parallel.parameters if parameter.grad is not None]
         self.loss, norm = self.scalars.read(loss), self.scalars.read(self.parallel.norm(gradients))
         stop = self._check_finite(step, self.loss, norm, stops)
-        self._clip(gradients, norm)
+        if self.options.clip_norm is not None and gradients:
+            factor = torch.as_tensor(self.options.clip_norm / (norm + 1e-6), dtype=self._wide, device=self.device)
+            torch._foreach_mul_(gradients, factor.clamp(max=1.0).to(gradients[0].dtype))
+        if self.options.clip is not None and gradients:
+            torch._foreach_clamp_min_(gradients, -self.options.clip)
+            torch._foreach_clamp_max_(gradients, self.options.clip)
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -129,21 +134,10 @@ class Updater:
             if not math.isfinite(checked):
                 raise NotFiniteError(step, float(loss))
             return bool(stops)
-        bad = self.scalars.mark_bad(~torch.isfinite(checked))
+        stop = self.scalars.put(step, torch.isfinite(checked), loss, stops)
         if self.scaler is None:
-            self.optimizer.found_inf = bad  # type: ignore[attr-defined]
-        stops = stops.to(loss) if isinstance(stops, Tensor) else torch.full_like(loss, float(stops))
-        return self.scalars.put(step, torch.stack([bad.to(loss), loss, stops]))
-
-    def _clip(self, gradients: list[Tensor], norm: Tensor | float) -> None:
-        options = self.options
-        if options.clip_norm is not None and gradients:
-            like = gradients[0]
-            factor = torch.as_tensor(options.clip_norm / (norm + 1e-6), dtype=self._wide, device=like.device)
-            torch._foreach_mul_(gradients, factor.clamp(max=1.0).to(like.dtype))
-        if options.clip is not None and gradients:
-            torch._foreach_clamp_min_(gradients, -options.clip)
-            torch._foreach_clamp_max_(gradients, options.clip)
+            self.optimizer.found_inf = self.scalars.bad  # type: ignore[attr-defined]
+        return stop
 
     def means(self) -> tuple[float, float]:
         """Mean loss and gradient norm since the last call."""
@@ -168,18 +162,20 @@ class Updater:
         With `ema` it has the averaged weights, and with `gather` batch-norm statistics recomputed for these weights.
         """
         self.parallel.share_buffers()
-        with contextlib.ExitStack() as stack:
-            if self.average is not None:
-                stack.enter_context(self.average.applied())
-            if self._gathers(step):
-                stack.enter_context(_restored_buffers(self.model))
-                self._gather(step, stopped)
-            self.model.eval()
+        gathers = self._gathers(step)
+        buffers = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()] if gathers else []
+        with contextlib.nullcontext() if self.average is None else self.average.applied():
             try:
+                if gathers:
+                    self._gather(step, stopped)
+                self.model.eval()
                 with torch.no_grad(), self.autocast():
                     yield self.model
             finally:
                 self.train_mode(step)
+                with torch.no_grad():
+                    for buffer, value in buffers:
+                        buffer.copy_(value)
 
     def best_weights(self, step: int) -> dict[str, Any]:
         """A copy of the evaluated weights, as an entry of a checkpoint; none if they are those that are trained."""
@@ -271,25 +267,18 @@ class DeferredScalars:
 
     def __init__(self, device: torch.device, *, waits: bool) -> None:
         self.device, self.waits = device, waits
-        self._bad = torch.zeros((), device=device)
+        self.bad = torch.zeros((), device=device)  # whether any step's numbers were
         self._pending: tuple[int, Tensor, Any] | None = None
 
     def read(self, value: Tensor) -> Tensor | float:
         """Convert to a Python number, whose arithmetic needs no call of torch, unless reading it would wait."""
         return value if self.waits else value.item()
 
-    def mark_bad(self, bad: Tensor) -> Tensor:
-        """Register whether this step's numbers are bad; returns whether any step's were."""
-        self._bad = torch.maximum(self._bad, bad.to(self._bad))
-        return self._bad
-
-    def put(self, step: int, values: Tensor) -> bool:
-        """Start copying this step's numbers to the CPU, and check those of the step before, which have arrived.
-
-        Args:
-            step: number of steps before it.
-            values: whether its numbers are bad, its loss, whether some process was asked to stop.
-        """
+    def put(self, step: int, finite: Tensor, loss: Tensor, stops: Tensor | bool) -> bool:
+        """Start copying a step's numbers to the CPU, and check those of the step before, which have arrived."""
+        self.bad = torch.maximum(self.bad, (~finite).to(self.bad))
+        stops = stops.to(loss) if isinstance(stops, Tensor) else torch.full_like(loss, float(stops))
+        values = torch.stack([self.bad.to(loss), loss, stops])
         stop = self.check_last()
         cuda = self.device.type == "cuda"
         copied = torch.zeros(values.shape, dtype=values.dtype, pin_memory=cuda)
@@ -334,15 +323,3 @@ def _carried(task: Task) -> dict[str, Any] | None:
 def _to_device(value: Any, device: torch.device) -> Any:
     """Move nested tensors to a device, detached; also in named tuples, such as a network's state."""
     return tree_map_only(Tensor, lambda tensor: tensor.detach().to(device), value)
-
-
-@contextlib.contextmanager
-def _restored_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the model's buffers on exit."""
-    before = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
