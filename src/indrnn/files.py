@@ -34,7 +34,7 @@ def write_atomically(path: Path, write: bytes | Callable[[IO[bytes]], object]) -
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("w+b") as file:
             file.write(write) if isinstance(write, bytes) else write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -220,7 +220,7 @@ def again(checkpoints: Checkpoints) -> Checkpoints:
     return Checkpoints(checkpoints.folder)
 
 
-def taken_up(checkpoints: Checkpoints) -> tuple[dict[str, Any] | None, list[str]]:
+def resumed(checkpoints: Checkpoints) -> tuple[dict[str, Any] | None, list[str]]:
     """What a run that is resumed does."""
     before = {path: path.read_bytes() for path in checkpoints.folder.glob("*")}
     found = checkpoints.find()
@@ -230,7 +230,7 @@ def taken_up(checkpoints: Checkpoints) -> tuple[dict[str, Any] | None, list[str]
 
 
 def test_nothing_there(checkpoints: Checkpoints) -> None:
-    assert taken_up(checkpoints) == (None, [])
+    assert resumed(checkpoints) == (None, [])
     assert not checkpoints.folder.exists()
 
 
@@ -242,7 +242,7 @@ def test_two_generations(checkpoints: Checkpoints) -> None:
         assert_same(load(checkpoints.last), generation(step))
         if step > 1:
             assert_same(load(checkpoints.previous), generation(step - 1))
-        found, troubles = taken_up(again(checkpoints))
+        found, troubles = resumed(again(checkpoints))
         assert_same(found, generation(step))
         assert troubles == []
 
@@ -258,7 +258,7 @@ def test_a_damaged_last_one(checkpoints: Checkpoints, how: str) -> None:
     broken = checkpoints.last.read_bytes()
 
     later = again(checkpoints)
-    found, troubles = taken_up(later)
+    found, troubles = resumed(later)
     assert_same(found, generation(2))
     assert len(troubles) == 1
     assert str(checkpoints.last) in troubles[0]
@@ -275,7 +275,7 @@ def test_both_damaged(checkpoints: Checkpoints) -> None:
         checkpoints.save(generation(step))
     damage(checkpoints.last)
     damage(checkpoints.previous)
-    found, troubles = taken_up(again(checkpoints))
+    found, troubles = resumed(again(checkpoints))
     assert found is None
     assert all(name in trouble for name, trouble in zip(("last.ckpt", "previous.ckpt"), troubles, strict=True))
     assert names(checkpoints.folder) == {"last.damaged", "previous.damaged"}
@@ -285,7 +285,7 @@ def test_a_damaged_previous_one_does_not_matter(checkpoints: Checkpoints) -> Non
     for step in (1, 2):
         checkpoints.save(generation(step))
     damage(checkpoints.previous)
-    found, troubles = taken_up(again(checkpoints))
+    found, troubles = resumed(again(checkpoints))
     assert_same(found, generation(2))
     assert len(troubles) == 1
     assert str(checkpoints.previous) in troubles[0]
@@ -302,9 +302,9 @@ def test_a_full_disk_keeps_both(checkpoints: Checkpoints, monkeypatch: pytest.Mo
             checkpoints.save_best(3, weights(3))
     assert names(checkpoints.folder) == {"last.ckpt", "previous.ckpt"}
     assert_same(load(checkpoints.previous), generation(1))
-    assert_same(taken_up(again(checkpoints))[0], generation(2))
+    assert_same(resumed(again(checkpoints))[0], generation(2))
     checkpoints.save(generation(3))  # there is room again
-    assert_same(taken_up(again(checkpoints))[0], generation(3))
+    assert_same(resumed(again(checkpoints))[0], generation(3))
     assert_same(load(checkpoints.previous), generation(2))
 
 
@@ -320,7 +320,7 @@ def test_ended_before_the_first_rename(checkpoints: Checkpoints) -> None:
         checkpoints.save(generation(step))
     written_next(checkpoints, generation(3))
     later = again(checkpoints)
-    found, troubles = taken_up(later)
+    found, troubles = resumed(later)
     assert_same(found, generation(3))
     assert troubles == []
     assert names(checkpoints.folder) == {"last.ckpt", "previous.ckpt"}
@@ -333,7 +333,7 @@ def test_ended_between_the_renames(checkpoints: Checkpoints) -> None:
         checkpoints.save(generation(step))
     written_next(checkpoints, generation(3))
     checkpoints.last.replace(checkpoints.previous)
-    found, troubles = taken_up(again(checkpoints))
+    found, troubles = resumed(again(checkpoints))
     assert_same(found, generation(3))
     assert troubles == []
     assert names(checkpoints.folder) == {"last.ckpt", "previous.ckpt"}
@@ -344,7 +344,7 @@ def test_ended_between_the_renames(checkpoints: Checkpoints) -> None:
 def test_ended_in_the_very_first_save(checkpoints: Checkpoints) -> None:
     checkpoints.folder.mkdir(parents=True)
     written_next(checkpoints, generation(1))
-    found, troubles = taken_up(again(checkpoints))
+    found, troubles = resumed(again(checkpoints))
     assert_same(found, generation(1))
     assert troubles == []
     assert names(checkpoints.folder) == {"last.ckpt"}
@@ -354,7 +354,7 @@ def test_ended_while_writing(checkpoints: Checkpoints) -> None:
     """What was written under its temporary name matters for nothing."""
     checkpoints.save(generation(1))
     (checkpoints.folder / ".next.ckpt.4711.tmp").write_bytes(checkpoints.last.read_bytes()[:99])
-    found, troubles = taken_up(again(checkpoints))
+    found, troubles = resumed(again(checkpoints))
     assert_same(found, generation(1))
     assert troubles == []
 
@@ -368,7 +368,7 @@ def test_a_damaged_next_one(checkpoints: Checkpoints, renamed: bool) -> None:
     if renamed:
         checkpoints.last.replace(checkpoints.previous)
     later = again(checkpoints)
-    found, troubles = taken_up(later)
+    found, troubles = resumed(later)
     assert_same(found, generation(2))
     assert len(troubles) == 1
     assert "next.ckpt" in troubles[0]
@@ -378,12 +378,12 @@ def test_a_damaged_next_one(checkpoints: Checkpoints, renamed: bool) -> None:
 
 
 def test_a_damaged_last_one_with_a_whole_next_one(checkpoints: Checkpoints) -> None:
-    """The newest is taken up, and the damaged one does not take the place of the good one before it."""
+    """The newest is resumed from, and the damaged one does not take the place of the good one before it."""
     for step in (1, 2):
         checkpoints.save(generation(step))
     written_next(checkpoints, generation(3))
     damage(checkpoints.last)
-    found, troubles = taken_up(again(checkpoints))
+    found, troubles = resumed(again(checkpoints))
     assert_same(found, generation(3))
     assert len(troubles) == 1
     assert_same(load(checkpoints.last), generation(3))
@@ -421,7 +421,7 @@ def test_best_weights_of_an_earlier_process(checkpoints: Checkpoints) -> None:
     checkpoints.save_best(21, weights(21))  # and it ends here
 
     later = again(checkpoints)
-    found, troubles = taken_up(later)
+    found, troubles = resumed(later)
     assert_same(found, generation(15, 14))
     assert troubles == []
     later.save_best(21, weights(21))
@@ -437,7 +437,7 @@ def test_best_weights_that_were_not_read_about_are_kept(checkpoints: Checkpoints
     checkpoints.save(generation(8, 7))
     again(checkpoints).save_best(14, weights(14))
     assert best_steps(checkpoints) == {7, 14}
-    assert_same(taken_up(again(checkpoints))[0], generation(8, 7))
+    assert_same(resumed(again(checkpoints))[0], generation(8, 7))
 
 
 @pytest.mark.parametrize("how", ["damaged", "missing"])
@@ -447,7 +447,7 @@ def test_a_generation_does_not_need_its_best_weights(checkpoints: Checkpoints, h
     checkpoints.save_best(14, weights(14))
     checkpoints.save(generation(15, 14))
     damage(checkpoints.best(14)) if how == "damaged" else checkpoints.best(14).unlink()
-    found, troubles = taken_up(again(checkpoints))
+    found, troubles = resumed(again(checkpoints))
     assert_same(found, generation(15, 14))
     assert troubles == []
     with pytest.raises((BrokenCheckpointError, FileNotFoundError)):
@@ -531,7 +531,7 @@ def test_ended_at_any_point_of_a_save(checkpoints: Checkpoints, tmp_path: Path) 
     steps = []
     for shot in shots:
         copy = Checkpoints(shot)
-        found, troubles = taken_up(copy)
+        found, troubles = resumed(copy)
         assert found is not None
         assert troubles == []
         steps.append(found["step"])

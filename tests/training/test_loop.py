@@ -375,7 +375,7 @@ def test_overwriting_nothing(tmp_path: Path) -> None:
     assert go(classifier(), task(), tmp_path / "run", overwrite=True).finished
 
 
-# ---- taking up again
+# ---- resumed
 
 
 @pytest.mark.parametrize("changed", ["threads", "checkpoint_every", "tensorboard", "device", "steps"])
@@ -422,7 +422,7 @@ OTHERS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_run_is_not_taken_up(tmp_path: Path, name: str) -> None:
+def test_another_run_is_not_resumed(tmp_path: Path, name: str) -> None:
     options = replace(QUICK, steps=4, schedule=Steps(3, 0.1))
     go(classifier(), task(), tmp_path / "run", options)
     before = contents(tmp_path)
@@ -445,7 +445,7 @@ OTHER_CALLS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", OTHER_CALLS)
-def test_a_run_of_another_call_is_not_taken_up(tmp_path: Path, name: str) -> None:
+def test_a_run_of_another_call_is_not_resumed(tmp_path: Path, name: str) -> None:
     same: dict[str, Any] = {"seed": 7, "config": {"data": {"size": 3}}}
     go(classifier(), task(), tmp_path / "run", **same)
     changes, expected = OTHER_CALLS[name]
@@ -468,7 +468,7 @@ def test_each_time_is_recorded(tmp_path: Path) -> None:
     assert [time["threads"] for time in config["resumed"]] == [2, 2]
 
 
-def test_a_finished_run_taken_up_again_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = go(classifier(), task(), out)
     before = contents(out)
@@ -501,7 +501,7 @@ class Signalled(TensorTask):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_a_signal_ends_a_run_that_can_be_taken_up(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_a_run_that_can_be_resumed(tmp_path: Path, number: signal.Signals) -> None:
     data = Signalled(sequences(), sequences(13, seed=1), batch_size=BATCH, seed=3)
     data.number = number
     told, out = Told(), tmp_path / "run"
@@ -860,7 +860,7 @@ def test_less_may_be_good_enough(tmp_path: Path) -> None:
     assert go(model, Adding(5, 4, 10), tmp_path / "run", replace(QUICK, until=1e6)).steps == 2
 
 
-def test_what_was_good_enough_is_so_when_it_is_taken_up_again(tmp_path: Path) -> None:
+def test_what_was_good_enough_is_so_when_it_is_resumed(tmp_path: Path) -> None:
     """And goes on when more is asked for."""
     options = replace(QUICK, until=0.5)
     what = Scripted(sequences(), sequences(13, seed=1), batch_size=BATCH)

@@ -1,4 +1,4 @@
-"""Runs that are killed and taken up again end as if nothing had been; also the program that trains and is killed."""
+"""Runs that are killed and resumed end as if nothing had been; also the program that trains and is killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESUME = "python program.py --resume"
 
 
 def program(out: str, steps: int, resume: bool, checkpoint_every: float, carried: bool = False) -> int:
-    """Train a small model with all that must be taken up again: dropout, batch norm, a plateau and its best weights.
+    """Train a small model with all that must be restored: dropout, batch norm, a plateau and its best weights.
 
     Or one whose state is carried from step to step.
     """
@@ -234,7 +234,7 @@ def at(call: str, name: str, number: int, when: str = "before", *signals: int) -
 
 
 def finish(run: Server, out: Path, expected: Reference, steps: int = SHORT, damaged: int = 0) -> str:
-    """Take a run up, to its end; returns what it said. A kill damages nothing: only what the test itself did is."""
+    """Resume a run to its end; returns what it said. A kill damages nothing: only what the test itself did is."""
     ended = run(out, steps, checkpoint_every=1e9)
     assert ended.code == 0, ended.said
     assert files(out) == expected.files
@@ -306,7 +306,7 @@ SITES = [
 
 @pytest.mark.parametrize("site", SITES, ids=lambda site: " ".join(map(str, filter(None, site))))
 def test_killed_at_a_call(run: Server, tmp_path: Path, short: Reference, site: tuple[str, str, int]) -> None:
-    """Twice: before it in the run, and after the first such call where it was taken up."""
+    """Twice: before it in the run, and after the first such call where it was resumed."""
     call, name, number = site
     out = tmp_path / "run"
     for where in (at(call, name, number, "before"), at(call, name, 1, "after")):

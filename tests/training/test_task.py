@@ -78,7 +78,7 @@ def test_a_seed_depends_on_each_argument() -> None:
 
 
 def test_a_seed_is_the_same_in_every_process_and_version() -> None:
-    """Or a run could not be taken up again, and its numbers not be made again."""
+    """Or a run could not be resumed, and its numbers not be made again."""
     assert derive_seed(0, "noise", 17, 0, 2) == 6325019005119354944
     assert derive_seed(3, "order", 0) == 4917129201955457761
 

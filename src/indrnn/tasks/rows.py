@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import itertools
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 
 from .recipe import Own, Recipe, Row
@@ -38,36 +39,29 @@ def rows() -> dict[str, Row]:
 
 def find(name: str) -> Row:
     """The recipe of this name; raises with a hint if there is none."""
-    known = rows()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=3)
+    if name not in rows():
+        close = difflib.get_close_matches(name, rows(), n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else "; `indrnn recipes` lists them"
         raise ValueError(f"no such recipe: {name!r}{hint}")
-    return known[name]
+    return rows()[name]
 
 
 def listed(chosen: Iterable[Row]) -> Iterator[str]:
     """Lines of a table of recipes, grouped by task."""
-    groups: dict[str, list[Row]] = {}
-    for row in chosen:
-        groups.setdefault(row.name.partition("-")[0], []).append(row)
     columns = ("recipe", "in the paper", "reported there", "parameters", "cost")
-    cells = {
-        row.name: (row.name, row.paper, row.value, f"{row.parameters:,}" if row.parameters else "by data", row.cost)
-        for group in groups.values()
-        for row in group
-    }
-    widths = [max(map(len, column)) for column in zip(columns, *cells.values(), strict=True)]
-
-    def aligned(line: Sequence[str]) -> str:
-        parts = [f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)]
-        parts[3] = line[3].rjust(widths[3])
-        return "  ".join(parts).rstrip()
-
-    yield aligned(columns)
-    for name, group in groups.items():
-        yield f"\n{type(group[0].recipe).__doc__} ({name})"
-        yield from (aligned(cells[row.name]) for row in group)
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    titles: dict[str, str | None] = {}
+    for row in chosen:
+        task, parameters = row.name.partition("-")[0], f"{row.parameters:,}" if row.parameters else "by data"
+        groups.setdefault(task, []).append((row.name, row.paper, row.value, parameters, row.cost))
+        titles.setdefault(task, type(row.recipe).__doc__)
+    widths = [max(map(len, column)) for column in zip(columns, *itertools.chain(*groups.values()), strict=True)]
+    sides = ("<", "<", "<", ">", "<")
+    form = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    yield form.format(*columns).rstrip()
+    for task, lines in groups.items():
+        yield f"\n{titles[task]} ({task})"
+        yield from (form.format(*line).rstrip() for line in lines)
 
 
 @functools.cache
@@ -86,12 +80,12 @@ def kinds() -> dict[str, type]:
 
 def _dataclasses(kind: type) -> dict[str, type]:
     """A dataclass, and the dataclasses among the types of its fields."""
-    known = {kind.__name__: kind}
+    types = {kind.__name__: kind}
     hints = typing.get_type_hints(kind, include_extras=True)
     waiting = [hints[field.name] for field in dataclasses.fields(kind)]
     while waiting:
         hint = waiting.pop()
         waiting += [part for part in typing.get_args(hint) if part is not hint]
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint.__name__ not in known:
-            known |= _dataclasses(hint)
-    return known
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint.__name__ not in types:
+            types |= _dataclasses(hint)
+    return types

@@ -6,11 +6,11 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,16 +18,19 @@ from torch import nn
 from ..layers.config import config_of
 from ..saving import from_json, to_json
 from ..system import limit_onednn
-from ..training import Listener, Result, RunFolder, Shard, Task, Training, train
+from ..training import Result, RunFolder, Shard, Task, Training, train
 from ..training.best import best_model, load_best
 from ..training.evaluation import measure
-from ..training.parallel import Processes, choose_device
+from ..training.parallel import choose_device
 from ..training.update import autocast
 from .recipe import Own, Recipe
 from .rows import kinds
 
-RECORDED_ELSEWHERE = ("training", "device", "threads", "seed", "data_dir")
-"""Fields of a recipe that config.json has in other places; the last may be another on another machine."""
+if TYPE_CHECKING:
+    from .series.fitting import Fitting
+
+# Fields of a recipe that config.json has in other places; the last may be another on another machine
+_RECORDED_ELSEWHERE = ("training", "device", "threads", "seed", "data_dir")
 
 
 # ---- recorded
@@ -35,7 +38,7 @@ RECORDED_ELSEWHERE = ("training", "device", "threads", "seed", "data_dir")
 
 def recorded_recipe(recipe: Recipe, name: str) -> dict[str, Any]:
     """The entry of config.json that a recipe is restored from."""
-    options = {key: value for key, value in to_json(recipe).items() if key not in RECORDED_ELSEWHERE}
+    options = {key: value for key, value in to_json(recipe).items() if key not in _RECORDED_ELSEWHERE}
     return {"name": name, **options}
 
 
@@ -43,19 +46,17 @@ def restored_recipe(recorded: dict[str, Any], base: Recipe | None = None) -> Rec
     """The recipe in a config.json; options that it leaves out are those of `base`, else defaults."""
     entry = {key: value for key, value in (recorded.get("recipe") or {}).items() if key != "name"}
     types = kinds()
-    kind: type[Recipe] = type(base) if base is not None else Own
+    kind: type[Recipe] = Own if base is None else type(base)
     if "type" in entry:
         if entry["type"] not in types:
             raise ValueError(f"recipe: no such kind of recipe is installed: {entry['type']!r}")
         kind = types[entry.pop("type")]
-    options: dict[str, Any] = {}
-    if base is not None:
-        options = {each.name: getattr(base, each.name) for each in fields(base) if each.init}
+    options = {} if base is None else {field.name: getattr(base, field.name) for field in fields(base) if field.init}
     options |= {key: from_json(value, types) for key, value in entry.items()}
-    known = {each.name for each in fields(kind)}
-    if "training" in recorded and "training" in known:
+    names = {field.name for field in fields(kind)}
+    if "training" in recorded and "training" in names:
         options["training"] = from_json({"type": "Training", **recorded["training"]}, types)
-    if "seed" in recorded and "seed" in known:
+    if "seed" in recorded and "seed" in names:
         options["seed"] = recorded["seed"]
     try:
         return kind(**options)
@@ -66,32 +67,15 @@ def restored_recipe(recorded: dict[str, Any], base: Recipe | None = None) -> Rec
 # ---- trained
 
 
-class Trainable(Protocol):
-    """What is trained: a recipe, or an estimator's fit."""
-
-    @property
-    def members(self) -> int:
-        """Number of networks."""
-
-    @property
-    def training(self) -> Training:
-        """Options of the training loop."""
-
-    def member_seed(self, member: int) -> int:
-        """Seed of one network."""
-
-    def task(self, member: int = 0) -> Task:
-        """The task of one network."""
-
-    def model_config(self, member: int = 0) -> Any:
-        """Configuration of one network."""
-
-
-def new_model(recipe: Trainable, member: int = 0) -> nn.Module:
+def new_model(recipe: Recipe | Fitting, member: int = 0) -> nn.Module:
     """Build a network of a recipe with its initial weights."""
+    return _built(recipe.model_config(member), recipe.member_seed(member))
+
+
+def _built(config: Any, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.member_seed(member))
-        model: nn.Module = recipe.model_config(member).build()
+        torch.manual_seed(seed)
+        model: nn.Module = config.build()
     return model
 
 
@@ -101,65 +85,46 @@ def member_folders(out: Path, members: int) -> list[Path]:
 
 
 def train_members(
-    recipe: Trainable,
+    recipe: Recipe | Fitting,
     out: Path | None,
     *,
     resume: bool = False,
     overwrite: bool = False,
     init_from: Run | None = None,
-    config: dict[str, Any] | None = None,
-    resume_command: str | None = None,
-    listeners: Iterable[Listener] = (),
-    quiet: bool = False,
+    **options: Any,
 ) -> tuple[list[nn.Module], list[Result]]:
-    """Train each network of a recipe: in memory, in `out`, or in its member-NUMBER folders; see `training.train`.
+    """Train each network of a recipe, or of an estimator's fit; an ensemble stops with the first that is stopped.
 
     Args:
         recipe: what is trained.
-        out: the run's folder; None to write nothing.
+        out: folder of the run, or of the member-NUMBER folders of an ensemble; None to write nothing.
         resume: resume the run in `out`.
-        overwrite: delete an earlier run in `out`.
+        overwrite: delete an earlier run in `out`, whatever its number of networks.
         init_from: run whose best weights the networks begin with.
-        config: further entries of config.json.
-        resume_command: command shown to the user for resuming the run.
-        listeners: listeners of the runs.
-        quiet: do not print progress.
+        options: further options of `training.train`.
     """
     if resume and overwrite:
         raise ValueError("resume and overwrite cannot both be asked for")
     if out is not None and overwrite:
         _clear(out)
     models, results = [], []
-    homes: list[Path | None] = [None] * recipe.members if out is None else [*member_folders(out, recipe.members)]
-    for member, home in enumerate(homes):
+    for member in range(recipe.members):
+        home = None if out is None else member_folders(out, recipe.members)[member]
         task = recipe.task(member)  # before the model, which may be large: what is wrong with the data is said at once
         model = new_model(recipe, member)
         if init_from is not None and not (resume and home is not None and RunFolder(home).used):
             init_from.initialise(model, task)
-        result = train(
-            model,
-            task,
-            recipe.training,
-            out=home,
-            seed=recipe.member_seed(member),
-            resume=resume,
-            overwrite=overwrite,
-            config=config,
-            resume_command=resume_command,
-            listeners=listeners,
-            quiet=quiet,
-        )
+        options |= {"seed": recipe.member_seed(member), "resume": resume, "overwrite": overwrite}
+        results.append(train(model, task, recipe.training, out=home, **options))
         models.append(model)
-        results.append(result)
-        if not result.finished:
+        if not results[-1].finished:
             break
     return models, results
 
 
 def _clear(out: Path) -> None:
     """Remove the files of an earlier run, of any number of networks, and nothing else."""
-    members = [home for home in out.glob("member-*") if home.name[7:].isdigit() and home.is_dir()]
-    folders = [folder for folder in map(RunFolder, (out, *members)) if folder.used]
+    folders = [folder for folder in map(RunFolder, (out, *_used_members(out))) if folder.used]
     with contextlib.ExitStack() as locks:
         for folder in folders:  # all of them, before any is cleared
             locks.enter_context(folder.locked())
@@ -195,18 +160,14 @@ def train_recipe(
         config=config,
         resume_command=resume_command,
     )
-    lines: list[str] = []
-    if results[-1].finished and results[-1].main:
-        lines = recipe.finish(out, models)
-    return results[-1], lines
+    last = results[-1]
+    return last, recipe.finish(out, models) if last.finished and last.main else []
 
 
 def prepare_half_precision(training: Training) -> None:
     """For half precision on a CPU, avoid instructions that the CPU reports but cannot run."""
     on_cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
-    if training.precision == "float32" or not on_cpu:
-        return
-    done = limit_onednn()
+    done = limit_onednn() if on_cpu and training.precision != "float32" else None
     if done is not None and os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"indrnn: {done}", file=sys.stderr)
 
@@ -215,12 +176,7 @@ def prepare_half_precision(training: Training) -> None:
 
 
 class Run:
-    """A run in its folder, of any recipe, or a model saved by `indrnn.save`.
-
-    Args:
-        path: the folder.
-        home: the folder of one network, if the run is an ensemble.
-    """
+    """A run in its folder, of any recipe, or a model saved by `indrnn.save`; `home` is a network of an ensemble."""
 
     def __init__(self, path: Path, home: Path | None = None) -> None:
         self.path, self.folder = path, RunFolder(home or path)
@@ -289,10 +245,7 @@ class Run:
 
     def drawn(self, seed: int) -> nn.Module:
         """The same model, initialised anew from `seed`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model: nn.Module = config_of(self.best[0]).build()
-        return model.eval()
+        return _built(config_of(self.best[0]), seed).eval()
 
     def initialise(self, model: nn.Module, task: Task) -> None:
         """Load the run's best weights into a new model, trained on a task of the same form."""
@@ -307,14 +260,14 @@ class Run:
         """Measure the best weights on the test data; returns the measurements, and which weights they are of."""
         task = self.checked_task(recipe)
         model, which = self.best
-        where = choose_device(device, Processes())
+        where = choose_device(device)
         precision = recipe.training.precision
         if precision == "fp16" and where.type == "cpu":
             precision, which = "float32", f"{which}, in float32 (it was trained in fp16, on a GPU)"
         prepare_half_precision(replace(recipe.training, device=device, precision=precision))
         model = model.to(where).eval()
         with torch.inference_mode(), autocast(precision, where):
-            measured = measure(iter(task.test(model, Shard())), Processes(), task=task) or {}
+            measured = measure(task.test(model, Shard()), task=task)
         if not measured:
             raise ValueError(f"run must have data for a test, and {self.path} has none")
         return measured, which
@@ -340,10 +293,12 @@ def open_group(path: Path) -> Run:
 
 def runs_in(path: Path) -> list[Path]:
     """The folders of the networks of an ensemble, in order; none for a run of one network."""
-    if RunFolder(path).config.exists():
-        return []
-    members = [home for home in path.glob("member-*") if home.name[7:].isdigit() and RunFolder(home).used]
-    return sorted(members, key=lambda home: int(home.name[7:]))
+    return [] if RunFolder(path).config.exists() else _used_members(path)
+
+
+def _used_members(path: Path) -> list[Path]:
+    homes = [home for home in path.glob("member-*") if home.name[7:].isdigit() and home.is_dir()]
+    return sorted((home for home in homes if RunFolder(home).used), key=lambda home: int(home.name[7:]))
 
 
 def distinct(runs: Sequence[Path]) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Summary = dict[str, Any]
-"""What is kept of a run."""
+"""Numbers and settings of a run that a report keeps."""
 
 
 def _own_row(runs: list[Summary]) -> list[object]:
@@ -42,14 +42,10 @@ class Table:
         run["lr"],
     )
     """Key that rows are sorted by; with the recipe and its training, what runs of one row have in common."""
-    curve: Callable[[Summary], tuple[str, str, list[tuple[float, float]]]] = lambda run: (
-        run["metric"],
-        run["name"],
-        run["curve"],
-    )
+    curve: Callable[[Summary], tuple[str, str, list[Any]]] = lambda run: (run["metric"], run["name"], run["curve"])
     """Panel, name and points of a run in the figure."""
     summary: Callable[[Summary], Summary] = lambda run: run
-    """What is kept, of what is common to all runs and the recipe's options."""
+    """Summary that is kept, of the numbers common to all runs and the recipe's options."""
     without_validation: str | None = None
     """Metric of runs that hold no data back."""
     picture: dict[str, Any] = field(default_factory=dict)
@@ -57,9 +53,9 @@ class Table:
 
 
 def own_table(line: Summary) -> Table:
-    """The table of a user's own task, whose metric is found in a line of its measurements."""
-    known = [name for name in line if name not in ("step", "lr", "train_loss", "gradient_norm", "seconds")]
-    metric = next((name for name in known if name.endswith("accuracy")), known[0])
+    """The table of a user's own task, whose metric is read from a line of its measurements."""
+    measured = [name for name in line if name not in ("step", "lr", "train_loss", "gradient_norm", "seconds")]
+    metric = next((name for name in measured if name.endswith("accuracy")), measured[0])
     return Table("own", metric, metric.endswith("accuracy"), order=lambda run: (run["name"],))
 
 
@@ -74,17 +70,16 @@ def mean(values: list[float], form: str, unit: str = "") -> str:
 def markdown(head: str, rows: Iterable[Iterable[object]]) -> str:
     """A Markdown table; `head` holds comma-separated names."""
     names = head.split(", ")
-    lines = [names, ["---"] * len(names), *rows]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (names, ["---"] * len(names), *rows))
 
 
 def command_of(run: Summary) -> str:
     """The command of a run, and those that resumed it for more steps or with other options."""
 
-    def asked(command: str) -> str:
+    def options(command: str) -> str:
         return re.sub(r" --resume( (?!-)\S+)?| --out \S+", "", command)
 
-    later = [command for command in run.get("resumed", []) if asked(command) != asked(run["command"])]
+    later = [command for command in run.get("resumed", []) if options(command) != options(run["command"])]
     return ", then ".join(f"`{command}`" for command in (run["command"], *later))
 
 

@@ -12,14 +12,7 @@ from .task import Batch, Shard, Task
 
 
 class Batches:
-    """The batches of a run, on its device; prefetched in a thread if the task asks for it.
-
-    Args:
-        task: makes the batches.
-        group: the processes.
-        options: the number of steps and pieces.
-        device: device of the batches.
-    """
+    """The batches of a run, on its device; prefetched in a thread if the task asks for it."""
 
     def __init__(self, task: Task, group: Processes, options: Training, device: torch.device) -> None:
         self.task, self.group, self.device = task, group, device

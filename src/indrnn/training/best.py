@@ -32,17 +32,14 @@ def best_model(folder: RunFolder) -> tuple[nn.Module, str]:
     if is_finished(folder):
         return load_module(folder.path), "the finished run's weights"
     model: Any = new_module(folder.path)
-    step, _ = load_best(model, folder)
+    step = load_best(model, folder)
     if hasattr(model, "tokeniser"):
         model.tokeniser = load_tokeniser(folder.path)
     return model.eval(), f"the best weights so far, of step {step} (the run is not finished)"
 
 
-def load_best(model: nn.Module, folder: RunFolder) -> tuple[int | None, bool]:
-    """Load the best weights of a run into a model, without changing the run's folder.
-
-    Returns:
-        The step of those weights, and whether the run is finished.
+def load_best(model: nn.Module, folder: RunFolder) -> int | None:
+    """Load the best weights of a run into a model, without changing the run's folder; returns their step.
 
     Raises:
         ValueError: if there are no weights yet, or they cannot be read.
@@ -51,11 +48,11 @@ def load_best(model: nn.Module, folder: RunFolder) -> tuple[int | None, bool]:
         from safetensors.torch import load_model
 
         load_model(model, folder.weights)
-        return folder.read_json(folder.result)["best_step"], True
+        return folder.read_json(folder.result)["best_step"]  # type: ignore[no-any-return]
     header, problems = folder.checkpoints.newest_header()
     if header is None:
         raise ValueError("; ".join(problems) or f"{folder.path} holds no weights and no checkpoint")
-    step = header["best_step"]
+    step: int | None = header["best_step"]
     if step is None:
         raise ValueError(f"{folder.path} holds no weights and no checkpoint with an evaluation yet")
     try:
@@ -63,4 +60,4 @@ def load_best(model: nn.Module, folder: RunFolder) -> tuple[int | None, bool]:
     except (BrokenCheckpointError, OSError) as error:
         raise ValueError(f"the best weights so far cannot be read: {error}") from None
     model.load_state_dict(best.get("weights", best["model"]))
-    return step, False
+    return step

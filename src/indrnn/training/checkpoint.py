@@ -10,9 +10,8 @@ configuration) and what torch has written of all else. The first part is read wi
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import io
+import itertools
 import json
 import os
 from pathlib import Path
@@ -23,10 +22,9 @@ from ..files import flush_folder, write_atomically
 FORMAT = 3
 """Number of the form of a checkpoint."""
 
-_MAGIC, _EARLIER_MAGIC = b"indrnn training state\n", b"indrnn checkpoint 1\n"
-_DIGITS = 65  # of a checksum, with the end of its line
+_MAGIC = b"indrnn training state\n"
+_CHECKSUM = 65  # bytes of a checksum, with the end of its line
 _IN_HEADER = ("step", "best_step", "config")
-_PIECE = 1 << 20
 
 
 class BrokenCheckpointError(Exception):
@@ -35,45 +33,6 @@ class BrokenCheckpointError(Exception):
 
 class OtherFormatError(ValueError):
     """A checkpoint is of another version of this package."""
-
-    def __init__(self, path: Path, number: object) -> None:
-        super().__init__(f"{path} has format {number}, this version reads {FORMAT}")
-
-
-class _Hashed(io.RawIOBase):
-    """Writes to a file and computes the checksum, so that a checkpoint is never in memory as a whole."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.checksum = file, hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        self.checksum.update(content)
-        return self.file.write(content)
-
-
-class _Payload(io.RawIOBase):
-    """The rest of a file as a file of its own."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.start = file, file.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self.file.seek(offset + (self.start if whence == os.SEEK_SET else 0), whence) - self.start
-
-    def tell(self) -> int:
-        return self.file.tell() - self.start
-
-    def readinto(self, buffer: Any) -> int:
-        return self.file.readinto(buffer)  # type: ignore[attr-defined,no-any-return]
 
 
 # ---- one file
@@ -88,43 +47,45 @@ def save(path: Path, state: dict[str, Any]) -> None:
     payload = {name: value for name, value in state.items() if name not in content}
 
     def write(file: IO[bytes]) -> None:
-        file.write(_MAGIC + _digest(hashlib.sha256(header)) + b"0" * 64 + b"\n" + header)
-        hashed: Any = _Hashed(file)
-        torch.save(payload, hashed)
-        file.seek(len(_MAGIC) + _DIGITS)
-        file.write(_digest(hashed.checksum))
+        file.write(_MAGIC + _line_of(hashlib.sha256(header)) + bytes(_CHECKSUM) + header)
+        start = file.tell()
+        torch.save(payload, file)
+        file.seek(start)
+        checksum = _checksum_of_rest(file)
+        file.seek(len(_MAGIC) + _CHECKSUM)
+        file.write(checksum)
 
     write_atomically(path, write)
 
 
-def _digest(checksum: Any) -> bytes:
+def _line_of(checksum: Any) -> bytes:
     return checksum.hexdigest().encode() + b"\n"  # type: ignore[no-any-return]
+
+
+def _checksum_of_rest(file: IO[bytes]) -> bytes:
+    return _line_of(hashlib.file_digest(file, "sha256"))  # type: ignore[arg-type]
 
 
 def _read_header(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes]:
     """The header, verified, and the payload's checksum; the file then stands at the payload."""
-    magic = file.read(len(_MAGIC))
-    if magic.startswith(_EARLIER_MAGIC):
-        raise OtherFormatError(path, 2)
-    own, payload, header = file.read(_DIGITS), file.read(_DIGITS), file.readline()
+    magic, own, payload, header = file.read(len(_MAGIC)), file.read(_CHECKSUM), file.read(_CHECKSUM), file.readline()
     if magic != _MAGIC or not header:
         size = os.fstat(file.fileno()).st_size
         raise BrokenCheckpointError(f"{path} is not a checkpoint, or only the start of one ({size} bytes)")
-    if _digest(hashlib.sha256(header)) != own:
+    if _line_of(hashlib.sha256(header)) != own:
         raise BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
     content: dict[str, Any] = json.loads(header)
-    if content.pop("format") != FORMAT:
-        raise OtherFormatError(path, json.loads(header)["format"])
+    number = content.pop("format")
+    if number != FORMAT:
+        raise OtherFormatError(f"{path} has format {number}, this version reads {FORMAT}")
     return content, payload
 
 
 def _verify(file: IO[bytes], path: Path) -> dict[str, Any]:
-    """Check the whole file; returns the header, with the file at the payload."""
+    """The header; the whole file is verified, and then stands at the payload."""
     header, expected = _read_header(file, path)
-    start, checksum = file.tell(), hashlib.sha256()
-    while piece := file.read(_PIECE):
-        checksum.update(piece)
-    if _digest(checksum) != expected:
+    start = file.tell()
+    if _checksum_of_rest(file) != expected:
         raise BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
     file.seek(start)
     return header
@@ -150,20 +111,15 @@ def load(path: Path) -> dict[str, Any]:
 
     with path.open("rb") as file:
         header = _verify(file, path)
-        payload: Any = _Payload(file)
-        state: dict[str, Any] = torch.load(payload, weights_only=True, map_location="cpu")
-    return header | state
+        payload: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+    return header | payload
 
 
 # ---- those of a run
 
 
 class Checkpoints:
-    """The checkpoints of a run.
-
-    Args:
-        folder: folder of the checkpoints.
-    """
+    """The checkpoints of a run, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -180,17 +136,16 @@ class Checkpoints:
         """Whether there is any checkpoint, intact or damaged."""
         return any(self.folder.glob("*.ckpt")) or any(self.folder.glob("*.damaged*"))
 
+    # ---- written
+
     def save(self, state: dict[str, Any]) -> None:
         """Write a new generation; `state["best_step"]` is the step of its best weights, or None."""
         self.folder.mkdir(parents=True, exist_ok=True)
         save(self.next, state)
         # From here on nothing is written, only renamed: a full disk does not matter, nor a kill in between.
-        if self.last.exists():
-            self.last.replace(self.previous)
-            self._best_steps[self.previous] = self._best_steps.get(self.last)
-        self.next.replace(self.last)
+        self._best_steps[self.next] = state["best_step"]
+        self._rename_next()
         flush_folder(self.folder)
-        self._best_steps[self.last] = state["best_step"]
         self._remove_unused(state["best_step"])
 
     def save_best(self, step: int, state: dict[str, Any]) -> None:
@@ -198,6 +153,14 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         save(self.best(step), state)
         self._remove_unused(step)
+
+    def _rename_next(self) -> None:
+        """The last generation becomes the previous one, and the next one the last."""
+        if self.last.exists():
+            self.last.replace(self.previous)
+            self._best_steps[self.previous] = self._best_steps.get(self.last)
+        self.next.replace(self.last)
+        self._best_steps[self.last] = self._best_steps.pop(self.next)
 
     def _remove_unused(self, best_step: int | None) -> None:
         """Remove best weights that no generation refers to."""
@@ -207,6 +170,8 @@ class Checkpoints:
         for path in self.folder.glob("best-*.ckpt"):
             if path not in used:
                 path.unlink(missing_ok=True)
+
+    # ---- read
 
     def load_best(self, step: int) -> dict[str, Any]:
         """Read the best weights of this step."""
@@ -225,17 +190,14 @@ class Checkpoints:
         return None, problems
 
     def find(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """Read the newest intact generation, without moving files; each generation is read once.
+        """The newest intact generation, None if there is none, and what is wrong with the others.
 
-        Returns:
-            The state, or None if there is none; and what is wrong with the others.
+        Each generation is read once, and no file is moved.
         """
         state: dict[str, Any] | None = None
         problems: list[str] = []
         self._best_steps, self._damaged = {}, []
-        for path in (self.next, self.last, self.previous):
-            if not path.exists():
-                continue
+        for path in filter(Path.exists, (self.next, self.last, self.previous)):
             try:
                 if state is None:
                     header = state = load(path)
@@ -250,35 +212,12 @@ class Checkpoints:
     def set_aside(self) -> None:
         """Rename files after `find`: damaged ones, and one that a killed process had not renamed to `last.ckpt`."""
         for path in self._damaged:
-            target = path.with_suffix(".damaged")
-            number = 1
-            while target.exists():
-                number += 1
-                target = path.with_suffix(f".damaged{number}")
-            path.replace(target)
+            names = (path.with_suffix(f".damaged{number}") for number in itertools.chain([""], itertools.count(2)))
+            path.replace(next(name for name in names if not name.exists()))
         if self.next in self._best_steps:
-            if self.last in self._best_steps:
-                self.last.replace(self.previous)
-                self._best_steps[self.previous] = self._best_steps[self.last]
-            self.next.replace(self.last)
-            self._best_steps[self.last] = self._best_steps.pop(self.next)
+            self._rename_next()
 
     def forget_best(self) -> None:
         """Remove references to the last generation's best weights, which are lost, from all generations."""
         lost = self._best_steps.get(self.last)
         self._best_steps = {path: None if step == lost else step for path, step in self._best_steps.items()}
-
-
-class BestInMemory:
-    """The best weights of a run that writes nothing, in place of its `Checkpoints`."""
-
-    def __init__(self) -> None:
-        self._state: dict[str, Any] = {}
-
-    def save_best(self, step: int, state: dict[str, Any]) -> None:
-        """Keep a copy."""
-        self._state = copy.deepcopy(state)
-
-    def load_best(self, step: int) -> dict[str, Any]:
-        """The weights that were kept last."""
-        return self._state

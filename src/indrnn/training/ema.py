@@ -10,12 +10,7 @@ from torch import Tensor, nn
 
 
 class MovingAverage:
-    """A moving average of weights, w̄ ← d w̄ + (1 − d) w with d = min(decay, (1 + step) / (10 + step)).
-
-    Args:
-        parameters: the weights.
-        decay: fraction of the average that is kept in each step, late in training.
-    """
+    """A moving average of weights, w̄ ← d w̄ + (1 − d) w with d = min(decay, (1 + step) / (10 + step))."""
 
     def __init__(self, parameters: list[nn.Parameter], decay: float) -> None:
         self.parameters, self.decay = parameters, decay

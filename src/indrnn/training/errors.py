@@ -13,10 +13,11 @@ from .._lazy import Lazy
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+    from torch.utils import _pytree as pytree
 
     from .task import Batch, Task
 else:
-    torch = Lazy("torch")
+    torch, pytree = Lazy("torch"), Lazy("torch.utils._pytree")
 
 
 class RunError(RuntimeError):
@@ -24,12 +25,7 @@ class RunError(RuntimeError):
 
 
 class NotFiniteError(Exception):
-    """The loss or a gradient is not finite; the weights have not been updated with it.
-
-    Args:
-        step: number of steps before it.
-        loss: the loss.
-    """
+    """The loss or a gradient is not finite, after so many steps; the weights have not been updated with it."""
 
     def __init__(self, step: int, loss: float) -> None:
         super().__init__(step, loss)
@@ -40,14 +36,12 @@ class NotFiniteError(Exception):
 def signals() -> Iterator[list[int]]:
     """Collect Ctrl-C, SIGTERM and SIGHUP instead of terminating; a second signal has its usual effect."""
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    hang_up = getattr(signal, "SIGHUP", None)
-    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:  # nohup ignores it
-        numbers.append(hang_up)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        hang_up = getattr(signal, "SIGHUP", None)
+        if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:  # nohup ignores it
+            before[hang_up] = signal.getsignal(hang_up)
 
     def restore() -> None:
         for number, handler in before.items():
@@ -119,11 +113,8 @@ def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str | None:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value] if value.is_floating_point() else []
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (tuple, list)) else []
+    leaves = pytree.tree_leaves(value)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
 
 
 def _finite(value: Any) -> bool:

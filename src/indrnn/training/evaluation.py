@@ -1,21 +1,22 @@
-"""Evaluation: metrics averaged over processes, stops between batches, and the choice of the best weights."""
+"""Evaluation: metrics averaged over batches and processes, and what they say of a run's progress."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from .best import load_best
 from .folder import RunFolder
-from .parallel import Processes, choose_device
+from .options import Training
+from .parallel import SINGLE, Processes, choose_device
 from .task import Measured, Shard, Task
-from .update import Updater, autocast
+from .update import autocast
 
 
 def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "auto") -> dict[str, float]:
@@ -29,19 +30,20 @@ def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "au
     """
     folder = RunFolder(Path(run))
     load_best(model, folder)
-    where = choose_device(device, Processes())
+    where = choose_device(device)
     model.to(where).eval()
     precision = folder.read_json(folder.config)["training"]["precision"]
     if precision == "fp16" and where.type == "cpu":
         precision = "float32"
     with torch.no_grad(), autocast(precision, where):
-        metrics = measure(task.test(model, Shard()), Processes(), task=task)
-        return metrics or measure(task.evaluate(model, 0, Shard()), Processes(), task=task) or {}
+        return (
+            measure(task.test(model, Shard()), task=task) or measure(task.evaluate(model, 0, Shard()), task=task) or {}
+        )
 
 
 def measure(
-    pieces: Iterator[Measured],
-    group: Processes,
+    pieces: Iterable[Measured],
+    group: Processes = SINGLE,
     stopped: Callable[[], bool] = lambda: False,
     *,
     task: Task | None = None,
@@ -54,13 +56,10 @@ def measure(
         stopped: called before each piece; whether to stop.
         task: its `derive`, if any, is applied to the means.
     """
+    pieces = iter(pieces)
     sums: dict[str, Tensor | float] = {}
     items = 0
-    halted = False
-    while not (halted := stopped()):
-        piece = next(pieces, None)
-        if piece is None:
-            break
+    while not (halted := stopped()) and (piece := next(pieces, None)) is not None:
         means, count = piece
         for name, mean in means.items():
             wide = mean.detach() if isinstance(mean, Tensor) else float(mean)
@@ -78,148 +77,43 @@ def measure(
     return derive(measured) if measured else {}
 
 
-class BestWeights(Protocol):
-    """Where the best weights of a run are kept: its checkpoints, or memory."""
+@dataclass
+class Progress:
+    """How far a run is, and how good; part of its checkpoints."""
 
-    def save_best(self, step: int, state: dict[str, Any]) -> None:
-        """Keep the best weights so far."""
+    step: int = 0
+    seconds: float = 0.0
+    best_step: int | None = None
+    """Step of the best weights."""
+    best: dict[str, float] = field(default_factory=dict)
+    """Metrics of the best weights."""
+    measured: dict[str, float] = field(default_factory=dict)
+    """Metrics of the last evaluation."""
+    measured_step: int | None = None
+    """Step of the last evaluation."""
+    since_best: int = 0
+    """Evaluations since that of the best weights."""
+    due: bool = False
+    """Whether the last evaluation was stopped before its end, and is to be repeated."""
 
-    def load_best(self, step: int) -> dict[str, Any]:
-        """Read them."""
-
-
-class Evaluator:
-    """Evaluates a run's weights and keeps the best.
-
-    Args:
-        updater: holds the model.
-        kept: where the best weights are kept.
-    """
-
-    def __init__(self, updater: Updater, kept: BestWeights) -> None:
-        self.updater, self.kept = updater, kept
-        self.task, self.group, self.options = updater.task, updater.group, updater.options
-        self.best_step: int | None = None
-        self.best: dict[str, float] = {}
-        self.measured: dict[str, float] = {}  # in the last evaluation
-        self.measured_step: int | None = None
-        self.since_best = 0  # evaluations
-        self.due = False  # whether the last evaluation was stopped before its end
-
-    def evaluate(self, step: int, stopped: Callable[[], bool]) -> bool:
-        """Evaluate, and keep the weights if they are the best so far; returns False if it was stopped."""
-        shard = Shard(self.group.rank, self.group.count)
-        weights = None
-        with self._evaluated_weights(step, stopped) as model:
-            measured = measure(iter(self.task.evaluate(model, step, shard)), self.group, stopped, task=self.task)
-            if measured is not None and (self.updater.average is not None or self._gathers(step)):
-                weights = _copied(self.updater.parallel.model_state())  # not those that are trained
-        self.due = measured is None
-        if measured is None:
-            return False
-        self.measured, self.measured_step = measured, step
-        if not self._is_better(measured):
-            self.since_best += 1
+    def record(self, measured: dict[str, float], task: Task) -> bool:
+        """Record an evaluation of this step's weights; returns whether they are the best so far."""
+        self.measured, self.measured_step = measured, self.step
+        value, sign = measured[task.metric], 1 if task.higher_is_better else -1
+        if math.isfinite(value) and (self.best_step is None or sign * value > sign * self.best[task.metric]):
+            self.best_step, self.best, self.since_best = self.step, measured, 0
             return True
-        self.best_step, self.best, self.since_best = step, measured, 0
-        state = self.updater.training_state()
-        if weights is not None:
-            state["weights"] = weights
-        if self.group.main:
-            self.kept.save_best(step, state)
-        return True
+        self.since_best += 1
+        return False
 
-    def _is_better(self, measured: dict[str, float]) -> bool:
-        value = measured[self.task.metric]
-        sign = 1 if self.task.higher_is_better else -1
-        return math.isfinite(value) and (self.best_step is None or sign * value > sign * self.best[self.task.metric])
-
-    @contextlib.contextmanager
-    def _evaluated_weights(self, step: int, stopped: Callable[[], bool]) -> Iterator[nn.Module]:
-        """The model as evaluated and saved, in evaluation mode; the training weights are restored on exit.
-
-        With `ema` it has the averaged weights, and with `gather` batch-norm statistics recomputed for these weights.
-        """
-        updater = self.updater
-        updater.parallel.share_buffers()
-        with contextlib.ExitStack() as stack:
-            if updater.average is not None:
-                stack.enter_context(updater.average.applied())
-            if step and self._gathers(step):
-                stack.enter_context(_restored_buffers(updater.model))
-                updater.gather(step, stopped)
-            updater.model.eval()
-            try:
-                with torch.no_grad(), updater.autocast():
-                    yield updater.model
-            finally:
-                updater.train_mode(step)
-
-    def _gathers(self, step: int) -> bool:
-        """Whether batch-norm statistics are recomputed at this step."""
-        return self.options.gather > 0 and step <= self.updater.frozen_from and bool(self.updater.norms)
-
-    def report_to_schedule(self) -> bool:
-        """Report the last evaluation to the schedule; restore the best weights, and return True, if it asks to."""
-        if self.best_step is None or not self.updater.schedule.evaluated(self.since_best == 0):
-            return False
-        self.updater.load_training_state(self._load_best(self.best_step))
-        return True
-
-    def _load_best(self, step: int) -> dict[str, Any]:
-        """Read the best weights, for all processes."""
-        state: dict[str, Any] = self.group.from_main(self.kept.load_best(step) if self.group.main else None)
-        return state
-
-    def enough(self, step: int) -> bool:
+    def enough(self, task: Task, options: Training) -> bool:
         """Whether to stop: this step's evaluation reaches `until`, or `patience` evaluations brought no new best."""
-        until, patience = self.options.until, self.options.patience
-        if self.measured_step != step:
+        if self.measured_step != self.step:
             return False
-        value = self.measured[self.task.metric]
-        if until is not None and (value >= until if self.task.higher_is_better else value <= until):
+        value, until = self.measured[task.metric], options.until
+        if until is not None and (value >= until if task.higher_is_better else value <= until):
             return True
-        return patience is not None and self.since_best >= patience
-
-    def test(self, stopped: Callable[[], bool]) -> dict[str, float] | None:
-        """Load the best weights into the model for good, and test them; None if it was stopped."""
-        updater = self.updater
-        if self.best_step is not None:
-            best = self._load_best(self.best_step)
-            updater.parallel.load_model(best.get("weights", best["model"]))
-        elif updater.average is not None:
-            updater.average.apply()
-        updater.model.eval()
-        with torch.no_grad(), updater.autocast():
-            pieces = iter(self.task.test(updater.model, Shard(self.group.rank, self.group.count)))
-            return measure(pieces, self.group, stopped, task=self.task)
-
-    _STATE = ("best_step", "best", "measured", "measured_step", "since_best", "due")
-
-    def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint."""
-        return {name: getattr(self, name) for name in self._STATE}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore from a checkpoint."""
-        for name in self._STATE:
-            setattr(self, name, state[name])
-
-
-@contextlib.contextmanager
-def _restored_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the model's buffers on exit."""
-    before = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
-
-
-def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+        return options.patience is not None and self.since_best >= options.patience
 
 
 @contextlib.contextmanager

@@ -21,9 +21,6 @@ class RunFolder:
 
     config.json, metrics.jsonl, checkpoints/, tokeniser.json for a language model, and at the end result.json,
     weights.safetensors, model.json and curve.png.
-
-    Args:
-        path: the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,18 +34,18 @@ class RunFolder:
         self.picture = path / "curve.png"
         self.lock = path / ".lock"
         self.checkpoints = Checkpoints(path / "checkpoints")
+        self._replaced = (self.config, self.result, self.weights, self.model, self.tokeniser)
 
     @property
     def used(self) -> bool:
         """Whether the folder holds more than a lock, partial files and an empty folder of checkpoints."""
         try:
-            if self.path.exists() and not self.path.is_dir():
-                raise ValueError(f"out must be a folder, and {self.path} is a file")
-            if not self.path.is_dir():
+            if not self.path.exists():
                 return False
+            if not self.path.is_dir():
+                raise ValueError(f"out must be a folder, and {self.path} is a file")
             entries = [path for path in self.path.iterdir() if path != self.lock and path.suffix != ".tmp"]
-            kept = self.checkpoints.folder.glob("*.[cd]*")
-            return entries not in ([], [self.checkpoints.folder]) or any(path.suffix != ".tmp" for path in kept)
+            return entries not in ([], [self.checkpoints.folder]) or self.checkpoints.any
         except OSError as error:  # a name that is too long, a folder that is closed to us
             raise ValueError(f"out: cannot look into {self.path}: {error.strerror or error}") from None
 
@@ -68,18 +65,16 @@ class RunFolder:
 
         A killed process releases its lock. On systems without such locks (not Linux, not macOS), none is taken.
         """
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(locked(self.lock, wait=False))
-            except LockedError as error:
-                raise ValueError(f"out: {self.path} is in use by {error}") from None
-            yield
+        try:
+            with locked(self.lock, wait=False):
+                yield
+        except LockedError as error:
+            raise ValueError(f"out: {self.path} is in use by {error}") from None
 
     def clear(self) -> None:
         """Remove what a run wrote, and nothing else."""
-        files = (self.config, self.metrics, self.result, self.weights, self.model, self.tokeniser, self.picture)
         of_estimators = ("estimator.json", "scores.json", "confusion.json", "confusion.png")
-        for path in (*files, *(self.path / name for name in of_estimators)):
+        for path in (*self._replaced, self.metrics, self.picture, *(self.path / name for name in of_estimators)):
             path.unlink(missing_ok=True)
         own = {self.checkpoints.folder: ("*.ckpt", "*.damaged*", ".*.tmp"), self.path / "tensorboard": ("events.*",)}
         for folder, patterns in own.items():
@@ -90,10 +85,8 @@ class RunFolder:
 
     def remove_temporary(self) -> None:
         """Remove partial files of processes that were killed."""
-        files = (self.config, self.result, self.weights, self.model, self.tokeniser)
-        for path in [path for file in files for path in self.path.glob(f".{file.name}.*.tmp")]:
-            path.unlink(missing_ok=True)
-        for path in self.checkpoints.folder.glob(".*.tmp"):
+        partial = [path for file in self._replaced for path in self.path.glob(f".{file.name}.*.tmp")]
+        for path in (*partial, *self.checkpoints.folder.glob(".*.tmp")):
             path.unlink(missing_ok=True)
 
     def write_json(self, path: Path, value: Any) -> None:
@@ -142,23 +135,26 @@ class RunFolder:
                         lines.append(line)
         return lines
 
+    def append_metrics(self, numbers: dict[str, Any]) -> None:
+        """Append a line to metrics.jsonl."""
+        with self.metrics.open("ab") as file:
+            file.write((json.dumps(finite(numbers)) + "\n").encode())
+
     def flush_metrics(self) -> int:
         """Flush metrics.jsonl to disk; returns its size."""
         if not self.metrics.exists():
             return 0
         with self.metrics.open("ab") as file:
             os.fsync(file.fileno())
-        return self.metrics.stat().st_size
+            return file.tell()
 
-    def cut_metrics(self, size: int) -> str | None:
-        """Truncate metrics.jsonl to its size at a checkpoint; returns a message if it is shorter than that."""
-        content = self.metrics.read_bytes() if self.metrics.exists() else b""
-        end = content.rfind(b"\n", 0, size) + 1
-        with self.metrics.open("ab") as file:
+    def cut_metrics(self, size: int) -> int:
+        """Truncate metrics.jsonl to its size at a checkpoint; returns how many bytes it lacks."""
+        with self.metrics.open("a+b") as file:
+            file.seek(0)
+            end = file.read(size).rfind(b"\n") + 1
             file.truncate(end)
-        if end < size:
-            return f"{self.metrics} lacks {size - end} bytes that it had at the checkpoint; it goes on without them"
-        return None
+        return size - end
 
 
 def machine() -> dict[str, str]:

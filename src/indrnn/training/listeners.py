@@ -1,9 +1,8 @@
-"""Events of a run and their listeners: progress, metrics.jsonl, TensorBoard, Weights & Biases, curve.png."""
+"""Events of a run and their listeners: progress, TensorBoard, Weights & Biases, curve.png."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from .options import Training
     from .run import Result
+    from .task import Task
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,7 @@ class Listener:
 
 
 class Listeners:
-    """Passes events to listeners, and keeps their errors from ending the run.
-
-    Args:
-        listeners: the listeners.
-    """
+    """Passes events to listeners, and keeps their errors from ending the run."""
 
     def __init__(self, listeners: list[Listener]) -> None:
         self.listeners = listeners
@@ -110,117 +106,89 @@ class Listeners:
             try:
                 getattr(listener, name)(event)
             except Exception as error:
-                if isinstance(listener, MetricsFile):
-                    raise
                 self.listeners.remove(listener)
                 problem = str(error) or type(error).__name__
-                self("on_note", f"{type(listener).__name__} is told nothing more: {problem}")
-                if isinstance(listener, (Lines, Bar)):  # whoever would have shown that
+                self("on_note", f"{type(listener).__name__.lstrip('_')} is told nothing more: {problem}")
+                if isinstance(listener, _Printer):  # whoever would have shown that
                     with contextlib.suppress(Exception):
                         print(f"indrnn: the output ended ({problem}); the run goes on", file=sys.stderr)
 
 
-class MetricsFile(Listener):
-    """Writes metrics.jsonl, a line for each evaluation. If that fails, the run ends, unlike for other listeners."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
-
-    def on_evaluation(self, event: Evaluation) -> None:
-        """Write the line."""
-        line = json.dumps(finite({"step": event.step, **event.numbers})) + "\n"
-        with self.folder.metrics.open("ab") as file:
-            file.write(line.encode())
-
-
-class TensorBoard(Listener):
+class _TensorBoard(Listener):
     """Scalars for TensorBoard, in the run's folder."""
 
     def __init__(self, folder: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._make: Any = SummaryWriter
+        self._open: Any = SummaryWriter
         self._writer: Any = None
         self.folder = folder
 
     def on_start(self, event: Start) -> None:
-        """Open the file."""
-        self._writer = self._make(str(self.folder.path / "tensorboard"), purge_step=event.step)
+        self._writer = self._open(str(self.folder.path / "tensorboard"), purge_step=event.step)
 
     def on_evaluation(self, event: Evaluation) -> None:
-        """Write the scalars."""
         for name, value in finite(event.numbers).items():
             if value is not None:
                 self._writer.add_scalar(name, value, event.step)
 
     def on_end(self, result: Result) -> None:
-        """Close the file."""
         self._writer.close()
 
 
-class WandB(Listener):
+class _WandB(Listener):
     """Scalars for Weights & Biases, configured by its environment variables; WANDB_MODE=offline keeps them local."""
 
     def __init__(self, folder: RunFolder) -> None:
         import wandb  # type: ignore[import-not-found,unused-ignore]
 
-        self.folder = folder
-        self._wandb: Any = wandb
+        self._open: Any = wandb.init
         self._run: Any = None
+        self.name = folder.path.name
 
     def on_start(self, event: Start) -> None:
-        """Open the run."""
-        name = self.folder.path.name
-        self._run = self._wandb.init(project=os.environ.get("WANDB_PROJECT", "indrnn"), name=name, config=event.config)
+        project = os.environ.get("WANDB_PROJECT", "indrnn")
+        self._run = self._open(project=project, name=self.name, config=event.config)
 
     def on_evaluation(self, event: Evaluation) -> None:
-        """Log the scalars."""
         self._run.log(finite(event.numbers), step=event.step)
 
     def on_end(self, result: Result) -> None:
-        """Close the run."""
         self._run.finish(exit_code=0 if result.finished else 1)
 
 
-class Curve(Listener):
+class _Curve(Listener):
     """Draws curve.png at the end: the metric over the steps."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
-        self._start: Start | None = None
-
-    def on_start(self, event: Start) -> None:
-        """Keep the name of the metric."""
-        self._start = event
+    def __init__(self, folder: RunFolder, task: Task) -> None:
+        self.folder, self.task = folder, task
 
     def on_end(self, result: Result) -> None:
-        """Draw it."""
-        start = self._start
-        if not result.finished or start is None:
+        if not result.finished:
             return
         from ..figures import draw_run
 
+        lines, task = self.folder.read_metrics(), self.task
         try:
-            lines = self.folder.read_metrics()
-            draw_run(self.folder.picture, lines, start.metric, higher_is_better=start.higher_is_better)
+            draw_run(self.folder.picture, lines, task.metric, higher_is_better=task.higher_is_better)
         except ImportError:
             raise RuntimeError("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')") from None
         except OSError as error:
             raise RuntimeError(f"{self.folder.picture} cannot be written: {error.strerror or error}") from None
 
 
-def file_listeners(folder: RunFolder, options: Training, tell: Listeners) -> list[Listener]:
+def file_listeners(folder: RunFolder, task: Task, options: Training, tell: Listeners) -> list[Listener]:
     """The listeners that write into a run's folder, or to Weights & Biases, as the options say."""
-    listeners: list[Listener] = [MetricsFile(folder)]
+    listeners: list[Listener] = []
     if options.tensorboard:
         with contextlib.suppress(ImportError):
-            listeners.append(TensorBoard(folder))
+            listeners.append(_TensorBoard(folder))
     if options.wandb:
         try:
-            listeners.append(WandB(folder))
+            listeners.append(_WandB(folder))
         except ImportError:
             tell("on_note", "nothing is logged to Weights & Biases: pip install 'indrnn[wandb]'")
-    return [*listeners, *([Curve(folder)] if options.curve else [])]
+    return [*listeners, *([_Curve(folder, task)] if options.curve else [])]
 
 
 def format_evaluation(event: Evaluation, metric: str) -> str:
@@ -232,31 +200,33 @@ def format_evaluation(event: Evaluation, metric: str) -> str:
     return f"step {event.step}/{event.steps}  loss {event.train_loss:.4g}  {numbers}{best}"
 
 
-class Lines(Listener):
-    """Prints a line for each evaluation, and lines of progress in between; for files and pipes.
+class _Printer(Listener):
+    """Prints messages, and a line for each evaluation."""
 
-    Args:
-        every: seconds between two lines of progress.
-    """
+    _metric = ""
+
+    def on_start(self, event: Start) -> None:
+        self._metric = event.metric
+
+    def on_note(self, text: str) -> None:
+        print(text, flush=True)
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        self.on_note(format_evaluation(event, self._metric))
+
+
+class Lines(_Printer):
+    """Prints lines of progress between those of evaluations, so many seconds apart; for files and pipes."""
 
     def __init__(self, every: float = 30.0) -> None:
         self.every = every
         # Times and steps of the latest lines: the rate is over these alone, so a pause does not spoil it for good
         self._printed: deque[tuple[float, int]] = deque(maxlen=20)
-        self._metric = ""
 
     def on_start(self, event: Start) -> None:
-        """Keep the name of the metric."""
-        self._metric = event.metric
+        """Forget an earlier run."""
+        super().on_start(event)
         self._printed.clear()
-
-    def on_note(self, text: str) -> None:
-        """Print it."""
-        print(text, flush=True)
-
-    def on_evaluation(self, event: Evaluation) -> None:
-        """Print it."""
-        print(format_evaluation(event, self._metric), flush=True)
 
     def on_step(self, event: Step) -> None:
         """Print progress, unless the last line is less than `every` seconds old."""
@@ -272,8 +242,8 @@ class Lines(Listener):
         print(line, flush=True)
 
 
-class Bar(Listener):
-    """A progress bar, with the time left, and a line above it for each evaluation."""
+class _Bar(_Printer):
+    """A progress bar, with the time left, below the lines of evaluations."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -285,36 +255,27 @@ class Bar(Listener):
         self._progress = Progress(*columns, console=self._console, transient=True)
         self._task: Any = None
         self._updated = 0.0
-        self._metric = ""
 
     def on_start(self, event: Start) -> None:
-        """Show the bar."""
-        self._metric = event.metric
+        super().on_start(event)
         self._progress.start()
         self._task = self._progress.add_task("", total=event.steps, completed=event.step)
 
-    def on_end(self, result: Result) -> None:
-        """Remove the bar."""
-        self._progress.stop()
-
     def on_note(self, text: str) -> None:
-        """Print it above the bar."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def on_evaluation(self, event: Evaluation) -> None:
-        """Print it above the bar."""
-        self.on_note(format_evaluation(event, self._metric))
-
     def on_step(self, event: Step) -> None:
-        """Move the bar, a few times a second."""
-        if event.step == event.steps or time.monotonic() - self._updated > 0.2:
+        if event.step == event.steps or time.monotonic() - self._updated > 0.2:  # seconds
             self._updated = time.monotonic()
             self._progress.update(self._task, completed=event.step, description=f"loss {float(event.loss):.4g}")
 
+    def on_end(self, result: Result) -> None:
+        self._progress.stop()
+
 
 def progress() -> Listener:
-    """`Bar` in a terminal if rich is installed, else `Lines`."""
+    """A bar in a terminal if rich is installed, else lines."""
     if sys.stdout is not None and sys.stdout.isatty():
         with contextlib.suppress(ImportError):
-            return Bar()
+            return _Bar()
     return Lines()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_fraction
 from ..layers import parameter_groups
 from ..layers.bound import recurrent_weights
 from .options import Training
@@ -16,13 +17,7 @@ from .parallel import Processes
 
 
 def make_optimizer(model: nn.Module, options: Training, fused: bool) -> torch.optim.Optimizer:
-    """The optimiser that the options name.
-
-    Args:
-        model: the model, on its device.
-        options: training options.
-        fused: whether to update all weights in one pass; see `may_fuse`.
-    """
+    """The optimiser that the options name; a fused one, see `may_fuse`, updates all weights in one pass."""
     if options.optimizer == "muon":
         return Muon(model, options.lr, options.weight_decay)
     groups = parameter_groups(model, options.weight_decay)
@@ -34,10 +29,10 @@ def make_optimizer(model: nn.Module, options: Training, fused: bool) -> torch.op
 
 def may_fuse(model: nn.Module, options: Training, group: Processes) -> bool:
     """Whether to use a fused optimiser: for real weights on CPUs and NVIDIA GPUs; not for muon or sharded weights."""
-    sharded = options.distributed == "fsdp" and group.count > 1
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    supported = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
-    return supported and not sharded and options.optimizer != "muon"
+    if options.optimizer == "muon" or (options.distributed == "fsdp" and group.count > 1):
+        return False
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in trained)
 
 
 # Quintic p(s) = a s + b s³ + c s⁵ of Newton and Schulz, whose fifth iterate takes singular values from about 0.003 to 1
@@ -82,8 +77,7 @@ class Muon(torch.optim.Optimizer):
         eps: float = 1e-8,
     ) -> None:
         for name, value in {"momentum": momentum, "betas[0]": betas[0], "betas[1]": betas[1]}.items():
-            if not 0 <= value < 1:
-                raise ValueError(f"{name} must be a number in [0, 1), got {value!r}")
+            check_fraction(name, value)
         for name, value in {"lr": lr, "eps": eps}.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
@@ -96,10 +90,8 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update the parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             update = _update_matrix if group["matrices"] else _update_by_adam
             for parameter in group["params"]:

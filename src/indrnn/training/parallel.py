@@ -11,18 +11,19 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from .errors import RunError
 
 
-@dataclass
+@dataclass(frozen=True)
 class Processes:
     """This process among those that train together; a single process if not started by `torchrun`."""
 
@@ -45,6 +46,20 @@ class Processes:
         dist.broadcast_object_list(holder, 0, group=self.control)
         return holder[0]
 
+    def on_main(self, call: Callable[[], Any]) -> Any:
+        """Call a function in the main process; its result, or its error, for all."""
+        result: Any = None
+        problem: Exception | None = None
+        if self.main:
+            try:
+                result = call()
+            except (ValueError, OSError, RunError) as error:
+                problem = error
+        result, problem = self.from_main((result, problem))
+        if problem is not None:
+            raise problem
+        return result
+
     def copy_from_main(self, tensors: list[Tensor]) -> None:
         """Broadcast the main process's tensors to all, in place."""
         if self.count > 1:
@@ -60,16 +75,21 @@ class Processes:
         return values
 
 
+SINGLE = Processes()
+"""The only process."""
+
+
 @contextlib.contextmanager
 def processes(device: str) -> Iterator[Processes]:
     """Join the processes that `torchrun` started, if any; all leave together at the end."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Processes()
+        yield SINGLE
         return
     if not dist.is_initialized():
         on_gpu = device != "cpu" and torch.cuda.is_available()
         dist.init_process_group("nccl" if on_gpu else "gloo")
-        atexit.register(_leave)  # and not after each run: torch's processes do not reliably meet a second time
+        # And not after each run: torch's processes do not reliably meet a second time
+        atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     control = dist.new_group(backend="gloo")
     rank = int(os.environ.get("LOCAL_RANK", "0"))
     try:
@@ -83,43 +103,31 @@ def processes(device: str) -> Iterator[Processes]:
         dist.destroy_process_group(control)
 
 
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def choose_device(name: str, group: Processes) -> torch.device:
+def choose_device(name: str, group: Processes = SINGLE) -> torch.device:
     """The device that this process computes on."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     try:
         device = torch.device(name)
-    except RuntimeError:
+        available_here = available[device.type]
+    except (RuntimeError, KeyError):
         raise ValueError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}") from None
+    if not available_here:
+        which = "GPU" if device.type == "cuda" else "such GPU"
+        raise ValueError(f"device {name!r} was asked for, and PyTorch finds no {which} here")
     if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError(f"device {name!r} was asked for, and PyTorch finds no GPU here")
         # torch's types say that an index is always there; "cuda" alone has none
         number = int(name.partition(":")[2] or (group.local_rank if group.count > 1 else torch.cuda.current_device()))
         if number >= torch.cuda.device_count():
             raise ValueError(f"device {name!r} was asked for, and there are {torch.cuda.device_count()} GPUs here")
         device = torch.device("cuda", number)
         torch.cuda.set_device(device)
-    elif device.type == "mps":
-        if not torch.backends.mps.is_available():
-            raise ValueError(f"device {name!r} was asked for, and PyTorch finds no such GPU here")
-    elif device.type != "cpu":
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}")
     return device
 
 
 class SingleProcess:
-    """A single process; also the base class of the others.
-
-    Args:
-        model: the model, on its device.
-        group: the processes.
-    """
+    """A single process; also the base class of the others. The model is on its device."""
 
     scale = 1.0
     """Factor of the loss: the number of processes where gradients are averaged over them and not summed."""
@@ -145,11 +153,12 @@ class SingleProcess:
         """Total norm of the gradients, as a tensor on their device."""
         if not gradients:
             return torch.zeros(())
-        if gradients[0].device.type == "cpu":
-            norm = _norm(gradients, None)
-            # Large ones may overflow together, where each is finite and will be clipped.
-            return norm if math.isfinite(norm.item()) else _norm(gradients, torch.float64)
-        return _norm(gradients, torch.float64 if gradients[0].device.type == "cuda" else None)
+        device = gradients[0].device.type
+        norm = _norm(gradients, torch.float64 if device == "cuda" else None)
+        if device == "cpu" and not math.isfinite(norm.item()):
+            # Large ones may overflow together, where each is finite and will be clipped
+            norm = _norm(gradients, torch.float64)
+        return norm
 
     def model_state(self) -> dict[str, Any]:
         """The whole model's state."""
@@ -250,12 +259,11 @@ class FSDP(DDP):
 
     def model_state(self) -> dict[str, Any]:
         """See `SingleProcess.model_state`; all processes take part."""
-        return _gathered(self.model.state_dict())
+        return _gathered(self.model.state_dict())  # type: ignore[no-any-return]
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """See `SingleProcess.optimizer_state`; all processes take part."""
-        state = optimizer.state_dict()
-        return {**state, "state": {number: _gathered(moments) for number, moments in state["state"].items()}}
+        return _gathered(optimizer.state_dict())  # type: ignore[no-any-return]
 
     def load_model(self, state: dict[str, Any]) -> None:
         """See `SingleProcess.load_model`."""
@@ -272,11 +280,11 @@ class FSDP(DDP):
         optimizer.load_state_dict({**state, "state": sharded})
 
 
-def _gathered(state: dict[str, Any]) -> dict[str, Any]:
+def _gathered(state: Any) -> Any:
     """Gather sharded tensors as whole ones, on the CPU."""
     from torch.distributed.tensor import DTensor
 
-    return {name: value.full_tensor().cpu() if isinstance(value, DTensor) else value for name, value in state.items()}
+    return tree_map_only(DTensor, lambda tensor: tensor.full_tensor().cpu(), state)
 
 
 def _sharded(value: Any, like: Any) -> Any:

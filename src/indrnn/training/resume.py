@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from ..saving import flat, to_json
+from ..saving import flat
 from .checkpoint import BrokenCheckpointError, OtherFormatError, verify
 from .errors import RunError
 from .folder import RunFolder
@@ -32,33 +32,25 @@ def open_folder(
     config: dict[str, Any],
     tell: Listeners,
     stack: contextlib.ExitStack,
+    *,
     resume: bool,
     overwrite: bool,
 ) -> dict[str, Any] | None:
-    """Lock a run's folder; returns the state to resume from, or None for a new run.
-
-    Args:
-        folder: the folder.
-        config: configuration of the run.
-        tell: is told what was found.
-        stack: holds the lock.
-        resume: resume the run in the folder.
-        overwrite: delete it.
-    """
+    """Lock a run's folder, until `stack` is closed; returns the state to resume from, or None for a new run."""
     used = check_folder(folder, resume=resume, overwrite=overwrite)
     folder.prepare()
     stack.enter_context(folder.locked())
     if overwrite:
         folder.clear()
-    state = _resumed(folder, config, tell) if resume and used else None
+    state = _state_to_resume(folder, config, tell) if resume and used else None
     if resume and not used:
         tell("on_note", f"nothing to resume in {folder.path}: starting")
     folder.remove_temporary()
     return state
 
 
-def _resumed(folder: RunFolder, config: dict[str, Any], tell: Listeners) -> dict[str, Any]:
-    """The state to resume from. Raises if there is none: a run is never restarted by itself."""
+def _state_to_resume(folder: RunFolder, config: dict[str, Any], tell: Listeners) -> dict[str, Any]:
+    """The newest intact state. Raises if there is none: a run is never restarted by itself."""
     checkpoints = folder.checkpoints
     try:
         state, problems = checkpoints.find()
@@ -78,16 +70,16 @@ def _resumed(folder: RunFolder, config: dict[str, Any], tell: Listeners) -> dict
         tell("on_note", f"{problem}; it is set aside")
     _restore_best_weights(folder, state, tell)
     tell("on_note", f"resuming at step {state['step']}")
-    short = folder.cut_metrics(state["metrics_bytes"])
-    if short:
-        tell("on_note", short)
+    lost = folder.cut_metrics(state["metrics_bytes"])
+    if lost:
+        tell("on_note", f"{folder.metrics} lacks {lost} bytes that it had at the checkpoint; it goes on without them")
     return state
 
 
 def _compare(folder: RunFolder, earlier: dict[str, Any], config: dict[str, Any]) -> None:
     """Raise if a run differs from the earlier one in more than the options `FREE_ON_RESUME`."""
     old, new = (
-        flat({name: value for name, value in to_json(entries).items() if name not in _OF_ONE_START})
+        flat({name: value for name, value in entries.items() if name not in _OF_ONE_START})
         for entries in (earlier, config)
     )
     free = {f"training.{name}" for name in FREE_ON_RESUME}

@@ -7,12 +7,13 @@ position in the data: the step number suffices, together with the state that a t
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,15 @@ from torch import nn
 
 from ..files import now, write_atomically
 from ..saving import recorded_config, to_json, weights_as_bytes
-from .checkpoint import BestInMemory
 from .errors import NotFiniteError, RunError, first_not_finite, out_of_memory, signals
-from .evaluation import Evaluator
+from .evaluation import Progress, measure
 from .folder import RunFolder, command, finite, machine
 from .listeners import Evaluation, Listener, Listeners, Start, Step, file_listeners, progress
 from .optimizers import may_fuse
 from .options import Training
 from .parallel import Processes, choose_device, processes
 from .resume import open_folder
-from .task import Task
+from .task import Measured, Shard, Task
 from .update import Updater
 
 
@@ -102,15 +102,12 @@ def train(
         raise ValueError(f"out must be a folder to {'resume' if resume else 'overwrite'}, got None")
     folder = None if out is None else RunFolder(Path(out))
     gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with (
-        processes(options.device) as group,
-        torch.random.fork_rng(devices=gpus),
-        _threads(options.threads),
-        contextlib.ExitStack() as stack,
-    ):
-        run = _Run(model, task, options, folder, seed, group)
-        run.recorded |= config or {}
-        run.resume_command = resume_command or "the same call with resume=True"
+    with processes(options.device) as group, torch.random.fork_rng(devices=gpus), contextlib.ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        run = _Run(model, task, options, folder, seed, group, config or {})
+        run.resume_command = resume_command or run.resume_command
         run.tell.listeners += [*([] if quiet else [progress()]), *listeners] if group.main else []
         run.open(stack, resume, overwrite)
         if folder is not None:
@@ -118,132 +115,90 @@ def train(
         return run.loop()
 
 
-@contextlib.contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Set the number of CPU threads, if it is given; it is restored on exit."""
-    before = torch.get_num_threads()
-    try:
-        if count is not None:
-            torch.set_num_threads(count)
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class _Run:
-    """A run, and where its best weights are kept.
-
-    Args:
-        model: the model.
-        task: the task.
-        options: training options.
-        folder: the run's folder; None to write nothing.
-        seed: seed of all randomness in the model.
-        group: the processes.
-    """
+    """A run: its model, its progress, and where its files are."""
 
     updater: Updater
-    evaluator: Evaluator
-    resume_command: str
+    fused: bool
 
     def __init__(
-        self, model: nn.Module, task: Task, options: Training, folder: RunFolder | None, seed: int, group: Processes
+        self,
+        model: nn.Module,
+        task: Task,
+        options: Training,
+        folder: RunFolder | None,
+        seed: int,
+        group: Processes,
+        config: dict[str, Any],
     ) -> None:
-        self.model, self.task, self.options, self.seed, self.group = model, task, options, seed, group
-        self.folder = folder
-        self.checkpoints = BestInMemory() if folder is None else folder.checkpoints
+        self.model, self.task, self.options, self.folder = model, task, options, folder
+        self.path = None if folder is None else folder.path
+        self.seed, self.group, self.shard = seed, group, Shard(group.rank, group.count)
         self.device = choose_device(options.device, group)
         if options.precision == "fp16" and self.device.type != "cuda":
             raise ValueError("precision fp16 needs a GPU; bf16 is for CPUs too")
-        self.recorded: dict[str, Any] = {"training": options, "seed": seed}
-        if hasattr(task, "describe"):
-            self.recorded["task"] = task.describe()
-        self.recorded["model"] = _describe(model)
+        described = {"task": task.describe()} if hasattr(task, "describe") else {}
+        recorded = {"training": options, "seed": seed, **described, "model": _describe(model), **config}
+        self.config: dict[str, Any] = {**to_json(recorded), "processes": group.count}
         self.model_config = None if folder is None else recorded_config(model)
+        self.resume_command = "the same call with resume=True"
         self.tell = Listeners([])
         self.received: list[int] = []  # signals
-        self.step = 0
-        self.seconds = 0.0
+        self.progress = Progress()
         self.saved_step: int | None = None
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The configuration of the run, as JSON types."""
-        return {**to_json(self.recorded), "processes": self.group.count}
+        self.best_in_memory: dict[str, Any] = {}  # of a run without a folder
+        # Whether all processes take part in saving
+        self.saves_together = options.distributed == "fsdp" or hasattr(task, "state_dict")
 
     # ---- begin
 
     def open(self, stack: contextlib.ExitStack, resume: bool, overwrite: bool) -> None:
         """Lock the folder, and restore the last checkpoint if the run is resumed."""
-        state = self._open_folder(stack, resume, overwrite)
+        folder, state = self.folder, None
+        if folder is not None:
+            state = self.group.on_main(
+                lambda: open_folder(folder, self.config, self.tell, stack, resume=resume, overwrite=overwrite)
+            )
         with self._errors():
             self.model.to(self.device)
-            self.fused: bool = may_fuse(self.model, self.options, self.group) if state is None else state["fused"]
-            self.updater = Updater(
-                self.model,
-                self.task,
-                self.options,
-                seed=self.seed,
-                group=self.group,
-                device=self.device,
-                fused=self.fused,
-            )
+            self.fused = may_fuse(self.model, self.options, self.group) if state is None else state["fused"]
+            self.updater = Updater(self.model, self.task, self.options, self.seed, self.group, self.device, self.fused)
             stack.callback(self.updater.batches.close)
-            self.evaluator = Evaluator(self.updater, self)
             if state is None:  # before all other files: where those are, there is a state
                 self._save()
             else:
                 self.updater.load_state_dict(state)
-                self.evaluator.load_state_dict(state)
-                self.step, self.seconds, self.saved_step = state["step"], state["seconds"], state["step"]
-            if self.folder is not None and self.group.main:
-                self._record(self.folder, state)
-                self.tell.listeners[:0] = file_listeners(self.folder, self.options, self.tell)
+                self.progress = Progress(**{name.name: state[name.name] for name in fields(Progress)})
+                self.saved_step = self.progress.step
+            if folder is not None and self.group.main:
+                self._record(folder, resumed=state is not None)
+                self.tell.listeners[:0] = file_listeners(folder, self.task, self.options, self.tell)
 
-    def _open_folder(self, stack: contextlib.ExitStack, resume: bool, overwrite: bool) -> dict[str, Any] | None:
-        """Open the folder in the main process; its state, or its error, for all processes."""
-        state: Any = None
-        problem: Exception | None = None
-        if self.folder is not None and self.group.main:
-            try:
-                state = open_folder(self.folder, self.config, self.tell, stack, resume, overwrite)
-            except (ValueError, OSError, RunError) as error:
-                problem = error
-        state, text, is_run_error = self.group.from_main((state, str(problem or ""), isinstance(problem, RunError)))
-        if text:
-            raise problem or (RunError(text) if is_run_error else ValueError(text))
-        return state  # type: ignore[no-any-return]
-
-    def _record(self, folder: RunFolder, state: dict[str, Any] | None) -> None:
+    def _record(self, folder: RunFolder, *, resumed: bool) -> None:
         """Write config.json: the first start's record is kept, and resumptions are listed."""
         this_time = {"command": command(), "started": now(), "threads": torch.get_num_threads(), "machine": machine()}
         record = self.config | {"fused": self.fused} | this_time
-        if state is not None:
+        if resumed:
             try:
-                earlier = folder.read_json(folder.config)
+                record = folder.read_json(folder.config) | self.config
             except ValueError as error:
                 self.tell("on_note", f"{error}; it is written anew from the checkpoint")
-                earlier = state["config"] | {"fused": self.fused} | this_time
-            record = earlier | self.config | {"resumed": [*earlier.get("resumed", []), this_time]}
-        tokeniser = getattr(self.task, "tokeniser", None)
-
-        def write() -> None:
+            record["resumed"] = [*record.get("resumed", []), this_time]
+        with self._writing():
             folder.write_json(folder.config, record)
             if self.model_config is not None:
                 folder.write_json(folder.model, self.model_config)
             folder.metrics.touch()
-            if tokeniser is not None:
-                write_atomically(folder.tokeniser, tokeniser.to_json().encode())
-
-        self._writing(write)
+            if getattr(self.task, "tokeniser", None) is not None:
+                write_atomically(folder.tokeniser, self.task.tokeniser.to_json().encode())  # type: ignore[attr-defined]
 
     # ---- from the first step to the last
 
     def loop(self) -> Result:
         """Train to the end, or until a signal."""
-        metric, folder = self.task.metric, None if self.folder is None else self.folder.path
-        higher_is_better, steps = self.task.higher_is_better, self.options.steps
-        self.tell("on_start", Start(folder, self.step, steps, metric, higher_is_better, self.model, self.config))
+        task, progress = self.task, self.progress
+        metric = task.metric, task.higher_is_better
+        self.tell("on_start", Start(self.path, progress.step, self.options.steps, *metric, self.model, self.config))
         try:
             with self._errors():
                 result = self._finish() if self._train() else self._stop()
@@ -255,142 +210,134 @@ class _Run:
 
     def _train(self) -> bool:
         """Take steps; returns False if it was stopped."""
-        options = self.options
-        self.updater.train_mode(self.step)
-        start, earlier = time.monotonic(), self.seconds
-        saved = start
-        stop = self.evaluator.due and not self._evaluate()
-        while self.step < options.steps and not self.evaluator.enough(self.step) and not stop:
-            stop = self.updater.update(self.step, bool(self.received))
-            self.step += 1
-            self.seconds = earlier + time.monotonic() - start
-            if self.step % options.evaluate_every == 0 or self.step == options.steps:
+        options, progress, updater = self.options, self.progress, self.updater
+        updater.train_mode(progress.step)
+        saved = time.monotonic()
+        begun = saved - progress.seconds
+        stop = progress.due and not self._evaluate()
+        while not stop and progress.step < options.steps and not progress.enough(self.task, options):
+            stop = updater.update(progress.step, self._stopped())
+            progress.step += 1
+            progress.seconds = time.monotonic() - begun
+            if progress.step % options.evaluate_every == 0 or progress.step == options.steps:
                 stop = not self._evaluate() or stop
-                self.seconds = earlier + time.monotonic() - start
-            self.tell("on_step", Step(self.step, options.steps, self.updater.lr, self.updater.loss, self.seconds))
-            if not stop and self._from_main(time.monotonic() - saved >= options.checkpoint_every):
+                progress.seconds = time.monotonic() - begun
+            self.tell("on_step", Step(progress.step, options.steps, updater.lr, updater.loss, progress.seconds))
+            save = not stop and time.monotonic() - saved >= options.checkpoint_every
+            if self.group.from_main(save) if self.saves_together else save:
                 self._save()
                 saved = time.monotonic()
+        if stop or self.saved_step != progress.step:
+            self._save()
         return not stop
 
     def _evaluate(self) -> bool:
-        """Evaluate this step's weights; returns False if it was stopped."""
-        evaluator, updater = self.evaluator, self.updater
-        updater.settle()
-        if not evaluator.evaluate(self.step, lambda: bool(self.received)):
-            return False
-        event = Evaluation(
-            self.step,
-            self.options.steps,
-            updater.lr,
-            measured=evaluator.measured,
-            best_step=evaluator.best_step,
-            best=evaluator.best,
-            seconds=self.seconds,
-            **updater.means(),
-        )
-        self._writing(lambda: self.tell("on_evaluation", event))
-        if evaluator.report_to_schedule():
-            self.tell(
-                "on_note",
-                f"step {self.step}: no better for a while; back to the weights of step {evaluator.best_step} with a "
-                "lower learning rate",
-            )
+        """Evaluate this step's weights, and keep them if they are the best; returns False if it was stopped."""
+        task, progress, updater = self.task, self.progress, self.updater
+        updater.scalars.check_last()
+        weights: dict[str, Any] = {}
+        with updater.evaluated_weights(progress.step, self._stopped) as model:
+            measured = self._measure(task.evaluate(model, progress.step, self.shard))
+            progress.due = measured is None
+            if measured is None:
+                return False
+            better = progress.record(measured, task)
+            if better:
+                weights = updater.best_weights(progress.step)
+        if better:
+            self._save_best(updater.training_state() | weights)
+        loss, norm = updater.means()
+        best = progress.best_step, progress.best, progress.seconds
+        event = Evaluation(progress.step, self.options.steps, updater.lr, loss, norm, measured, *best)
+        if self.folder is not None and self.group.main:
+            with self._writing():
+                self.folder.append_metrics({"step": event.step, **event.numbers})
+        self.tell("on_evaluation", event)
+        if progress.best_step is not None and updater.schedule.evaluated(better):
+            updater.load_training_state(self._load_best(progress.best_step))
+            back = f"back to the weights of step {progress.best_step} with a lower learning rate"
+            self.tell("on_note", f"step {progress.step}: no better for a while; {back}")
         return True
-
-    def _stop(self) -> Result:
-        self._save()
-        self.tell("on_note", f"stopped at step {self.step}, and saved; to go on: {self.resume_command}")
-        return self._result(finished=False, stopped_by=self.received[0] if self.received else int(signal.SIGTERM))
 
     def _finish(self) -> Result:
         """Test the best weights and write them."""
-        if self.saved_step != self.step:
-            self._save()
-        test = self.evaluator.test(lambda: bool(self.received))
+        best_step, model = self.progress.best_step, self.model
+        self.updater.load_best_weights(None if best_step is None else self._load_best(best_step))
+        with torch.no_grad(), self.updater.autocast():
+            test = self._measure(self.task.test(model, self.shard))
         if test is None:
             return self._stop()
         result = self._result(finished=True, test=test)
         weights = self.updater.parallel.model_state()
         if self.folder is not None and self.group.main:
-            folder = self.folder
-
-            def write() -> None:
-                write_atomically(folder.weights, weights_as_bytes(weights))
-                record = {name: getattr(result, name) for name in ("steps", "seconds", "best_step", "best", "test")}
-                origin = {"seed": self.seed, "command": command(), "machine": machine()}
-                folder.write_json(folder.result, finite(record | origin))
-
-            self._writing(write)
+            record = {name: getattr(result, name) for name in ("steps", "seconds", "best_step", "best", "test")}
+            origin = {"seed": self.seed, "command": command(), "machine": machine()}
+            with self._writing():
+                write_atomically(self.folder.weights, weights_as_bytes(weights))
+                self.folder.write_json(self.folder.result, finite(record | origin))
         return result
 
+    def _stop(self) -> Result:
+        self.tell("on_note", f"stopped at step {self.progress.step}, and saved; to go on: {self.resume_command}")
+        return self._result(finished=False, stopped_by=self.received[0] if self.received else int(signal.SIGTERM))
+
     def _result(self, **others: Any) -> Result:
+        progress = self.progress
         return Result(
-            None if self.folder is None else self.folder.path,
-            self.step,
-            round(self.seconds, 1),
-            best_step=self.evaluator.best_step,
-            best=self.evaluator.best,
+            self.path,
+            progress.step,
+            round(progress.seconds, 1),
+            best_step=progress.best_step,
+            best=progress.best,
             main=self.group.main,
             **others,
         )
 
+    def _stopped(self) -> bool:
+        return bool(self.received)
+
+    def _measure(self, pieces: Iterable[Measured]) -> dict[str, float] | None:
+        return measure(pieces, self.group, self._stopped, task=self.task)
+
     # ---- checkpoints
 
-    def save_best(self, step: int, state: dict[str, Any]) -> None:
-        """Keep the best weights so far."""
-        self._writing(lambda: self.checkpoints.save_best(step, state))
-
-    def load_best(self, step: int) -> dict[str, Any]:
-        """Read the best weights so far."""
-        return self.checkpoints.load_best(step)
-
-    @property
-    def _saves_together(self) -> bool:
-        """Whether all processes take part in saving."""
-        return self.options.distributed == "fsdp" or hasattr(self.task, "state_dict")
-
-    def _from_main(self, save: bool) -> bool:
-        """Whether to save now; if all processes take part in saving, the main one decides."""
-        return bool(self.group.from_main(save)) if self.group.count > 1 and self._saves_together else save
-
     def _save(self) -> None:
-        self.updater.settle()
-        folder = self.folder
-        if folder is not None and (self.group.main or self._saves_together):
-            state = {
-                "config": self.config,
-                "step": self.step,
-                "seconds": self.seconds,
-                "fused": self.fused,
-                **self.evaluator.state_dict(),
-                **self.updater.state_dict(),
-            }
+        self.updater.scalars.check_last()
+        if self.folder is not None and (self.group.main or self.saves_together):
+            state = {"config": self.config, "fused": self.fused, **asdict(self.progress), **self.updater.state_dict()}
             if self.group.main:
-                self._writing(lambda: folder.checkpoints.save(state | {"metrics_bytes": folder.flush_metrics()}))
-        self.saved_step = self.step
+                with self._writing():
+                    self.folder.checkpoints.save(state | {"metrics_bytes": self.folder.flush_metrics()})
+        self.saved_step = self.progress.step
+
+    def _save_best(self, state: dict[str, Any]) -> None:
+        """Keep the state of the best evaluation so far, on the disk or in memory."""
+        if self.folder is None:
+            self.best_in_memory = copy.deepcopy(state)
+        elif self.group.main:
+            with self._writing():
+                self.folder.checkpoints.save_best(self.progress.step, state)
+
+    def _load_best(self, step: int) -> dict[str, Any]:
+        """The state of the best evaluation so far, for all processes."""
+        folder = self.folder
+        if folder is None:
+            return self.best_in_memory
+        state: dict[str, Any] = self.group.from_main(folder.checkpoints.load_best(step) if self.group.main else None)
+        return state
 
     # ---- errors
 
-    def _writing(self, write: Callable[[], Any]) -> None:
-        """Call `write`; if that fails, raise a `RunError` that says which checkpoint is kept."""
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Convert an error of writing to a `RunError` that says which checkpoint is kept."""
         try:
-            write()
+            yield
         except OSError as error:
-            assert self.folder is not None
             raise RunError(
-                f"step {self.step}: cannot write to {self.folder.path}: {error.strerror or error}{self._kept}. "
-                f"When there is room again, go on with: {self.resume_command}"
+                f"step {self.progress.step}: cannot write to {self.path}: {error.strerror or error}"
+                f"{self._kept}. When there is room again, go on with: {self.resume_command}"
             ) from error
-
-    @property
-    def _kept(self) -> str:
-        """End of a message: which checkpoint is kept."""
-        if self.folder is None:
-            return ""
-        if self.saved_step is None:
-            return "; no checkpoint yet"
-        return f"; the checkpoint of step {self.saved_step} is kept"
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -402,36 +349,44 @@ class _Run:
         except RunError:
             raise
         except (ValueError, OSError, MemoryError) as error:
-            raise RunError(f"step {self.step}: {str(error) or type(error).__name__}{self._kept}") from error
+            raise RunError(f"step {self.progress.step}: {str(error) or type(error).__name__}{self._kept}") from error
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
             raise RunError(
-                f"step {self.step}: out of memory ({str(error).splitlines()[0]}){self._kept}. A smaller batch, or "
-                "the same in pieces (accumulate), needs less"
+                f"step {self.progress.step}: out of memory ({str(error).splitlines()[0]}){self._kept}. A smaller "
+                "batch, or the same in pieces (accumulate), needs less"
             ) from error
+
+    @property
+    def _kept(self) -> str:
+        """End of a message: which checkpoint is kept."""
+        if self.folder is None:
+            return ""
+        return (
+            "; no checkpoint yet" if self.saved_step is None else f"; the checkpoint of step {self.saved_step} is kept"
+        )
 
     def _diagnose(self, error: NotFiniteError) -> str:
         """Repeat the step whose loss or gradient was not finite, and say where that began."""
         updater = self.updater
         if updater.carried is not None:
             updater.load_carried(updater.carried)
-        place = ""
+        place = None
         with updater.autocast():
             for piece in range(self.options.accumulate):
                 updater.seed_noise(error.step, piece)
                 batch = updater.batches(error.step, piece)
-                place = place or first_not_finite(self.model, self.task, batch) or ""
-        place = next(
-            filter(None, self.group.of_all(place)), "which did not come again when the batch was run once more"
-        )
+                place = place or first_not_finite(self.model, self.task, batch)
+        places = [*filter(None, self.group.of_all(place)), "which did not come again when the batch was run once more"]
         what = f"the loss became {error.loss}" if not math.isfinite(error.loss) else "a gradient is not finite"
         if self.folder is None:
-            return f"step {error.step + 1}: {what}, {place}. A lower lr may help"
-        kept = "There is no checkpoint yet"
-        if self.saved_step is not None:
-            kept = f"The checkpoint of step {self.saved_step} is kept in {self.folder.checkpoints.folder}"
-        return f"step {error.step + 1}: {what}, {place}. {kept}"
+            advice = "A lower lr may help"
+        elif self.saved_step is None:
+            advice = "There is no checkpoint yet"
+        else:
+            advice = f"The checkpoint of step {self.saved_step} is kept in {self.folder.checkpoints.folder}"
+        return f"step {error.step + 1}: {what}, {places[0]}. {advice}"
 
 
 def _describe(model: nn.Module) -> dict[str, Any]:

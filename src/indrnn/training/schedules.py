@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from ..checks import check_count, check_fraction, check_positive
 
@@ -37,7 +36,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Plateau:
+class Plateau(Constant):
     """Plateau schedule: when evaluations stop improving, the learning rate is divided and the best weights restored."""
 
     divide_by: float = 5.0
@@ -48,10 +47,6 @@ class Plateau:
     def __post_init__(self) -> None:
         check_positive("schedule.divide_by", self.divide_by)
         check_count("schedule.patience", self.patience)
-
-    def factor(self, step: int, steps: int) -> float:
-        """1: this schedule depends on evaluations, which `ScheduleState` counts."""
-        return 1.0
 
 
 @dataclass(frozen=True)
@@ -101,17 +96,15 @@ SCHEDULES: dict[str, type[Schedule]] = {
 """Schedules by their name on the command line."""
 
 
+@dataclass
 class ScheduleState:
-    """The schedule of one run, which a plateau changes with the evaluations.
+    """The schedule of one run, which a plateau changes with the evaluations."""
 
-    Args:
-        schedule: the schedule.
-    """
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.divisions = 0
-        self.waited = 0  # evaluations without a new best, since that or the last division
+    schedule: Schedule
+    divisions: int = 0
+    """Divisions of the learning rate."""
+    waited: int = 0
+    """Evaluations without a new best, since that or the last division."""
 
     def factor(self, step: int, steps: int) -> float:
         """Factor of the learning rate at `step`, of `steps` in all."""
@@ -128,11 +121,3 @@ class ScheduleState:
             return False
         self.divisions, self.waited = self.divisions + 1, 0
         return True
-
-    def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint."""
-        return {"divisions": self.divisions, "waited": self.waited}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore from a checkpoint."""
-        self.divisions, self.waited = state["divisions"], state["waited"]

@@ -196,9 +196,7 @@ class TensorTask:
 
     def size(self, split: str) -> int:
         """Number of items in "train", "validation" or "test"; 0 if there are none."""
-        if split not in self.data:
-            return 0
-        data = self.data[split]
+        data = self.data.get(split, ([],))
         return len(data) if isinstance(data, _Items) else len(data[0])
 
     @property
@@ -216,8 +214,7 @@ class TensorTask:
         """The items of a step's batch."""
         epoch, at = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
-            order = torch.randperm(self.size("train"), generator=generator(self.seed, "order", epoch))
-            self._order = epoch, order
+            self._order = epoch, torch.randperm(self.size("train"), generator=generator(self.seed, "order", epoch))
         return self._order[1][at * self.batch_size : (at + 1) * self.batch_size]
 
     def _of(self, split: str, items: Tensor) -> tuple[Tensor, ...]:
@@ -230,8 +227,7 @@ class TensorTask:
         return Batch(inputs, target, len(items), len(items), lengths[0] if lengths else None)
 
     def _output(self, model: nn.Module, batch: Batch) -> Tensor:
-        extra: dict[str, Any] = {} if batch.lengths is None else {"lengths": batch.lengths}
-        output = model(batch.inputs, **extra)
+        output = model(batch.inputs) if batch.lengths is None else model(batch.inputs, lengths=batch.lengths)
         return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -239,10 +235,8 @@ class TensorTask:
         return self._loss(self._output(model, batch), batch.target)
 
     def _measure(self, model: nn.Module, split: str, shard: Shard, prefix: str = "") -> Iterator[Measured]:
-        size = self.size(split)
         device = next(model.parameters()).device
-        for number in range(shard.index, -(-size // self.batch_size), shard.count):
-            items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, size))
+        for items in torch.arange(self.size(split)).split(self.batch_size)[shard.index :: shard.count]:
             batch = self.batch_of(split, items).to(device)
             output = self._output(model, batch)
             means: dict[str, Tensor | float] = {f"{prefix}loss": self._loss(output, batch.target)}
@@ -288,11 +282,9 @@ def _check_finite(name: str, tensors: tuple[Tensor, ...], numbers: Sequence[int]
     for part, tensor in zip(("inputs", "targets"), tensors, strict=False):
         if not tensor.is_floating_point() or torch.isfinite(tensor.sum()):
             continue
-        wrong = (~torch.isfinite(tensor)).nonzero()
-        if len(wrong):  # else only the sum was too large
-            item, *place = wrong[0].tolist()
-            value = tensor[tuple(wrong[0])].item()
-            at = f", at [{', '.join(map(str, place))}]" if place else ""
+        for item, *place in (~torch.isfinite(tensor)).nonzero().tolist():  # none if only the sum was too large
+            at = f", at {place}" if place else ""
+            value = tensor[(item, *place)].item()
             raise ValueError(f"{name} must be finite, got {value} in the {part} of item {numbers[item]}{at}")
 
 

@@ -24,24 +24,13 @@ from .task import Batch, Task, derive_seed
 
 
 class Updater:
-    """Updates the weights, and holds all state that a step changes.
-
-    Args:
-        model: the model, on its device.
-        task: the task.
-        options: training options.
-        seed: seed of all randomness in the model.
-        group: the processes.
-        device: device to compute on.
-        fused: whether the optimiser updates all weights in one pass; see `may_fuse`.
-    """
+    """Updates the weights of a model, which is on its device, and holds all state that a step changes."""
 
     def __init__(
         self,
         model: nn.Module,
         task: Task,
         options: Training,
-        *,
         seed: int,
         group: Processes,
         device: torch.device,
@@ -62,6 +51,7 @@ class Updater:
         self.norm_sum: Tensor | float = 0.0
         self.summed = 0  # steps
         self.carried: dict[str, Any] | None = None  # what the task carried into the last step
+        self.norms = [module for module in model.modules() if is_batch_norm(module)]
         self.frozen_from = math.inf if options.freeze_norms is None else round(options.freeze_norms * options.steps)
         self.scalars = DeferredScalars(device, waits=fused and device.type != "cpu")
         self._wide = torch.float32 if device.type == "mps" else torch.float64
@@ -75,19 +65,26 @@ class Updater:
             NotFiniteError: if the loss or a gradient is not finite, in this step or, on a GPU, in the one before.
         """
         if step == self.frozen_from:
-            self._freeze_norms(step)
+            if step and self._gathers(step):
+                self._gather(step)
+            self.train_mode(step + 1)
         self.lr = self.options.lr * self.schedule.factor(step, self.options.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
         self.optimizer.zero_grad()
-        self.carried = carried(self.task)
+        self.carried = _carried(self.task)
         loss, stops = self.parallel.reduce(self._backward(step), stop)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         gradients = [parameter.grad for parameter in self.parallel.parameters if parameter.grad is not None]
         self.loss, norm = self.scalars.read(loss), self.scalars.read(self.parallel.norm(gradients))
         stop = self._check_finite(step, self.loss, norm, stops)
-        self._clip(gradients, norm)
+        if self.options.clip_norm is not None and gradients:
+            factor = torch.as_tensor(self.options.clip_norm / (norm + 1e-6), dtype=self._wide, device=self.device)
+            torch._foreach_mul_(gradients, factor.clamp(max=1.0).to(gradients[0].dtype))
+        if self.options.clip is not None and gradients:
+            torch._foreach_clamp_min_(gradients, -self.options.clip)
+            torch._foreach_clamp_max_(gradients, self.options.clip)
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -137,39 +134,19 @@ class Updater:
             if not math.isfinite(checked):
                 raise NotFiniteError(step, float(loss))
             return bool(stops)
-        bad = self.scalars.mark_bad(~torch.isfinite(checked))
+        stop = self.scalars.put(step, torch.isfinite(checked), loss, stops)
         if self.scaler is None:
-            self.optimizer.found_inf = bad  # type: ignore[attr-defined]
-        stops = stops.to(loss) if isinstance(stops, Tensor) else torch.full_like(loss, float(stops))
-        return self.scalars.put(step, torch.stack([bad.to(loss), loss, stops]))
+            self.optimizer.found_inf = self.scalars.bad  # type: ignore[attr-defined]
+        return stop
 
-    def settle(self) -> None:
-        """Wait for the last step's numbers and check them; called before evaluating or saving."""
-        self.scalars.check_last()
-
-    def _clip(self, gradients: list[Tensor], norm: Tensor | float) -> None:
-        options = self.options
-        if options.clip_norm is not None and gradients:
-            like = gradients[0]
-            factor = torch.as_tensor(options.clip_norm / (norm + 1e-6), dtype=self._wide, device=like.device)
-            torch._foreach_mul_(gradients, factor.clamp(max=1.0).to(like.dtype))
-        if options.clip is not None and gradients:
-            torch._foreach_clamp_min_(gradients, -options.clip)
-            torch._foreach_clamp_max_(gradients, options.clip)
-
-    def means(self) -> dict[str, float]:
+    def means(self) -> tuple[float, float]:
         """Mean loss and gradient norm since the last call."""
         steps = max(1, self.summed)
-        result = {"train_loss": float(self.loss_sum) / steps, "gradient_norm": float(self.norm_sum) / steps}
+        loss, norm = float(self.loss_sum) / steps, float(self.norm_sum) / steps
         self.loss_sum, self.norm_sum, self.summed = 0.0, 0.0, 0
-        return result
+        return loss, norm
 
-    # ---- batch norms
-
-    @property
-    def norms(self) -> list[nn.Module]:
-        """The model's batch norms."""
-        return [module for module in self.model.modules() if is_batch_norm(module)]
+    # ---- the weights that are evaluated
 
     def train_mode(self, step: int) -> None:
         """Switch to training mode, except batch norms that were frozen before this step."""
@@ -178,28 +155,64 @@ class Updater:
             for norm in self.norms:
                 norm.eval()
 
-    def _freeze_norms(self, step: int) -> None:
-        if self.options.gather and step and self.norms:
-            self.gather(step)
-        self.train_mode(step + 1)
+    @contextlib.contextmanager
+    def evaluated_weights(self, step: int, stopped: Callable[[], bool]) -> Iterator[nn.Module]:
+        """The model as evaluated and saved, in evaluation mode; the training weights are restored on exit.
 
-    def gather(self, step: int, stopped: Callable[[], bool] = lambda: False) -> None:
+        With `ema` it has the averaged weights, and with `gather` batch-norm statistics recomputed for these weights.
+        """
+        self.parallel.share_buffers()
+        gathers = self._gathers(step)
+        buffers = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()] if gathers else []
+        with contextlib.nullcontext() if self.average is None else self.average.applied():
+            try:
+                if gathers:
+                    self._gather(step, stopped)
+                self.model.eval()
+                with torch.no_grad(), self.autocast():
+                    yield self.model
+            finally:
+                self.train_mode(step)
+                with torch.no_grad():
+                    for buffer, value in buffers:
+                        buffer.copy_(value)
+
+    def best_weights(self, step: int) -> dict[str, Any]:
+        """A copy of the evaluated weights, as an entry of a checkpoint; none if they are those that are trained."""
+        if self.average is None and not self._gathers(step):
+            return {}
+        state = self.parallel.model_state()
+        return {"weights": {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}}
+
+    def load_best_weights(self, best: dict[str, Any] | None) -> None:
+        """Load the weights of the best evaluation into the model for good, in evaluation mode; None for the last."""
+        if best is not None:
+            self.parallel.load_model(best.get("weights", best["model"]))
+        elif self.average is not None:
+            self.average.apply()
+        self.model.eval()
+
+    def _gathers(self, step: int) -> bool:
+        """Whether batch-norm statistics are recomputed at this step."""
+        return self.options.gather > 0 and step <= self.frozen_from and bool(self.norms)
+
+    def _gather(self, step: int, stopped: Callable[[], bool] = lambda: False) -> None:
         """Recompute batch-norm statistics over the last training batches before this step."""
-        before = carried(self.task)
+
+        def batches() -> Iterator[Batch]:
+            for recent in range(max(0, step - self.options.gather), step):
+                yield self.batches.again(recent)
+                if self.group.count == 1 and stopped():  # of several processes, all must make the same calls
+                    return
+
+        before = _carried(self.task)
         try:
             with self.autocast():
-                batches = self._recent_batches(step, stopped)
-                gather_statistics(self.model, batches, call=self.task.loss)
+                gather_statistics(self.model, batches(), call=self.task.loss)
         finally:
             if before is not None:
-                self.task.load_state_dict(before)  # type: ignore[attr-defined]
+                self.load_carried(before)
         self.parallel.share_buffers()
-
-    def _recent_batches(self, step: int, stopped: Callable[[], bool]) -> Iterator[Batch]:
-        for recent in range(max(0, step - self.options.gather), step):
-            yield self.batches.again(recent)
-            if self.group.count == 1 and stopped():  # of several processes, all must make the same calls
-                return
 
     # ---- checkpoints
 
@@ -207,7 +220,7 @@ class Updater:
         """State for a checkpoint; with fsdp, or a task with state, every process must call it."""
         state: dict[str, Any] = {
             **self.training_state(),
-            "schedule": self.schedule.state_dict(),
+            "schedule": {"divisions": self.schedule.divisions, "waited": self.schedule.waited},
             "loss_sum": float(self.loss_sum),
             "norm_sum": float(self.norm_sum),
             "summed": self.summed,
@@ -215,15 +228,15 @@ class Updater:
         }
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
-        own = carried(self.task)
+        own = _carried(self.task)
         if own is not None:
-            state["task"] = self.group.of_all(to_device(own, torch.device("cpu")))
+            state["task"] = self.group.of_all(_to_device(own, torch.device("cpu")))
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from a checkpoint."""
         self.load_training_state(state)
-        self.schedule.load_state_dict(state["schedule"])
+        self.schedule = ScheduleState(self.options.schedule, **state["schedule"])
         self.loss_sum, self.norm_sum, self.summed = state["loss_sum"], state["norm_sum"], state["summed"]
         self.lr = state["lr"]
         if self.scaler is not None:
@@ -246,38 +259,26 @@ class Updater:
 
     def load_carried(self, state: dict[str, Any]) -> None:
         """Set the state that the task carries from step to step."""
-        self.task.load_state_dict(to_device(state, self.device))  # type: ignore[attr-defined]
+        self.task.load_state_dict(_to_device(state, self.device))  # type: ignore[attr-defined]
 
 
 class DeferredScalars:
-    """Numbers of a step, read a step later if reading them at once would wait for the device.
-
-    Args:
-        device: device of the numbers.
-        waits: whether reading would wait.
-    """
+    """Numbers of a step, read a step later if reading them at once would wait for the device."""
 
     def __init__(self, device: torch.device, *, waits: bool) -> None:
         self.device, self.waits = device, waits
-        self._bad = torch.zeros((), device=device)
+        self.bad = torch.zeros((), device=device)  # whether any step's numbers were
         self._pending: tuple[int, Tensor, Any] | None = None
 
     def read(self, value: Tensor) -> Tensor | float:
         """Convert to a Python number, whose arithmetic needs no call of torch, unless reading it would wait."""
         return value if self.waits else value.item()
 
-    def mark_bad(self, bad: Tensor) -> Tensor:
-        """Register whether this step's numbers are bad; returns whether any step's were."""
-        self._bad = torch.maximum(self._bad, bad.to(self._bad))
-        return self._bad
-
-    def put(self, step: int, values: Tensor) -> bool:
-        """Start copying this step's numbers to the CPU, and check those of the step before, which have arrived.
-
-        Args:
-            step: number of steps before it.
-            values: whether its numbers are bad, its loss, whether some process was asked to stop.
-        """
+    def put(self, step: int, finite: Tensor, loss: Tensor, stops: Tensor | bool) -> bool:
+        """Start copying a step's numbers to the CPU, and check those of the step before, which have arrived."""
+        self.bad = torch.maximum(self.bad, (~finite).to(self.bad))
+        stops = stops.to(loss) if isinstance(stops, Tensor) else torch.full_like(loss, float(stops))
+        values = torch.stack([self.bad.to(loss), loss, stops])
         stop = self.check_last()
         cuda = self.device.type == "cuda"
         copied = torch.zeros(values.shape, dtype=values.dtype, pin_memory=cuda)
@@ -302,11 +303,6 @@ class DeferredScalars:
         return bool(stop)
 
 
-def _times(value: Tensor, factor: float) -> Tensor:
-    """The product, without a call of torch if the factor is 1."""
-    return value if factor == 1 else value * factor
-
-
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Autocast of matrix products and activations to half precision, unless `precision` is float32."""
     if precision == "float32":
@@ -314,12 +310,16 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
     return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
 
 
-def carried(task: Task) -> dict[str, Any] | None:
+def _times(value: Tensor, factor: float) -> Tensor:
+    """The product, without a call of torch if the factor is 1."""
+    return value if factor == 1 else value * factor
+
+
+def _carried(task: Task) -> dict[str, Any] | None:
     """The state that a task carries from step to step; None if it carries none."""
-    state = getattr(task, "state_dict", None)
-    return None if state is None else state()
+    return task.state_dict() if hasattr(task, "state_dict") else None
 
 
-def to_device(value: Any, device: torch.device) -> Any:
+def _to_device(value: Any, device: torch.device) -> Any:
     """Move nested tensors to a device, detached; also in named tuples, such as a network's state."""
     return tree_map_only(Tensor, lambda tensor: tensor.detach().to(device), value)
