@@ -109,7 +109,7 @@ class FrontNetwork(nn.Module):
 
 
 def _normed(norm: nn.Module, x: Tensor, lengths: Tensor | None) -> Tensor:
-    """relu(norm(x, lengths)) of (T, B, C), where possible by torch's batch norm on valid steps: a third of the passes."""
+    """relu(norm(x, lengths)) of (T, B, C), where possible by torch's batch norm of valid steps: a third of passes."""
     simple = isinstance(norm, SequenceBatchNorm) and x.dtype == norm.weight.dtype and not norm.synchronised
     if is_watched() or not simple or not is_unwatched(norm, SequenceBatchNorm):
         return F.relu(norm(x, lengths))
