@@ -63,17 +63,6 @@ _HOMES = {
     "tasks.series.estimators": ("IndRNNClassifier", "IndRNNRegressor"),
 }
 """Where each public name lives."""
-_MODULES = (
-    *(home for home in _HOMES if "." not in home),
-    "analysis",
-    "baselines",
-    "cli",
-    "checks",
-    "files",
-    "system",
-    "tasks",
-    "training",
-)
 
 __all__ = [
     "Backend",
@@ -128,17 +117,17 @@ def load(folder: "str | _Path", *, device: Any = "cpu") -> Any:
     Example:
         model = indrnn.load("runs/adding-100")
     """
-    from .saving import load as load_folder
-
-    def estimator(folder: "_Path", device: Any) -> Any:
+    folder = _Path(folder)
+    if (folder / "estimator.json").exists():
         from .tasks.series.estimators import load_estimator
 
         return load_estimator(folder, device)
+    from .saving import load_module
 
-    return load_folder(folder, device=device, loaders={"estimator.json": estimator})
+    return load_module(folder, device=device)
 
 
-_names, __dir__ = lazy_names(__name__, _HOMES, (*_MODULES, "__version__"))
+_names, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,21 +8,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, Collection[str]], modules: Collection[str] = ()
+    package: str, homes: Mapping[str, Collection[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package whose public names are imported at their first use.
+    """The `__getattr__` and `__dir__` of a package whose public names and modules are imported at their first use.
 
     No public name may be that of a module in the package: once imported, the module would take its place.
 
     Args:
         package: the package's `__name__`.
         homes: the public names that each module of the package defines, by the module's name.
-        modules: modules of the package that are its attributes too.
 
     Example:
         __getattr__, __dir__ = lazy_names(__name__, {"api": ("recurrence",)})
@@ -32,7 +32,7 @@ def lazy_names(
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name in home_of:
             value = getattr(import_module(f".{home_of[name]}", package), name)
-        elif name in modules:
+        elif not name.startswith("__") and find_spec(f".{name}", package) is not None:
             value = import_module(f".{name}", package)
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -40,7 +40,7 @@ def lazy_names(
         return value
 
     def __dir__() -> list[str]:  # noqa: N807
-        return sorted({*vars(sys.modules[package]), *home_of, *modules})
+        return sorted({*vars(sys.modules[package]), *home_of})
 
     return __getattr__, __dir__
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .baselines import SRU
 from .baselines.config import QRNN, Baseline, Transformer
+from .files import write_atomically
 from .layers import ConvIndRNN1d, ConvIndRNN2d, IndRNN, IndRNNCell, SequenceBatchNorm, SharedDropout, StepBatchNorm
 from .layers.bound import RecurrentBound
 from .layers.config import ModuleConfig, config_of
@@ -136,21 +137,15 @@ def save(model: nn.Module, folder: str | Path) -> None:
     tokeniser = getattr(model, "tokeniser", None)
     if isinstance(tokeniser, Tokeniser):
         content[_TOKENISER] = tokeniser.to_json().encode()
-    temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in content}
-    try:
+    with contextlib.ExitStack() as stack:
+        temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in content}
         for name, path in temporary.items():
-            with path.open("wb") as file:
-                file.write(content[name])
-                file.flush()
-                os.fsync(file.fileno())
-        for name, path in temporary.items():
+            stack.callback(path.unlink, missing_ok=True)
+            write_atomically(path, content[name])
+        for name, path in temporary.items():  # from here on nothing is written, only renamed
             path.replace(folder / name)
         if _TOKENISER not in content:  # of the model that was here before
             (folder / _TOKENISER).unlink(missing_ok=True)
-    finally:
-        for path in temporary.values():
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
 
 
 def as_bytes(content: Any) -> bytes:
@@ -179,34 +174,18 @@ def _checked_config(model: nn.Module) -> Any:
         raise TypeError(f"{problem} ({error})") from None
     if type(twin) is not type(model):
         raise TypeError(problem)
-    own, other = model.state_dict(), twin.state_dict()
-    changed = own.keys() ^ other.keys() or {key for key in own if own[key].shape != other[key].shape}
-    if changed:
+    if changed := _differences(model.state_dict(), twin.state_dict()):
         raise TypeError(
-            f"model must be as it was built to be saved, got a {name} that was changed at {min(changed)}; undo "
+            f"model must be as it was built to be saved, got a {name} that was changed at {changed[0]}; undo "
             "that (prune.remove, parametrize.remove_parametrizations, ...), or save its state_dict with torch"
         )
     return config
 
 
-def load(
-    folder: str | Path,
-    *,
-    device: torch.device | str = "cpu",
-    loaders: Mapping[str, Callable[[Path, torch.device | str], Any]] | None = None,
-) -> Any:
-    """Load what `save` or a finished run has written, in evaluation mode and with the dtype it was saved in.
-
-    Args:
-        folder: the folder of a run, or any that holds a weights.safetensors and a model.json.
-        device: device of the parameters.
-        loaders: by the name of a file, what loads a folder that holds it, in place of the model alone.
-    """
-    folder = Path(folder)
-    for name, loader in (loaders or {}).items():
-        if (folder / name).exists():
-            return loader(folder, device)
-    return load_module(folder, device=device)
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The names that only one of two states has, and those of tensors that differ in shape."""
+    wrong = sorted(one.keys() ^ other.keys())
+    return wrong + [name for name in sorted(one.keys() & other.keys()) if one[name].shape != other[name].shape]
 
 
 def new_module(folder: Path, device: torch.device | str | None = None) -> nn.Module:
@@ -234,7 +213,7 @@ def _existing(folder: Path, name: str) -> Path:
 
 
 def load_module(folder: str | Path, *, device: torch.device | str = "cpu") -> nn.Module:
-    """Load the network of a folder, as `load` does, even if an estimator was saved there."""
+    """Load the model that `save` or a finished run has written to a folder, in evaluation mode, with its own dtype."""
     from safetensors import SafetensorError  # where it is used: importing indrnn brings in torch alone
     from safetensors.torch import load_file
 
@@ -247,9 +226,7 @@ def load_module(folder: str | Path, *, device: torch.device | str = "cpu") -> nn
     except SafetensorError as error:
         raise ValueError(f"{weights} cannot be read: {error}") from None
     state = model.state_dict()
-    wrong = sorted(stored.keys() ^ state.keys())
-    wrong += [name for name in sorted(stored.keys() & state.keys()) if stored[name].shape != state[name].shape]
-    if wrong:
+    if wrong := _differences(stored, state):
         raise ValueError(f"{weights} does not fit the model: {', '.join(wrong)}")
     for name, module in model.named_modules():
         if isinstance(module, RecurrentBound):  # which may have been set after the model was built
@@ -272,17 +249,9 @@ def load_tokeniser(folder: Path) -> Tokeniser | None:
 
 
 def weights_as_bytes(state: Mapping[str, Any]) -> bytes:
-    """Serialise the state of a model in safetensors format."""
+    """Serialise a model's state in safetensors format, without second names of a tensor, as in a user's tied model."""
     from safetensors.torch import save as serialise
 
-    return serialise({name: value.detach().cpu().contiguous() for name, value in _unshared(state.items())})
-
-
-def _unshared(state: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
-    """The tensors of a state without those that repeat another under a second name, as in a user's own tied model."""
-    seen: set[tuple[int, torch.Size]] = set()
-    for name, value in state:
-        key = (value.data_ptr(), value.shape)
-        if value.numel() == 0 or key not in seen:
-            yield name, value
-        seen.add(key)
+    first = {(value.data_ptr(), value.shape): name for name, value in reversed(list(state.items()))}
+    once = {name for name, value in state.items() if value.numel() == 0} | set(first.values())
+    return serialise({name: value.detach().cpu().contiguous() for name, value in state.items() if name in once})

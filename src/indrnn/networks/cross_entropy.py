@@ -27,19 +27,12 @@ def linear_cross_entropy(
 
     If a gradient is needed, it is computed together with the loss, so that memory holds `PIECE` logits at a time. Under
     autocast, products are in its type, softmax and sums in float32. A second derivative recomputes the full logits.
-    Transformations of torch.func and forward-mode differentiation are not supported.
-
-    Args:
-        features: (M, F).
-        weight: (C, F).
-        bias: (C,).
-        targets: (M,), int64, the classes; rows whose target is −100 do not count.
-        reduction: "mean" over the rows that count, or "sum".
+    Transformations of torch.func and forward-mode differentiation are not supported. Rows whose target is −100 do not
+    count.
     """
-    dtype, device = features.dtype, features.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-    differentiated = torch.is_grad_enabled() and any(each.requires_grad for each in (features, weight, bias))
+    device = features.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
+    differentiated = torch.is_grad_enabled() and any(input.requires_grad for input in (features, weight, bias))
     return _InPieces.apply(  # type: ignore[no-any-return]
         features, weight, bias, targets, reduction, dtype, differentiated
     )
@@ -66,9 +59,9 @@ class _InPieces(torch.autograd.Function):
         # Of the whole sum, at the end: a probability divided by thousands of targets is no number of half precision
         factor = 1.0 if reduction == "sum" else 1 / counts.sum().to(sums)
         losses = features.new_empty(len(features), 1, dtype=sums)
-        grad_x = features.new_empty(features.shape, dtype=sums) if differentiated else None
-        grad_w = torch.zeros_like(weight, dtype=sums) if differentiated else None
-        grad_b = torch.zeros_like(bias, dtype=sums) if differentiated else None
+        gradients: list[Tensor] = []  # of features, weight and bias
+        if differentiated:
+            gradients = [torch.zeros_like(input, dtype=sums) for input in (features, weight, bias)]
         rows = max(1, PIECE // len(weight))
         with torch.autocast(features.device.type, enabled=False):
             w, b = weight.to(dtype), bias.to(dtype)
@@ -77,33 +70,32 @@ class _InPieces(torch.autograd.Function):
                 x, at = features[piece].to(dtype), classes[piece]
                 log_p = F.linear(x, w, b).log_softmax(1, dtype=sums)
                 losses[piece] = -log_p.gather(1, at)
-                if grad_x is None or grad_w is None or grad_b is None:
+                if not differentiated:
                     continue
+                grad_x, grad_w, grad_b = gradients
                 # The gradient of a row's logits is softmax − one-hot
                 p = log_p.exp_().scatter_add_(1, at, log_p.new_full((), -1).expand_as(at)).mul_(mask[piece])
                 grad_b += p.sum(0)
                 p = p.to(dtype)
                 grad_x[piece] = p @ w
                 grad_w.addmm_(p.t(), x) if dtype == sums else grad_w.add_(p.t() @ x)
-        for gradient in (grad_x, grad_w, grad_b):
-            if gradient is not None:
-                gradient.mul_(factor)
+        for gradient in gradients:
+            gradient.mul_(factor)
         ctx.reduction, ctx.dtype = reduction, dtype
-        ctx.save_for_backward(features, weight, bias, targets, grad_x, grad_w, grad_b)
+        ctx.save_for_backward(features, weight, bias, targets, *gradients)
         return (losses * mask).sum() * factor
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, targets, grad_x, grad_w, grad_b = ctx.saved_tensors
-        none = (None,) * 4
+        features, weight, bias, targets, *gradients = ctx.saved_tensors
+        inputs, none = (features, weight, bias), (None,) * 4
         if not torch.is_grad_enabled():
-            results = (grad * of for of in (grad_x, grad_w, grad_b))
-            return *(g.to(of.dtype) for g, of in zip(results, inputs, strict=True)), *none
+            return *((grad * g).to(input.dtype) for g, input in zip(gradients, inputs, strict=True)), *none
         # To be differentiated again: through torch's own functions, on the whole
-        features, weight, bias = (of.to(ctx.dtype) for of in inputs)
+        features, weight, bias = (input.to(ctx.dtype) for input in inputs)
         logits = F.linear(features, weight, bias).to(accumulation_dtype(ctx.dtype))
         loss = F.cross_entropy(logits, targets, reduction=ctx.reduction)
         needed = ctx.needs_input_grad[:3]
-        chosen = [of for of, need in zip(inputs, needed, strict=True) if need]
-        found = iter(torch.autograd.grad(loss, chosen, grad, create_graph=True))
-        return *(next(found) if need else None for need in needed), *none
+        differentiable = [input for input, need in zip(inputs, needed, strict=True) if need]
+        again = iter(torch.autograd.grad(loss, differentiable, grad, create_graph=True))
+        return *(next(again) if need else None for need in needed), *none

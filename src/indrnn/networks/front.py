@@ -6,7 +6,7 @@ Shapes: T, B steps and sequences, C features.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from ..layers.dropout import shared_dropout
 from ..layers.norm import SequenceBatchNorm
 from ..layers.padding import valid_steps, without_padding
 from ..ops.watched import is_watched
-from .config import Front
+from .config import Factory, Front
 from .network import last_step
 from .unit import is_unwatched
 
@@ -38,29 +38,21 @@ class FrontNetwork(nn.Module):
 
     Args:
         config: the options.
-        device: where the parameters are made.
-        dtype: their type.
+        **factory: `device` and `dtype` of the parameters.
     """
 
     batch_first = False
 
-    def __init__(
-        self, config: Front, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, config: Front, **factory: Unpack[Factory]) -> None:
         super().__init__()
         self.config = config
         assert config.input_size is not None
         self.input_size = config.input_size
-        sizes = (config.input_size, *config.features)
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(before, after, kernel, stride, bias=False, device=device, dtype=dtype)
-            for before, after, kernel, stride in zip(
-                sizes[:-1], config.features, config.kernels, config.strides, strict=True
-            )
-        )
-        self.norms = nn.ModuleList(SequenceBatchNorm(size, device=device, dtype=dtype) for size in config.features)
-        inner = replace(config.network, input_size=config.features[-1])
-        self.network: nn.Module = inner.build(device=device, dtype=dtype)
+        inputs = (config.input_size, *config.features[:-1])
+        shapes = zip(inputs, config.features, config.kernels, config.strides, strict=True)
+        self.convolutions = nn.ModuleList(nn.Conv1d(*shape, bias=False, **factory) for shape in shapes)
+        self.norms = nn.ModuleList(SequenceBatchNorm(size, **factory) for size in config.features)
+        self.network: nn.Module = replace(config.network, input_size=config.features[-1]).build(**factory)
         self.output_size: int = self.network.output_size
         self.reset_parameters()
 
@@ -100,36 +92,28 @@ class FrontNetwork(nn.Module):
             raise ValueError("resets are not supported by convolutions in front; split the sequence where it resets")
         if input.dim() != 3 or input.shape[-1] != self.input_size:
             raise ValueError(f"input must have the shape (T, B, {self.input_size}), got {tuple(input.shape)}")
-        left = as_lengths(lengths, input.device)
-        x, kept = without_padding(input, left), []
+        steps = as_lengths(lengths, input.device)
+        x, after = without_padding(input, steps), []
         for i, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
             before = self.config.kernels[i] - 1
             earlier = x.new_zeros(before, *x.shape[1:]) if state is None else state.inputs[i]
             x = torch.cat([earlier, x])
-            kept.append(x[len(x) - before :])
+            after.append(x[len(x) - before :])
             x = convolution(x.permute(1, 2, 0)).permute(2, 0, 1).contiguous()  # (B, C, T) and back
-            left = None if left is None else (left + self.config.strides[i] - 1) // self.config.strides[i]
-            x = shared_dropout(_normed(norm, x, left), self.config.dropout, self.training)
-        behind = None if state is None else state.network
-        features, after = self.network(x, behind, lengths=left)
+            steps = None if steps is None else (steps + self.config.strides[i] - 1) // self.config.strides[i]
+            x = shared_dropout(_normed(norm, x, steps), self.config.dropout, self.training)
+        features, behind = self.network(x, None if state is None else state.network, lengths=steps)
         if last:
-            features = last_step(features, left, self.bidirectional)
-        return features, FrontState(tuple(kept), after)
+            features = last_step(features, steps, self.bidirectional)
+        return features, FrontState(tuple(after), behind)
 
 
 def _normed(norm: nn.Module, x: Tensor, lengths: Tensor | None) -> Tensor:
-    """relu(norm(x, lengths)), by torch's own batch norm over the valid steps if possible: a third of the passes.
-
-    Args:
-        norm: the batch norm.
-        x: (T, B, C).
-        lengths: (B,), or None.
-    """
-    if is_watched() or not is_unwatched(norm, SequenceBatchNorm):
+    """relu(norm(x, lengths)) of (T, B, C), where possible by torch's batch norm of valid steps: a third of passes."""
+    simple = isinstance(norm, SequenceBatchNorm) and x.dtype == norm.weight.dtype and not norm.synchronised
+    if is_watched() or not simple or not is_unwatched(norm, SequenceBatchNorm):
         return F.relu(norm(x, lengths))
     assert isinstance(norm, SequenceBatchNorm)
-    if x.dtype != norm.weight.dtype or norm.synchronised:
-        return F.relu(norm(x, lengths))
     norm.check(x, lengths)
     valid = valid_steps(x, lengths)
     rows = x.flatten(0, 1) if valid is None else x[valid]  # (steps, C)

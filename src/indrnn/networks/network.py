@@ -114,39 +114,36 @@ class Network(nn.Module):
         """
         if isinstance(input, PackedSequence):
             check_whole("a PackedSequence", time_slice)
-            return self._forward_packed(input, state, lengths, resets, last)
+            if lengths is not None:
+                raise ValueError("lengths must be None with a PackedSequence, which has its own")
+            return self._forward_packed(input, state, resets, last)
         if isinstance(input, Tensor) and input.dim() == 2:
             return self._forward_unbatched(input, state, lengths, resets, last=last, time_slice=time_slice)
         if isinstance(input, Tensor):
             lengths = as_lengths(lengths, input.device)
-        self._check(input, state, lengths, resets, time_slice)
-        x = input
-        if self.batch_first:
-            x = x.transpose(0, 1).contiguous()
-            resets = None if resets is None else resets.transpose(0, 1)
-        features, after = self._run(without_padding(x, lengths, time_slice), state, lengths, resets, time_slice)
+        steps = self._checked(input, state, Steps(lengths, resets, None, time_slice))
+        x = input.transpose(0, 1).contiguous() if self.batch_first else input
+        features, after = self._run(without_padding(x, lengths, time_slice), state, steps)
         if last:
             return last_step(features, lengths, self.config.bidirectional, time_slice), after
         return (features.transpose(0, 1) if self.batch_first else features), after
 
     def _forward_packed(
-        self, input: PackedSequence, state: State | None, lengths: Lengths, resets: Tensor | None, last: bool
+        self, input: PackedSequence, state: State | None, resets: Tensor | None, last: bool
     ) -> tuple[Tensor | PackedSequence, State]:
-        if lengths is not None:
-            raise ValueError("lengths must be None with a PackedSequence, which has its own")
-        padded, steps, pack = unpack(input)
-        self._check(padded.transpose(0, 1) if self.batch_first else padded, state, None, resets)
-        if resets is not None and self.batch_first:
-            resets = resets.transpose(0, 1)
-        if (order := input.sorted_indices) is not None:
+        padded, lengths, pack = unpack(input)
+        resets = self._checked(
+            padded.transpose(0, 1) if self.batch_first else padded, state, Steps(None, resets)
+        ).resets
+        order, back = input.sorted_indices, input.unsorted_indices
+        if order is not None:
             state = None if state is None else state.index_select(order)
             resets = None if resets is None else resets.index_select(1, order)
-        features, after = self._run(padded, state, steps, resets)
-        back = input.unsorted_indices
+        features, after = self._run(padded, state, Steps(lengths, resets))
         after = after if back is None else after.index_select(back)
         if not last:
             return pack(features), after
-        rows = last_step(features, steps, self.config.bidirectional)
+        rows = last_step(features, lengths, self.config.bidirectional)
         return (rows if back is None else rows.index_select(0, back)), after
 
     def _forward_unbatched(
@@ -162,24 +159,17 @@ class Network(nn.Module):
         features, after = self.forward(input.unsqueeze(batch), state, lengths=lengths, resets=resets, **options)
         return features.squeeze(0 if options["last"] else batch), after._map(lambda tensor: tensor.squeeze(0))
 
-    def _run(
-        self,
-        x: Tensor,
-        state: State | None,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        time_slice: TimeSlice | None = None,
-    ) -> tuple[Tensor, State]:
-        """Time-major and batched."""
+    def _run(self, x: Tensor, state: State | None, steps: Steps) -> tuple[Tensor, State]:
+        """Run over a batch with time first."""
         position = None if state is None else state.position
         if self.config.recompute is not None and torch.is_grad_enabled():
-            check_whole("recompute", time_slice)
-            features, h = self._in_pieces(x, state, lengths, resets)
+            check_whole("recompute", steps.time_slice)
+            features, h = self._in_pieces(x, state, steps.lengths, steps.resets)
         else:
             entering = iter([None] * len(self._sizes) if state is None else state.h)
-            features, h = self._features(x, entering, Steps(lengths, resets, position, time_slice)._asdict())
-        counted = None if self.config.norm == "step" and self.config.norm_rows == "window" else resets
-        return features, State(tuple(h), next_position(x, position, lengths, counted, time_slice))
+            features, h = self._features(x, entering, steps._replace(position=position)._asdict())
+        counted = None if self.config.norm == "step" and self.config.norm_rows == "window" else steps.resets
+        return features, State(tuple(h), next_position(x, position, steps.lengths, counted, steps.time_slice))
 
     def _in_pieces(
         self, x: Tensor, state: State | None, lengths: Tensor | None, resets: Tensor | None
@@ -187,49 +177,48 @@ class Network(nn.Module):
         """As `_features`, with the states of all units concatenated between pieces."""
         assert self.config.recompute is not None
         inner = _Inner(self)
-        names, given = zip(*inner.named_parameters(), strict=True)
+        names, parameters = zip(*inner.named_parameters(), strict=True)
         devices = [x.device] if x.device.type == "cuda" else []
         # One mask for all pieces, and the same in the backward pass
         seed = int(torch.randint(2**62, ())) if self.training else 0
 
         def run(
-            x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, given: Sequence[Tensor]
+            x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, parameters: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
             arguments = (x, h.split(self._sizes, dim=-1), Steps(lengths, resets)._asdict())
             with torch.random.fork_rng(devices, enabled=self.training):
                 if self.training:
                     torch.manual_seed(seed)
-                features, states = functional_call(inner, dict(zip(names, given, strict=True)), arguments)
+                features, states = functional_call(inner, dict(zip(names, parameters, strict=True)), arguments)
             return features, torch.cat(states, dim=-1)
 
         h_0 = x.new_zeros(x.shape[1], sum(self._sizes)) if state is None else torch.cat(state.h, dim=-1)
-        features, h = in_pieces(run, self.config.recompute, x, h_0, lengths, resets, given)
+        features, h = in_pieces(run, self.config.recompute, x, h_0, lengths, resets, parameters)
         return features, list(h.split(self._sizes, dim=-1))
 
-    def _check(
-        self,
-        input: Tensor,
-        state: State | None,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        time_slice: TimeSlice | None = None,
-    ) -> None:
+    def _checked(self, input: Any, state: Any, steps: Steps) -> Steps:
+        """Check what a call is given, in the layout of the input; return the steps with time first."""
         if not isinstance(input, Tensor):
             raise TypeError(f"input must be a tensor or a PackedSequence, got {type(input).__name__}")
         if input.dim() != 3 or input.shape[-1] != self.input_size:
-            layout = "(B, T, {0})" if self.batch_first else "(T, B, {0})"
-            expected = f"{layout} or (T, {{0}})".format(self.input_size)
-            raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
+            layout = "B, T" if self.batch_first else "T, B"
+            shapes = f"({layout}, {self.input_size}) or (T, {self.input_size})"
+            raise ValueError(f"input must have the shape {shapes}, got {tuple(input.shape)}")
         # Not parameters(): replicas of torch.nn.DataParallel have none.
         units = (module for module in self.modules() if isinstance(module, RecurrentUnit))
         weight = getattr(next(units, None), "weight_hh", input)  # none where a user has replaced them all
         check_like_weight("input", input, weight)
         batch, time = input.shape[:2] if self.batch_first else input.shape[1::-1]
-        check_tensor("lengths", lengths, (batch,))
-        time = time if time_slice is None else time_slice.total
-        check_resets(resets, (batch, time) if self.batch_first else (time, batch))
-        if state is None:
-            return
+        check_tensor("lengths", steps.lengths, (batch,))
+        time = time if steps.time_slice is None else steps.time_slice.total
+        check_resets(steps.resets, (batch, time) if self.batch_first else (time, batch))
+        if state is not None:
+            self._check_state(state, batch, weight)
+        if steps.resets is None or not self.batch_first:
+            return steps
+        return steps._replace(resets=steps.resets.transpose(0, 1))
+
+    def _check_state(self, state: Any, batch: int, weight: Tensor) -> None:
         if not isinstance(state, State):
             raise TypeError(f"state must be what an earlier call returned, or None, got {type(state).__name__}")
         if self.config.bidirectional:

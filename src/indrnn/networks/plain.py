@@ -16,13 +16,7 @@ from .unit import RecurrentUnit, Weight
 class PlainBlock(nn.Module):
     """[Weight → ReLU] · (weights_per_block − 1) → Weight → [norm] → recurrence → [norm] → dropout.
 
-    Args:
-        inputs: features of the input.
-        size: neurons.
-        config: the other options.
-        dropout: probability after the recurrence.
-        last: whether it is the network's last.
-        **factory: `device` and `dtype` of the parameters.
+    The arguments are those of `RecurrentUnit`.
     """
 
     def __init__(

@@ -77,8 +77,7 @@ class Tokeniser:
         """Number of the token that ends a line; the first token if none does."""
         if self.unit == "byte":
             return ord("\n")
-        wanted = END if self.unit == "word" else "\n"
-        return self.tokens.index(wanted) if wanted in self.tokens else 0
+        return self._index.get(END if self.unit == "word" else "\n", 0)
 
     @property
     def classes(self) -> int:
@@ -191,31 +190,26 @@ class Unknown:
         self.tokeniser = tokeniser
         self.seen: dict[str, list[int]] = {}  # count, line, column
 
-    @property
-    def count(self) -> int:
-        """Number of unknown tokens, with repeats."""
-        return sum(count for count, _, _ in self.seen.values())
-
     def add(self, text: str, ids: Ids, line: int = 1, column: int = 1) -> None:
         """Register the unknown tokens of a piece of text, given its ids from `lookup` and its position."""
+        for token, place, count in self._unknown(text, ids):
+            if token not in self.seen:
+                self.seen[token] = [0, *advanced(text[:place], line, column)]
+            self.seen[token][0] += count
+
+    def _unknown(self, text: str, ids: Ids) -> Iterator[tuple[str, int, int]]:
+        """The unknown tokens of a text, with their place in it and their number."""
         if self.tokeniser.unit == "char":
             where = np.flatnonzero(ids < 0)
             codes, first, counts = np.unique(code_points(text)[where], return_index=True, return_counts=True)
-            for code, at, count in zip(codes.tolist(), where[first].tolist(), counts.tolist(), strict=True):
-                self._note(text, at, chr(code), line, column, count)
+            yield from zip(map(chr, codes.tolist()), where[first].tolist(), counts.tolist(), strict=True)
             return
         index = self.tokeniser._index
         for word in re.finditer(r"\S+", text):
             if word[0] not in index:
-                self._note(text, word.start(), word[0], line, column)
-        if END not in index and (at := text.find("\n")) >= 0:
-            self._note(text, at, END, line, column, text.count("\n"))
-
-    def _note(self, text: str, at: int, token: str, line: int, column: int, count: int = 1) -> None:
-        if token in self.seen:
-            self.seen[token][0] += count
-        else:
-            self.seen[token] = [count, *advanced(text[:at], line, column)]
+                yield word[0], word.start(), 1
+        if END not in index and "\n" in text:
+            yield END, text.index("\n"), text.count("\n")
 
     def __str__(self) -> str:
         name = NAMES[self.tokeniser.unit]
@@ -225,8 +219,9 @@ class Unknown:
             for token, (count, line, column) in by_place[:_NAMED]
         ]
         rest = f" and {len(by_place) - _NAMED} more" if len(by_place) > _NAMED else ""
-        what = f"{name}s" if self.count > 1 else f"a {name}"
-        return f"holds {what} that the vocabulary does not have: {', '.join(named)}{rest}; {self.count} in all"
+        total = sum(count for count, _, _ in self.seen.values())
+        what = f"{name}s" if total > 1 else f"a {name}"
+        return f"holds {what} that the vocabulary does not have: {', '.join(named)}{rest}; {total} in all"
 
 
 def code_points(text: str) -> Ids:
