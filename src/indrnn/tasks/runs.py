@@ -212,7 +212,7 @@ class Run:
 
     def best_on(self, device: str) -> nn.Module:
         """The model with its best weights, on a device: cpu, cuda, ..., or auto."""
-        return self.best[0].to(choose_device(device, Processes()))
+        return self.best[0].to(choose_device(device))
 
     def at(self, data_dir: Path | None) -> Recipe:
         """Its recipe, with its data in another folder if one is given."""

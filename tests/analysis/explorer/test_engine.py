@@ -149,7 +149,8 @@ def test_a_neuron_is_left_out() -> None:
     left: list[tuple[int, int] | None] = []
     units = []
     for model in models:
-        every: Any = model.network.recurrent_layers
+        network: Any = model.network
+        every = network.recurrent_layers
         own = [unit for unit in every if unit.weight is not None]
         units.append(own[len(own) // 2])
         left.append((every.index(units[-1]), 1))
