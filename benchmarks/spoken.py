@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from indrnn import IndRNNClassifier
 from indrnn.tasks.series.collection import Array, Collection
 from indrnn.tasks.series.reading import read
 from indrnn.tasks.series.scores import wilson
-from indrnn.tasks.series.stream import streaming_predictions
+from indrnn.tasks.series.stream import Stream
 
 from .results import Results, Run, pivot, table, write
 
@@ -82,9 +83,11 @@ def stream(options: Options, command: str) -> None:
     assert clips.test is not None
     test = clips.select(clips.test)
     model = IndRNNClassifier(bidirectional=False, steps=options.steps, random_state=0).fit(clips.select(~clips.test))
-    rows = over_time(
-        streaming_predictions(model, test, RATE // 10), np.searchsorted(model.classes_, np.asarray(test.y))
-    )
+    every, answers = RATE // 10, []
+    for x in test.x:
+        pieces = Stream(model)
+        answers.append(np.stack([pieces.push(x[:, at : at + every]) for at in range(0, x.shape[1], every)]))
+    rows = over_time(answers, np.searchsorted(model.classes_, np.asarray(test.y)))
     steps = model.plan_.steps
     columns = ("seconds", "go on", "right", "settled", "decided", "right of the decided")
     cells = []
@@ -104,11 +107,11 @@ def stream(options: Options, command: str) -> None:
     print(page[-1], flush=True)
 
 
-def over_time(answers: Array, right: Array) -> list[dict[str, float]]:
+def over_time(answers: Sequence[Array], right: Array) -> list[dict[str, float]]:
     """Summarise predictions after each tenth of a second, over clips.
 
     Args:
-        answers: an object array; for each clip (tenths, classes), the probabilities after each tenth.
+        answers: for each clip (tenths, classes), the probabilities after each tenth.
         right: (clips,), indices of the true classes.
     """
     first, decision, settled = [], [], []

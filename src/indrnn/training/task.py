@@ -62,8 +62,8 @@ class Batch:
     lengths: Tensor | None = None
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        lengths = None if self.lengths is None else change(self.lengths)
-        return replace(self, inputs=change(self.inputs), target=change(self.target), lengths=lengths)
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to a device, asynchronously from pinned memory."""

@@ -87,7 +87,10 @@ def test_whether_rms_depends_on_class_classes_apart() -> None:
     assert rms_depends_on_class(timed, classes)
 
 
-def _task(augmentation: Augmentation | None = None) -> SeriesTask:
+NONE = Augmentation()
+
+
+def _task(augmentation: Augmentation = NONE) -> SeriesTask:
     x = [torch.full((n, 1), float(n)) for n in (3, 9, 4, 8, 5, 7, 6)]
     part = Part(x, [torch.tensor(i) for i in range(7)], torch.arange(1.0, 8.0))
     return SeriesTask(part, kind="classes", batch_size=3, augmentation=augmentation, seed=1)

@@ -7,22 +7,34 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from .collection import Array, Collection, as_array, is_list_of_series
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ...training import Result
+    from .defaults import Plan
+    from .preparation import Preparation
+    from .targets import Target
 
 
 class Conventions:
     """What scikit-learn's tools ask of an estimator, which is a dataclass of its parameters."""
 
     _sort: ClassVar[str]
+    models_: list[nn.Module]
+    results_: list[Result]
+    preparation_: Preparation
+    target_: Target
+    plan_: Plan
+    channels_: tuple[str, ...]
     n_features_in_: int
     feature_names_in_: Array
     flat_: bool
-
-    # ---- parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments by name.
@@ -34,36 +46,37 @@ class Conventions:
 
     def set_params(self, **parameters: Any) -> Self:
         """Set some of the constructor's arguments; return the estimator."""
-        known = self.get_params()
+        valid = self.get_params()
         for name, value in parameters.items():
-            if name not in known:
-                valid = ", ".join(known)
-                raise ValueError(f"Invalid parameter {name!r} for estimator {type(self).__name__}; it has {valid}")
+            if name not in valid:
+                raise ValueError(
+                    f"Invalid parameter {name!r} for estimator {type(self).__name__}; it has {', '.join(valid)}"
+                )
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        defaults = {field.name: field.default for field in fields(self)}  # type: ignore[arg-type]
-        changed = {name: value for name, value in self.get_params().items() if not _same(value, defaults[name])}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+        values = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]  # type: ignore[arg-type]
+        changed = [f"{name}={value!r}" for name, value, default in values if not _same(value, default)]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
+        classifies = self._sort == "classifier"
         return Tags(
             estimator_type=self._sort,
-            target_tags=TargetTags(required=True, multi_output=self._sort == "regressor"),
-            classifier_tags=ClassifierTags(multi_label=True) if self._sort == "classifier" else None,
-            regressor_tags=RegressorTags() if self._sort == "regressor" else None,
+            target_tags=TargetTags(required=True, multi_output=not classifies),
+            classifier_tags=ClassifierTags(multi_label=True) if classifies else None,
+            regressor_tags=None if classifies else RegressorTags(),
             input_tags=InputTags(three_d_array=True, allow_nan=True),
         )
-
-    # ---- fitted or not
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "models_")
 
-    def _check_fitted(self) -> None:
+    def check_fitted(self) -> None:
+        """Raise, with scikit-learn's error if it is installed, before `fit`."""
         if self.__sklearn_is_fitted__():
             return
         kind: type[Exception] = ValueError
@@ -87,13 +100,13 @@ class Conventions:
             del self.feature_names_in_
 
     def _check_features(self, X: Any, channels: int, data: Collection) -> None:
-        """Raise for other channels, steps or columns than those of training."""
-        if len(data.x[0]) != channels:
+        """Raise for other channels or steps than those of training."""
+        got, steps = data.x[0].shape
+        if got != channels:
             raise ValueError(
-                f"X must have the channels of training, {channels}, got {len(data.x[0])}: X has {len(data.x[0])} "
-                f"features, but {type(self).__name__} is expecting {channels} features as input"
+                f"X must have the channels of training, {channels}, got {got}: X has {got} features, but "
+                f"{type(self).__name__} is expecting {channels} features as input"
             )
-        steps = data.x[0].shape[1]
         if self.flat_ and steps != self.n_features_in_ and len(_shape(X)) == 2:
             raise ValueError(
                 f"X has {steps} features, but {type(self).__name__} is expecting {self.n_features_in_} features as "
@@ -102,10 +115,10 @@ class Conventions:
 
     def _check_columns(self, X: Any) -> None:
         """Raise for a table whose columns differ from those of training, in names or order."""
-        known, names = getattr(self, "feature_names_in_", None), _columns(X)
-        if known is None or names is None or names == list(known):
+        trained, names = getattr(self, "feature_names_in_", None), _columns(X)
+        if trained is None or names is None or names == list(trained):
             return  # as scikit-learn does
-        pairs = zip([*names, "nothing"], [*known, "nothing"], strict=False)
+        pairs = zip([*names, "nothing"], [*trained, "nothing"], strict=False)
         at, (name, expected) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
         raise ValueError(
             f"X must have the columns of training in their order, got {name!r} as column {at} in place of "
@@ -119,12 +132,7 @@ def _same(value: Any, default: Any) -> bool:
 
 def _shape(X: Any) -> tuple[int, ...]:
     """Shape of an array, or of nested lists that form one; () for series one by one."""
-    if isinstance(X, Collection) or is_list_of_series(X):
-        return ()
-    try:
-        return tuple(as_array(X).shape)
-    except ValueError:  # a list of series of different lengths
-        return ()
+    return () if isinstance(X, Collection) or is_list_of_series(X) else tuple(as_array(X).shape)
 
 
 def _columns(X: Any) -> list[str] | None:
@@ -135,12 +143,10 @@ def _columns(X: Any) -> list[str] | None:
 
 def seed_of(random_state: Any) -> int:
     """Convert `random_state` (integer, NumPy generator or None) to a seed; None draws one at random."""
-    if random_state is None:
-        return int(np.random.default_rng().integers(2**31))
     if isinstance(random_state, (int, np.integer)):
         return int(random_state)
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31 - 1))
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31))
+    if random_state is None or isinstance(random_state, np.random.Generator):
+        return int((random_state or np.random.default_rng()).integers(2**31))
     raise ValueError(f"random_state must be a whole number, a generator of NumPy or None, got {random_state!r}")

@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ...baselines import Baseline
-from ...checks import check_count, check_fraction
+from ...checks import check_count, check_fraction, check_positive
 from ...networks.config import Front, Plain, Pool
 
 Effort = Literal["quick", "default", "best"]
 Core = Literal["indrnn", "lstm", "gru"]
+PLANNED = (
+    *("hidden_size", "layers", "bidirectional", "pool", "front", "dropout", "steps", "lr", "batch_size", "augment"),
+    *("validation", "patience", "members"),
+)
+"""Options that override the plan."""
 
 SMALL = 300
 """Series below which none is held back for validation: each counts for more in training than in choosing weights."""
@@ -115,6 +120,21 @@ def check_effort(effort: Any) -> None:
         raise ValueError(f"effort must be quick, default or best, got {effort!r}")
 
 
+def check_options(options: dict[str, Any]) -> None:
+    """Raise for wrong values of options of `plan`; None is the default."""
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in ("hidden_size", "layers", "steps", "batch_size", "patience", "members"):
+            check_count(name, value)
+        elif name == "lr":
+            check_positive(name, value)
+        elif name == "validation":
+            check_fraction(name, value)
+        elif name in ("augment", "bidirectional") and not isinstance(value, bool):
+            raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
 def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **options: Any) -> Plan:
     """Choose the plan for data of this shape.
 
@@ -122,26 +142,33 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **opti
         shape: properties of the training data.
         effort: quick (a third of the steps), default, or best (an ensemble of five seeds).
         core: the recurrent layers: indrnn, or lstm or gru for comparison.
-        **options: overrides of the defaults, unless None: hidden_size, layers, bidirectional, pool, front (bool or
-            stride), dropout, steps, lr, batch_size, augment (bool), validation, patience, members.
+        **options: overrides of the defaults, unless None; of the names in `PLANNED`. front: bool or stride.
     """
     check_effort(effort)
     if core not in get_args(Core):
         raise ValueError(f"core must be one of {', '.join(get_args(Core))}, got {core!r}")
     values = {name: value for name, value in options.items() if value is not None}
     values = {name: value.item() if hasattr(value, "item") else value for name, value in values.items()}  # NumPy's
-    _check(values)
-    batch_size = values.get("batch_size", _batch_size(shape))
-    steps = values.get("steps", _steps(shape, batch_size, effort))
-    validation = values.get("validation", 0.0 if shape.series < SMALL else 0.1)
-    augment = values.get("augment", (shape.series < 1000 or shape.raw) and not shape.per_step)
+    check_options(values)
+    raw, series = shape.raw, shape.series
+    # Smaller for few or very long series
+    most = max(1, 2_000_000 // max(1, shape.longest))
+    batch_size = max(1, min(16 if raw else 32, most, max(16, math.ceil(series / 4)), series))
+    batch_size = values.get("batch_size", batch_size)
+    # 20 epochs, of raw signals 40, within limits
+    steps = min(8000 if raw else 4000, max(400, (40 if raw else 20) * series / batch_size))
+    steps = values.get("steps", int(steps / (3 if effort == "quick" else 1)))
+    validation = values.get("validation", 0.0 if series < SMALL else 0.1)
+    augmentation = Augmentation(scale=0.3, speed=0.15) if raw else Augmentation(noise=0.05, scale=0.1)
     return Plan(
         network=_network(shape, core, values),
         pool=values.get("pool", "mean"),
         steps=steps,
-        lr=values.get("lr", 4e-3 if shape.raw else 1e-3),
+        lr=values.get("lr", 4e-3 if raw else 1e-3),
         batch_size=batch_size,
-        augmentation=_augmentation(shape.raw) if augment else Augmentation(),
+        augmentation=(
+            augmentation if values.get("augment", (series < 1000 or raw) and not shape.per_step) else Augmentation()
+        ),
         validation=validation,
         evaluate_every=max(1, min(steps, math.ceil(steps / 20))) if validation else steps,
         patience=values.get("patience", 8) if validation else None,
@@ -154,35 +181,8 @@ def members_of(effort: Effort) -> int:
     return 5 if effort == "best" else 1
 
 
-def _augmentation(raw: bool) -> Augmentation:
-    return Augmentation(scale=0.3, speed=0.15) if raw else Augmentation(noise=0.05, scale=0.1)
-
-
-def _check(values: dict[str, Any]) -> None:
-    for name in ("hidden_size", "layers", "steps", "batch_size", "patience", "members"):
-        if name in values:
-            check_count(name, values[name])
-    if "validation" in values:
-        check_fraction("validation", values["validation"])
-    for name in ("augment", "bidirectional"):
-        if not isinstance(values.get(name, True), bool):
-            raise ValueError(f"{name} must be True or False, got {values[name]!r}")
-
-
 def _stride_to_frames(mean_length: float) -> int:
     return int(2 ** max(0, round(math.log2(mean_length / FRAMES))))
-
-
-def _batch_size(shape: Shape) -> int:
-    """Default batch size: 32, or 16 for raw signals; smaller for few or very long series."""
-    most = max(1, 2_000_000 // max(1, shape.longest))
-    return max(1, min(16 if shape.raw else 32, most, max(16, math.ceil(shape.series / 4)), shape.series))
-
-
-def _steps(shape: Shape, batch_size: int, effort: Effort) -> int:
-    """Default training steps: 20 epochs (raw signals 40), within 400 to 4000 (raw 8000); a third of that if quick."""
-    epochs = (40 if shape.raw else 20) * shape.series / batch_size
-    return int(min(8000 if shape.raw else 4000, max(400, epochs)) / (3 if effort == "quick" else 1))
 
 
 def _checked_stride(stride: Any, shape: Shape) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,37 +16,161 @@ import torch
 from torch import Tensor, nn
 
 from ...files import write_atomically
+from ...networks.config import Head
 from ...saving import CONFIGS, as_bytes, from_json, load_module, save, to_json
-from ...training import Listener, Result
+from ...training import Cosine, Listener, Result, RunFolder, Training, derive_seed
+from ..runs import member_folders, new_model, train_members
 from .collection import Array, Collection, as_array, as_numbers, target_of
 from .conventions import Conventions, seed_of
-from .defaults import FEW, Augmentation, Core, Effort, Plan, Shape, check_effort, plan
-from .fitting import Fitting
+from .defaults import FEW, PLANNED, Augmentation, Core, Effort, Plan, Shape, check_effort, plan
 from .preparation import Preparation, from_first_time, rms_depends_on_class
+from .split import hold_out
 from .targets import Target
-from .task import by_length, pad
+from .task import Part, SeriesTask, by_length, pad
 
 FILE = "estimator.json"
-_PLANNED = (
-    *("hidden_size", "layers", "bidirectional", "pool", "front", "dropout", "steps", "lr", "batch_size", "augment"),
-    *("validation", "patience", "members"),
-)
 _AT_ONCE = 2_000_000  # steps × neurons of a batch of predictions
+_FITTED = ("n_features_in_", "flat_", "channels_", "preparation_", "target_", "plan_")
 
 
-class _Fitted(Conventions):
-    """What `fit` leaves."""
+@dataclass(frozen=True, eq=False)
+class Fitting:
+    """Interpreted data and settings of a fit, except its output folder; `tasks.runs.train_members` trains it."""
 
-    models_: list[nn.Module]
-    preparation_: Preparation
-    target_: Target
-    plan_: Plan
-    results_: list[Result]
-    channels_: tuple[str, ...]
+    data: Collection
+    """Series to train on, those held back included."""
+    preparation: Preparation
+    target: Target
+    plan: Plan
+    seed: int
+    weights: Array | None = None
+    """Weights of the series, (n,)."""
+    class_weights: Array | None = None
+    """Weights of the classes, (classes,)."""
+    device: str = "auto"
+    threads: int | None = None
+
+    @property
+    def members(self) -> int:
+        """Number of networks that are trained."""
+        return self.plan.members
+
+    def member_seed(self, member: int) -> int:
+        """Seed of one network of the ensemble."""
+        return self.seed if member == 0 else derive_seed(self.seed, "member", member) >> 16
+
+    def with_seed_of(self, out: Path) -> Fitting:
+        """Return a copy with the seed of the run in the folder `out`, if there is one."""
+        for folder in (RunFolder(out), RunFolder(out / "member-0")):
+            if folder.config.exists():
+                return replace(self, seed=int(folder.read_json(folder.config)["seed"]))
+        return self
+
+    def model_config(self, member: int = 0) -> Head:
+        """Configuration of the model."""
+        sort = "Classifier" if self.target.kind != "numbers" else "Regressor"
+        kind: Any = ("Step" if self.target.per_step else "Sequence") + sort
+        return Head(self.plan.network, self.target.outputs, kind, self.plan.pool)
+
+    @property
+    def training(self) -> Training:
+        """Options of the training loop."""
+        plan = self.plan
+        return Training(
+            steps=plan.steps,
+            lr=plan.lr,
+            schedule=Cosine(warm_up=0.1),
+            optimizer="adamw",
+            weight_decay=plan.weight_decay,
+            clip=None,
+            clip_norm=1.0,
+            evaluate_every=plan.evaluate_every,
+            patience=plan.patience,
+            device=self.device,
+            threads=self.threads,
+            tensorboard=False,
+        )
+
+    def split(self, member: int = 0) -> tuple[Array, Array]:
+        """Return the indices of training and held-out series: split by group if there are groups, else by class."""
+        y = self.data.y if self.target.kind == "classes" and not self.target.per_step else None
+        items = np.arange(len(self.data))
+        if self.weights is not None:  # what counts for nothing is not there
+            items = items[self.weights > 0]
+        classes, groups = (None if values is None else values[items] for values in (y, self.data.groups))
+        share = 0.0 if groups is not None and len(np.unique(groups)) < 2 else self.plan.validation
+        seed = self.member_seed(member)
+        held = hold_out(len(items), share, classes=classes, groups=groups, seed=seed, expected=True)
+        return items[~held], items[held]
+
+    @cached_property
+    def _prepared(self) -> Part:
+        assert self.data.y is not None
+        weights = None
+        if self.weights is not None:
+            weights = torch.from_numpy((self.weights / self.weights.mean()).astype(np.float32))
+        y = self.target.encode(self.data.y, self.data.lengths)
+        return Part([self.preparation(series) for series in self.data.x], y, weights)
+
+    def task(self, member: int = 0) -> SeriesTask:
+        """Build the training task of one network of the ensemble."""
+        trained, held = self.split(member)
+        return SeriesTask(
+            self._prepared.select(trained),
+            self._prepared.select(held) if len(held) else None,
+            kind=self.target.kind,
+            per_step=self.target.per_step,
+            batch_size=self.plan.batch_size,
+            augmentation=self.plan.augmentation,
+            masks=len(self.preparation.masked),
+            label_smoothing=self.plan.label_smoothing,
+            class_weights=None if self.class_weights is None else torch.tensor(self.class_weights, dtype=torch.float32),
+            seed=self.member_seed(member),
+        )
+
+    def estimate(self) -> dict[str, float]:
+        """Estimate seconds and bytes of training from two steps on one batch of typical length, then discarded.
+
+        Bytes are those that autograd saves for the backward pass on the longest batch, plus the weights, their
+        gradients and the optimiser's two moments.
+        """
+        task, model, plan = self.task(), new_model(self), self.plan
+        order = np.random.default_rng(0).permutation(len(task.train.x)).tolist()
+        batches = [order[i : i + plan.batch_size] for i in range(0, len(order), plan.batch_size)]
+        steps = [max(len(task.train.x[i]) for i in items) for items in batches]
+        common = int(np.argmin(np.abs(np.array(steps) - np.mean(steps))))
+        batch = task.take("train", batches[common])
+        model.train()
+        seconds, saved = [], dict[int, int]()
+
+        def record(tensor: Tensor) -> Tensor:  # a storage that is shared counts once
+            storage = tensor.untyped_storage()
+            saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(2):
+                begun = time.perf_counter()
+                saved.clear()
+                with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+                    loss = task.loss(model, batch)
+                loss.backward()
+                seconds.append(time.perf_counter() - begun)
+        share = float(np.mean(steps)) / steps[common]
+        evaluated = task.train if task.validation is None else task.validation
+        evaluations = math.ceil(plan.steps / plan.evaluate_every) * len(evaluated.x) / len(task.train.x)
+        # An evaluation is a forward pass, about a third of a step
+        rounds = plan.steps + evaluations * len(batches) / 3
+        parameters = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        largest = max(steps) * min(plan.batch_size, len(task.train.x)) / (steps[common] * len(batches[common]))
+        return {
+            "seconds": min(seconds) * share * rounds * plan.members,
+            "bytes": sum(saved.values()) * largest + 4.0 * parameters,
+        }
 
 
 @dataclass(eq=False, repr=False)
-class Estimator(_Fitted):
+class Estimator(Conventions):
     """Base class of `IndRNNClassifier` and `IndRNNRegressor`; see those."""
 
     effort: Effort = "default"
@@ -101,14 +228,13 @@ class Estimator(_Fitted):
             config: further entries of the run's config.json; None for the estimator's parameters.
             resume_command: the command to resume with, shown to a user who stops a run in `out`.
         """
-        from ..runs import train_members  # where it is used: it brings in the command line's package
-
+        folder = None if out is None else Path(out)
         fitting = X if isinstance(X, Fitting) else self.fitting(X, y, sample_weight, groups=groups)
-        if resume and self.random_state is None:
-            fitting = fitting.with_seed_of(out)
+        if resume and self.random_state is None and folder is not None:
+            fitting = fitting.with_seed_of(folder)
         models, results = train_members(
             fitting,
-            None if out is None else Path(out),
+            folder,
             resume=resume,
             overwrite=overwrite,
             config=config or {"estimator": _recorded(self)},
@@ -117,9 +243,10 @@ class Estimator(_Fitted):
             quiet=not self.verbose,
         )
         self.set_fitted(fitting, models, results)
-        self._set_features(fitting.data if isinstance(X, Fitting) else X, len(fitting.data.channels))
-        if out is not None and all(result.finished for result in results):
-            self.save_settings(Path(out))
+        if not isinstance(X, Fitting):
+            self._set_features(X, len(fitting.data.channels))
+        if folder is not None and all(result.finished for result in results):
+            self.save_settings(folder)
         return self
 
     def set_fitted(self, fitting: Fitting, models: Sequence[nn.Module], results: Sequence[Result] = ()) -> None:
@@ -145,7 +272,7 @@ class Estimator(_Fitted):
         if shape.raw and target.kind == "classes":
             depends = rms_depends_on_class(data.x, torch.stack(encoded).numpy(), self.time_channel)
             preparation = replace(preparation, normalise_rms=not depends)
-        options = {name: getattr(self, name) for name in _PLANNED}
+        options = {name: getattr(self, name) for name in PLANNED}
         options["validation"] = _validation(self.validation, data.groups)
         return Fitting(
             data,
@@ -161,25 +288,20 @@ class Estimator(_Fitted):
 
     def _training_data(self, X: Any, y: Any, groups: Any) -> Collection:
         data = self._collection(X)
-        if y is None and isinstance(X, Collection):
-            y = X.y
+        y = data.y if y is None else y
         if y is None:
             raise ValueError(
                 f"y must hold a target for each series: {type(self).__name__} requires y to be passed, but the target "
                 "y is None"
             )
-        if not isinstance(y, np.ndarray) or isinstance(y, np.ma.MaskedArray):
-            y = target_of(y, len(data))
-        if y.ndim == 0 or len(y) != len(data):
-            raise ValueError(f"y must have as many entries as there are series, {len(data)}, got {np.shape(y)}")
-        data = replace(data, y=y, groups=data.groups if groups is None else as_array(groups))
-        if data.groups is not None and data.groups.shape != (len(data),):
-            raise ValueError(f"groups must have the shape ({len(data)},), one for each series, got {data.groups.shape}")
+        y, groups = target_of(y, len(data)), data.groups if groups is None else as_array(groups)
+        if groups is not None and groups.shape != (len(data),):
+            raise ValueError(f"groups must have the shape ({len(data)},), one for each series, got {groups.shape}")
         if len(data) == 1:
             raise ValueError("X must hold at least two series, got 1 sample (n_samples=1)")
         if self.per_step and y.ndim == 1 and y.dtype != object:
             raise ValueError(f"y must have a target at every step with per_step=True, got the shape {y.shape}")
-        return data
+        return replace(data, y=y, groups=groups)
 
     def _collection(self, X: Any) -> Collection:
         return X if isinstance(X, Collection) else Collection.from_arrays(self._from_first_time(X))
@@ -192,10 +314,10 @@ class Estimator(_Fitted):
         if not isinstance(channel, (int, np.integer)):
             raise ValueError(f"time_channel must be the number of a channel, got {channel!r}")
         try:
-            values = [as_numbers(one) for one in (X if isinstance(X, (list, tuple)) else as_numbers(X))]
-            series = [one[None] if one.ndim == 1 else one for one in values]
-            if all(one.ndim == 2 and one.dtype.kind in "fiuO" and -len(one) <= channel < len(one) for one in series):
-                return [from_first_time(one, int(channel))[0] for one in series]
+            values = [as_numbers(series) for series in (X if isinstance(X, (list, tuple)) else as_numbers(X))]
+            rows = [series[None] if series.ndim == 1 else series for series in values]
+            if all(row.ndim == 2 and row.dtype.kind in "fiuO" and -len(row) <= channel < len(row) for row in rows):
+                return [from_first_time(row, int(channel))[0] for row in rows]
         except (TypeError, ValueError):  # no numbers, which is said where X is checked
             pass
         return X
@@ -213,24 +335,26 @@ class Estimator(_Fitted):
 
         The outputs are probabilities, or numbers that the training targets' mean and deviation standardise.
         """
-        data = self._checked(X)
-        x = [self.preparation_(one) for one in data.x]
-        network: Any = self.models_[0].network
-        longest = max(len(one) for one in x)
-        batch_size = max(1, min(256, _AT_ONCE // max(1, longest * int(network.output_size))))
+        x = [self.preparation_(series) for series in self.checked(X).x]
+        lengths = [len(series) for series in x]
+        first: Any = self.models_[0]
+        device = next(first.parameters()).device
+        batch_size = max(1, min(256, _AT_ONCE // max(1, max(lengths) * int(first.network.output_size))))
         outputs: list[Any] = [None] * len(x)
-        for items in by_length([len(one) for one in x], batch_size):
-            inputs, lengths = pad([x[i] for i in items])
-            mean = self.mean_output([_run(model, inputs, lengths) for model in self.models_])
+        for items in by_length(lengths, batch_size):
+            inputs, valid = pad([x[i] for i in items])
+            inputs, valid = inputs.to(device), None if valid is None else valid.to(device)
+            with torch.no_grad():
+                mean = self.mean_output([model.eval()(inputs, lengths=valid)[0].cpu() for model in self.models_])
             for row, i in enumerate(items):
-                outputs[i] = mean[: len(x[i]), row] if self.target_.per_step else mean[row]
+                outputs[i] = mean[: lengths[i], row] if self.target_.per_step else mean[row]
         return outputs
 
     def decode(self, outputs: list[Array]) -> Any:
         """Predictions of the result of `outputs`: an array, or a list for steps of series of different lengths."""
         if not self.target_.per_step:
             return self.target_.decode(np.stack(outputs))
-        return _stacked([self.target_.decode(one) for one in outputs])
+        return _stacked([self.target_.decode(steps) for steps in outputs])
 
     def predict(self, X: Any) -> Any:
         """Predict in the shape that y had in `fit`: (n,), (n, labels) or (n, outputs).
@@ -241,15 +365,14 @@ class Estimator(_Fitted):
 
     def mean_output(self, outputs: Sequence[Tensor]) -> Array:
         """Ensemble output from those of its networks: the mean of their probabilities or numbers."""
-        kind = self.target_.kind
-        if kind == "classes":
-            outputs = [output.double().softmax(-1) for output in outputs]
-        elif kind == "labels":
-            outputs = [output.double().sigmoid() for output in outputs]
-        return torch.stack([output.double() for output in outputs]).mean(0).numpy()
+        values = [output.double() for output in outputs]
+        if self.target_.kind != "numbers":
+            values = [value.softmax(-1) if self.target_.kind == "classes" else value.sigmoid() for value in values]
+        return torch.stack(values).mean(0).numpy()
 
-    def _checked(self, X: Any) -> Collection:
-        self._check_fitted()
+    def checked(self, X: Any) -> Collection:
+        """Series to predict, of the channels of training; raises if the estimator is not fitted."""
+        self.check_fitted()
         self._check_columns(X)
         data = self._collection(X)
         self._check_features(X, self.preparation_.channels, data)
@@ -259,7 +382,7 @@ class Estimator(_Fitted):
         """Start a stream: one series given piece by piece; see `indrnn.tasks.series.stream.Stream`."""
         from .stream import Stream
 
-        self._check_fitted()
+        self.check_fitted()
         return Stream(self)
 
     def explain(self, x: Any, target: Any = None) -> Any:
@@ -271,52 +394,25 @@ class Estimator(_Fitted):
         """
         from .explanation import explain
 
-        self._check_fitted()
+        self.check_fitted()
         return explain(self, x, target)
 
     # ---- files
 
     def save(self, folder: str | Path) -> None:
         """Save the fitted estimator to a folder, from which `indrnn.load` loads it; loading executes no code."""
-        from ..runs import member_folders
-
-        self._check_fitted()
-        folder = Path(folder)
-        for home, model in zip(member_folders(folder, len(self.models_)), self.models_, strict=True):
+        self.check_fitted()
+        for home, model in zip(member_folders(Path(folder), len(self.models_)), self.models_, strict=True):
             save(model, home)
-        self.save_settings(folder)
+        self.save_settings(Path(folder))
 
     def save_settings(self, folder: Path) -> None:
         """Write estimator.json beside the networks."""
-        names = getattr(self, "feature_names_in_", None)
-        saved = Saved(
-            _recorded(self),
-            len(self.models_),
-            self.n_features_in_,
-            self.flat_,
-            () if names is None else tuple(names.tolist()),
-            self.channels_,
-            self.preparation_,
-            self.target_,
-            self.plan_,
-        )
-        write_atomically(folder / FILE, as_bytes(to_json(saved)))
-
-
-@dataclass(frozen=True)
-class Saved:
-    """Content of estimator.json: a fitted estimator without its networks."""
-
-    estimator: Any
-    """Estimator with its parameters."""
-    members: int
-    n_features: int
-    flat: bool
-    feature_names: tuple[str, ...]
-    channels: tuple[str, ...]
-    preparation: Preparation
-    target: Target
-    plan: Plan
+        fitted = {name: getattr(self, name) for name in _FITTED}
+        if hasattr(self, "feature_names_in_"):
+            fitted["feature_names_in_"] = self.feature_names_in_
+        content = {"estimator": _recorded(self), "members": len(self.models_), "fitted": fitted}
+        write_atomically(folder / FILE, as_bytes(to_json(content)))
 
 
 def _recorded(estimator: Estimator) -> dict[str, Any]:
@@ -331,28 +427,23 @@ def _recorded(estimator: Estimator) -> dict[str, Any]:
 
 def load_estimator(folder: Path, device: Any = "cpu") -> Estimator:
     """Load an estimator that was saved or fitted in a folder."""
-    from ..runs import member_folders
-
-    kinds = (IndRNNClassifier, IndRNNRegressor, Saved, Preparation, Target, Plan, Augmentation)
-    path = folder / FILE
+    kinds = (IndRNNClassifier, IndRNNRegressor, Preparation, Target, Plan, Augmentation)
+    types, path = CONFIGS | {kind.__name__: kind for kind in kinds}, folder / FILE
     try:
-        saved = from_json(
-            json.loads(path.read_text(encoding="utf-8")), CONFIGS | {kind.__name__: kind for kind in kinds}
-        )
-        estimator = saved.estimator
-        if isinstance(getattr(estimator, "class_weight", None), list):
-            estimator.class_weight = dict(estimator.class_weight)
-        homes = member_folders(folder, saved.members)
-    except (ValueError, AttributeError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        estimator: Estimator = from_json(content["estimator"], types)
+        if isinstance(weights := getattr(estimator, "class_weight", None), list):
+            estimator.set_params(class_weight=dict(weights))
+        homes = member_folders(folder, content["members"])
+        for name, value in content["fitted"].items():
+            setattr(estimator, name, from_json(value, types))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    estimator.models_ = [load_module(home, device=device) for home in homes]
-    estimator.results_ = []
-    estimator.n_features_in_, estimator.flat_ = saved.n_features, saved.flat
-    if saved.feature_names:
-        estimator.feature_names_in_ = np.asarray(saved.feature_names, dtype=object)
-    estimator.channels_ = tuple(saved.channels)
-    estimator.preparation_, estimator.target_, estimator.plan_ = saved.preparation, saved.target, saved.plan
-    return estimator  # type: ignore[no-any-return]
+    estimator.models_, estimator.results_ = [load_module(home, device=device) for home in homes], []
+    estimator.channels_ = tuple(estimator.channels_)
+    if hasattr(estimator, "feature_names_in_"):
+        estimator.feature_names_in_ = np.asarray(estimator.feature_names_in_, dtype=object)
+    return estimator
 
 
 @dataclass(eq=False, repr=False)
@@ -418,12 +509,10 @@ class IndRNNClassifier(Estimator):
             return None
         if target.kind != "classes":
             raise ValueError("class_weight is for one class a series, and y holds several labels")
-        assert target.classes is not None
         if isinstance(chosen, dict):
-            unknown = [name for name in chosen if name not in target.names]
-            if unknown:
-                raise ValueError(f"class_weight must name classes of y, got {unknown[0]!r}")
             for name, weight in chosen.items():
+                if name not in target.names:
+                    raise ValueError(f"class_weight must name classes of y, got {name!r}")
                 if not 0 <= float(weight) < np.inf:
                     raise ValueError(
                         f"class_weight must hold finite numbers of at least 0, got {weight!r} for {name!r}"
@@ -433,9 +522,9 @@ class IndRNNClassifier(Estimator):
             raise ValueError(
                 f"class_weight must be 'balanced', a dictionary from class to weight or None, got {chosen!r}"
             )
-        values = np.concatenate([np.ravel(one) for one in y]) if self.per_step else np.ravel(y)
+        values = np.concatenate([np.ravel(steps) for steps in y]) if self.per_step else np.ravel(y)
         counted = np.ones(len(values)) if weights is None or self.per_step else weights
-        sums = np.array([counted[values == name].sum() for name in target.classes])
+        sums = np.array([counted[values == name].sum() for name in target.names])
         return np.asarray(counted.sum() / (len(sums) * np.maximum(sums, 1e-12)))
 
     def predict_proba(self, X: Any) -> Any:
@@ -486,24 +575,16 @@ class IndRNNRegressor(Estimator):
         predictions = self.predict(X)
         if self.per_step:
             sample_weight = _of_steps(sample_weight, predictions)
-            predictions, y = (np.concatenate([_columns(one) for one in rows]) for rows in (predictions, y))
+            predictions, y = (np.concatenate([_columns(steps) for steps in rows]) for rows in (predictions, y))
         predictions, y = (_columns(rows) if np.ndim(rows) == 1 else as_array(rows) for rows in (predictions, y))
+        weights = None if sample_weight is None else as_array(sample_weight)
         y = _like(y, predictions)
-        weights = np.ones(len(y)) if sample_weight is None else as_array(sample_weight)
         mean = np.average(y, axis=0, weights=weights)
         rest = np.average((y - predictions) ** 2, axis=0, weights=weights)
         spread = np.average((y - mean) ** 2, axis=0, weights=weights)
         constant = spread == 0
         scores = np.where(constant, np.where(rest == 0, 1.0, 0.0), 1 - rest / np.where(constant, 1.0, spread))
         return float(scores.mean())
-
-
-def _run(model: nn.Module, inputs: Tensor, lengths: Tensor | None) -> Tensor:
-    """Output of a network for a batch, in evaluation mode, on the CPU."""
-    device = next(model.parameters()).device
-    with torch.no_grad():
-        output: Tensor = model.eval()(inputs.to(device), lengths=None if lengths is None else lengths.to(device))[0]
-    return output.cpu()
 
 
 def _weights(sample_weight: Any, count: int) -> Array | None:
@@ -520,7 +601,7 @@ def _weights(sample_weight: Any, count: int) -> Array | None:
 
 
 def _validation(share: float | None, groups: Array | None) -> float | None:
-    """Share of the series to hold back, which is none where there are too few groups; None for the plan's default."""
+    """Share of the series to hold back: none of too few groups; None for the plan's default."""
     if groups is None:
         return share
     try:

@@ -53,7 +53,7 @@ def explain(estimator: Estimator, x: Any, target: Any = None, most: int = 20) ->
         raise ValueError(f"x must be one series, (channels, time) or (time,), got the shape {values.shape}")
     values = values[None] if values.ndim == 2 else values[None, None]
     output = _output_of(estimator, values, target)
-    inputs = estimator.preparation_(estimator._checked(values).x[0]).unsqueeze(1)  # (T, 1, features)
+    inputs = estimator.preparation_(estimator.checked(values).x[0]).unsqueeze(1)  # (T, 1, features)
     total = torch.zeros_like(inputs)
     for model in estimator.models_:
         copy = inputs.clone().requires_grad_(True)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from ..._lazy import Lazy
-from ...checks import check_count, check_fraction, check_positive, check_seed
-from ...words import value_of, words
+from ...checks import check_count, check_fraction, check_seed
+from ...words import rough_duration, value_of, words
 from ..recipe import Answer, Confusion, Description, Extra, Pairs, Recipe, Samples, Say
+from .defaults import Core, Effort, check_options, members_of
 from .reading.options import Reading
 
 if TYPE_CHECKING:
@@ -24,11 +25,8 @@ if TYPE_CHECKING:
     from ...training import Task, Training
     from ..runs import Run
     from .collection import Collection
-    from .estimators import Estimator
-    from .fitting import Fitting
+    from .estimators import Estimator, Fitting
     from .reading.sources import Read
-    from .scores import Scores
-    from .targets import Target
 else:
     np = Lazy("numpy")
 
@@ -78,9 +76,9 @@ class Fit(Recipe):
     """Fraction held out for test if there is no test file or --test-where, by class or in whole groups; 0 for none."""
     kind: Annotated[Literal["auto", "classify", "regress"], arg(name="task")] = "auto"
     """Type of task. auto: targets that are text or few distinct whole numbers are classes, others are numbers."""
-    effort: Literal["quick", "default", "best"] = "default"
+    effort: Effort = "default"
     """Training effort. quick: fewer steps; best: an ensemble."""
-    core: Literal["indrnn", "lstm", "gru"] = "indrnn"
+    core: Core = "indrnn"
     """Type of the recurrent layers."""
     balanced: bool = False
     """Weight classes inversely to their frequency."""
@@ -108,28 +106,20 @@ class Fit(Recipe):
     def check(self) -> None:
         """See `Recipe.check`."""
         check_seed(self.seed)
-        if self.test_share:
-            check_fraction("test_share", self.test_share)
-        counts = {name: getattr(self, name) for name in ("steps", "batch_size", "hidden_size", "layers", "threads")}
-        for name, count in {**counts, "members": self.networks}.items():
-            if count is not None:
-                check_count(name, count)
-        if self.lr is not None:
-            check_positive("lr", self.lr)
-        if self.validation is not None:
-            check_fraction("validation", self.validation)
+        check_fraction("test_share", self.test_share)
+        check_options({name: getattr(self, name) for name in _PLANNED} | {"members": self.networks})
+        if self.threads is not None:
+            check_count("threads", self.threads)
 
     # ---- data, read once
 
     def at(self, folder: Path) -> Self:
         """See `Recipe.at`."""
-        paths: dict[str, Any] = {name: folder / path.name for name, path in self._paths.items()}
-        return replace(self, **paths)
+        return replace(self, **{name: folder / path.name for name, path in self._paths.items()})  # type: ignore[arg-type]
 
     @property
     def _paths(self) -> dict[str, Path]:
-        paths = {name: getattr(self, name) for name in self.places}
-        return {name: Path(path) for name, path in paths.items() if path is not None}
+        return {name: Path(path) for name in self.places if (path := getattr(self, name)) is not None}
 
     def available(self) -> bool:
         """See `Recipe.available`."""
@@ -153,27 +143,25 @@ class Fit(Recipe):
         from .split import hold_out
 
         data, classifies = self.series
+        groups, group = data.groups, self.reading.group
         held, how = data.test, self.reading.test_where or (self.read.test.name if self.read.test else "")
+        if held is not None and groups is not None and len(both := np.intersect1d(groups[held], groups[~held])):
+            how += f"; {len(both)} groups of {group} are in both, so this says nothing of new ones"
         if held is None and self.test_share:
-            by_class = classifies and data.y is not None and data.y.ndim == 1 and data.y.dtype != object
-            classes = data.y if by_class else None
-            held = hold_out(len(data), self.test_share, classes=classes, groups=data.groups)
+            assert data.y is not None
+            by_class = classifies and data.y.ndim == 1 and data.y.dtype != object
+            held = hold_out(len(data), self.test_share, classes=data.y if by_class else None, groups=groups)
             how = f"{self.test_share:.0%}, by class" if by_class else f"{self.test_share:.0%}"
-            if data.groups is not None:
-                names = ", ".join(str(group) for group in np.unique(data.groups[held]).tolist()[:8])
-                how = f"whole groups of {self.reading.group}: {names}"
+            if groups is not None:
+                how = f"whole groups of {group}: {', '.join(map(str, np.unique(groups[held]).tolist()[:8]))}"
         if held is None or not held.any():
             return data, None, "none kept for test"
-        if data.groups is not None and data.test is not None:
-            both = np.intersect1d(data.groups[held], data.groups[~held])
-            if len(both):
-                how += f"; {len(both)} groups of {self.reading.group} are in both, so this says nothing of new ones"
         return data.select(~held), data.select(held), how
 
     def same_data(self, recorded: dict[str, Any], task: Task, *, to_begin: bool = False) -> None:
         """See `Recipe.same_data`: the run's test series may have been used in training if its data have changed."""
-        now: Any = task
-        if recorded["train"] != now.describe()["train"]:
+        described: Any = task
+        if recorded["train"] != described.describe()["train"]:
             raise ValueError(
                 f"{self.data} has changed, or this version prepares it in another way: its training series are not "
                 "read as those"
@@ -215,8 +203,6 @@ class Fit(Recipe):
     @property
     def members(self) -> int:
         """See `Recipe.members`."""
-        from .defaults import members_of
-
         return self.networks or members_of(self.effort)
 
     @property
@@ -234,13 +220,12 @@ class Fit(Recipe):
 
     def member_seed(self, member: int) -> int:
         """See `Recipe.member_seed`."""
-        from .fitting import member_seed
-
-        return member_seed(self.seed, member)
+        return self.fitting.member_seed(member)
 
     def finish(self, folder: Path, models: Sequence[nn.Module]) -> list[str]:
         """See `Recipe.finish`: estimator.json, scores.json and the confusion matrix."""
         from ...training.folder import RunFolder, finite
+        from .scores import score
 
         estimator, (train, test, how) = self.estimator, self.split
         if getattr(estimator, "models_", None) is not models:  # trained by others
@@ -248,7 +233,7 @@ class Fit(Recipe):
             estimator.save_settings(folder)
         if test is None:
             return ["no series were kept for test, so there is no honest figure: --test-share, --test or --test-where"]
-        scores = _score(estimator, test, train)
+        scores = score(estimator, test, train)
         facts = {"run": folder.resolve().name, "data": Path(self.data).name, "split": how}
         run = RunFolder(folder)
         content = finite({**facts, "train": len(train), "test": scores.numbers})
@@ -267,6 +252,7 @@ class Fit(Recipe):
         (data, classifies), (train, test, how) = self.series, self.split
         fitting, notes = self._planned
         cost = fitting.estimate()
+        seconds, size = rough_duration(max(1, cost["seconds"])), f"{cost['bytes'] / 2**20:,.0f} MB"
         held = f"{len(test):,} for test" if test is not None else "none for test"
         return [
             data_line(data, Path(self.data).name),
@@ -275,7 +261,7 @@ class Fit(Recipe):
             *([] if data.groups is None else [f"groups    {self.reading.group}: {len(np.unique(data.groups))}"]),
             f"split     {len(train):,} series to train on, {held} ({how})",
             f"network   {fitting.plan.describe()}",
-            f"cost      about {_short(cost['seconds'])} here, {cost['bytes'] / 2**20:,.0f} MB for a batch",
+            f"cost      about {seconds} here, {size} for a batch",
             *(f"note      {note}" for note in notes),
         ]
 
@@ -310,10 +296,8 @@ class Fit(Recipe):
         estimator = load_fitted(run, "cpu")
         if estimator.target_.kind != "numbers":
             raise ValueError("several labels at once have no confusion matrix")
-        rows: tuple[Any, Any] = test.y, estimator.predict(test)
-        right, predictions = (np.concatenate([np.ravel(one) for one in part]).astype(np.float64) for part in rows)
-        pairs = list(zip(right.tolist(), predictions.tolist(), strict=True))[:limit]
-        return [Pairs(pairs, "numbers of series kept for test")]
+        right, predictions = (_flat(values).astype(np.float64).tolist() for values in (test.y, estimator.predict(test)))
+        return [Pairs(list(zip(right, predictions, strict=True))[:limit], "numbers of series kept for test")]
 
     def samples(self, model: nn.Module) -> Samples:
         """See `Recipe.samples`: some of the test series, or of the training series if there are none."""
@@ -340,7 +324,7 @@ class Fit(Recipe):
             channels=preparation.names(data.channels),
         )
         samples.several = target.kind == "labels"
-        samples.model = _in_units(model, target) if target.kind == "numbers" else None
+        samples.model = target.model_in_units(model) if target.kind == "numbers" else None
         return samples
 
     # ---- other files
@@ -396,6 +380,8 @@ def load_fitted(run: Run, device: str) -> Estimator:
 
 def evaluate(run: Run, options: FitEvaluation, *, data_dir: Path | None, device: str, say: Say) -> dict[str, Any]:
     """Evaluate a run of `indrnn fit`: on all series of a file, or again on its own test series."""
+    from .scores import score
+
     if options.data is not None and data_dir is not None:
         raise ValueError("data_dir is for the data that the run was fitted to; DATA names another file")
     estimator, recipe = load_fitted(run, device), fit_of(run)
@@ -413,20 +399,13 @@ def evaluate(run: Run, options: FitEvaluation, *, data_dir: Path | None, device:
         on = f"{len(test):,} test series of {Path(recipe.data).name}"
     else:
         test = recipe.read_like(estimator, options.data, resample=options.resample, target_needed=True)
-        test = _without_column(test)
         if recipe.kind != "regress" and estimator.target_.kind != "numbers":
             test, _ = typed_targets(test, "classify")
         on = f"{len(test):,} series of {options.data.name}"
-    scores = _score(estimator, test, train)
+    scores = score(estimator, test, train)
     for line in (f"{run.path}: {on}", *scores.lines):
         say(line)
     return {"on": on, "test": scores.numbers}
-
-
-def _score(estimator: Estimator, test: Collection, train: Collection | None) -> Scores:
-    from .scores import score
-
-    return score(estimator, test, train)
 
 
 def _shown_scores(path: Path) -> tuple[dict[str, Any], str]:
@@ -447,36 +426,20 @@ def _shown_scores(path: Path) -> tuple[dict[str, Any], str]:
     return scores, ", ".join(sentences)
 
 
-def _in_units(model: nn.Module, target: Target) -> nn.Module:
-    """The model with outputs in the units of the data: a regressor's own outputs are standardised."""
-    import copy
-
-    import torch
-
-    model = copy.deepcopy(model)
-    output: Any = model.output
-    with torch.no_grad():
-        scale, mean = (torch.tensor(values, dtype=output.weight.dtype) for values in (target.scale, target.mean))
-        output.weight.mul_(scale.unsqueeze(1))
-        output.bias.mul_(scale).add_(mean)
-    return model
-
-
 # ---- targets and lines
 
 
-def _without_column(data: Collection) -> Collection:
-    """The collection with targets (n, 1) as (n,)."""
-    y = data.y
-    return data if y is None or y.ndim != 2 or y.shape[1] != 1 else replace(data, y=y[:, 0])
+def _flat(y: Any) -> Any:
+    """All targets in one dimension, also those at every step."""
+    several = isinstance(y, list) or y.dtype == object
+    return np.concatenate([np.ravel(values) for values in y]) if several else np.ravel(y)
 
 
 def typed_targets(data: Collection, kind: str) -> tuple[Collection, bool]:
     """The collection, with targets as classes or numbers, and whether they are classes."""
-    data = _without_column(data)
     y = data.y
     assert y is not None
-    values = np.concatenate([np.ravel(one) for one in y]) if y.dtype == object else np.ravel(y)
+    values = _flat(y)
     text = values.dtype.kind not in "fiub"
     if text and kind == "regress":
         raise ValueError(f"task regress needs numbers in the target, got {str(values[0])!r}")
@@ -490,9 +453,7 @@ def typed_targets(data: Collection, kind: str) -> tuple[Collection, bool]:
         raise ValueError(
             "task classify needs text or whole numbers in the target, got others; --task regress takes these"
         )
-    if classes and y.dtype.kind == "f":
-        data = replace(data, y=y.astype(np.int64))
-    return data, classes
+    return (replace(data, y=y.astype(np.int64)) if classes and y.dtype.kind == "f" else data), classes
 
 
 def data_line(data: Collection, name: str) -> str:
@@ -507,7 +468,7 @@ def data_line(data: Collection, name: str) -> str:
 
 def _target_line(y: Any, classifies: bool, name: str | None) -> str:
     of = f" of {name}" if name else ""
-    values = np.concatenate([np.ravel(one) for one in y]) if y.dtype == object else y
+    values = _flat(y) if y.dtype == object else y
     at = " at every step" if y.dtype == object else ""
     if not classifies:
         numbers = np.asarray(values, dtype=np.float64)
@@ -517,7 +478,3 @@ def _target_line(y: Any, classifies: bool, name: str | None) -> str:
     known, counts = np.unique(values, return_counts=True)
     listed = ", ".join(f"{label} ({count:,})" for label, count in list(zip(known, counts, strict=True))[:SHOWN])
     return f"classes   {len(known)}{of}{at}: {listed}{', ...' if len(known) > SHOWN else ''}"
-
-
-def _short(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"

@@ -6,7 +6,7 @@ Raw signals whose power does not depend on the class are also normalised to one 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,14 +34,12 @@ class Preparation:
     time_channel: int | None = None
     """Channel of times, which is replaced by the differences to the step before."""
     normalise_rms: bool = False
-    """Whether each channel is divided, at each step, by its root mean square over the steps until then, to which
-    `_PRIOR_STEPS` steps of training's deviation are counted: a recording may be louder than another. A channel of times
-    is not."""
+    """Division of each channel but that of times, at each step, by its root mean square over the steps until then, to
+    which `_PRIOR_STEPS` steps of training's deviation are counted: a recording may be louder than another."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if isinstance(getattr(self, field.name), list):  # from a file
-                object.__setattr__(self, field.name, tuple(getattr(self, field.name)))
+        for name in ("mean", "scale", "masked"):  # lists, in a file
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @classmethod
     def fitted(cls, series: Sequence[Array], time_channel: int | None = None) -> Preparation:
@@ -56,19 +54,18 @@ class Preparation:
             if not -channels <= time_channel < channels:
                 raise ValueError(f"time_channel must be a channel from 0 to {channels - 1}, got {time_channel!r}")
             time_channel %= channels
-            for i, one in enumerate(series):
-                steps = np.diff(one[time_channel])
-                if not np.isfinite(one[time_channel]).all() or (steps < 0).any():
+            for i, values in enumerate(series):
+                times = values[time_channel]
+                if not np.isfinite(times).all() or (np.diff(times) < 0).any():
                     raise ValueError(f"time_channel must hold times that never fall, and those of series {i} do")
-        changed = [_with_differences(one, time_channel) for one in series]
-        count = np.sum([np.isfinite(one).sum(1) for one in changed], 0)
-        mean = _total(changed) / np.maximum(count, 1)
-        deviation = np.sqrt(_total((one - mean[:, None]) ** 2 for one in changed) / np.maximum(count, 1))
+        changed = [_with_differences(values, time_channel) for values in series]
+        count = np.maximum(np.sum([np.isfinite(values).sum(1) for values in changed], 0), 1)
+        mean = _total(changed) / count
+        deviation = np.sqrt(_total((values - mean[:, None]) ** 2 for values in changed) / count)
         # A constant channel's deviation is rounding
         scale = np.where(deviation > 1e-6 * np.maximum(1e-30, np.abs(mean)), deviation, 1.0)
-        missing = np.any([np.isnan(one).any(1) for one in series], 0)
-        masked = tuple(int(i) for i in np.flatnonzero(missing))
-        return cls(tuple(mean.tolist()), tuple(scale.tolist()), masked, time_channel)
+        missing = np.any([np.isnan(values).any(1) for values in series], 0)
+        return cls(mean.tolist(), scale.tolist(), np.flatnonzero(missing).tolist(), time_channel)
 
     @property
     def channels(self) -> int:
@@ -109,7 +106,7 @@ class Preparation:
 
     def _standardised(self, series: Array) -> tuple[Array, Array]:
         """Standardised values (channels, time), 0 where missing, and a mask of those present."""
-        mean, scale = (np.asarray(each, dtype=np.float64)[:, None] for each in (self.mean, self.scale))
+        mean, scale = np.array([self.mean, self.scale])[:, :, None]
         values = (_with_differences(series, self.time_channel) - mean) / scale
         there = np.isfinite(values)
         return np.where(there, values, 0.0), there
@@ -117,13 +114,12 @@ class Preparation:
 
 def _total(series: Iterable[Array]) -> Array:
     """Sum over all steps of all series, (channels,), without what is missing."""
-    total: Any = sum(np.nansum(one, 1, dtype=np.float64) for one in series)
-    return np.asarray(total)
+    return np.asarray(sum(np.nansum(values, 1, dtype=np.float64) for values in series))
 
 
 def rms_depends_on_class(series: Sequence[Array], classes: Array, time_channel: int | None = None) -> bool:
     """Whether the power of a series depends on its class: classes explain a quarter of its variance in some channel."""
-    loudness = np.log(np.stack([moments(one)[1] for one in series]).clip(1e-12))
+    loudness = np.log(np.stack([moments(values)[1] for values in series]).clip(1e-12))
     if time_channel is not None:
         loudness = np.delete(loudness, time_channel, 1)
     loudness = loudness - loudness.mean(0)

@@ -46,10 +46,9 @@ class ClassScores:
         """Count predictions; a class in `right` that is not among the classes gets a row of its own, at the end."""
         names = [str(name) for name in classes.tolist()]
         names += [name for name in map(str, np.unique(right).tolist()) if name not in names]
-        number = {name: i for i, name in enumerate(names)}
+        index = {name: i for i, name in enumerate(names)}
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
-        rows, columns = ([number[str(name)] for name in array.tolist()] for array in (right, predictions))
-        np.add.at(counts, (rows, columns), 1)
+        np.add.at(counts, tuple([index[str(name)] for name in array.tolist()] for array in (right, predictions)), 1)
         return cls(tuple(names), counts)
 
     @property
@@ -66,8 +65,7 @@ class ClassScores:
 
     def numbers(self) -> dict[str, Any]:
         """Return the metrics as a JSON-serialisable dictionary."""
-        right, count = int(self.counts.trace()), int(self.counts.sum())
-        return _accuracies(self.accuracy, self.balanced_accuracy, right, count)
+        return _accuracies(int(self.counts.trace()), int(self.counts.sum()), self.balanced_accuracy)
 
     def lines(self) -> list[str]:
         """Return the metrics as lines of text."""
@@ -78,7 +76,7 @@ class ClassScores:
         if len(self.classes) > SHOWN:
             wrong = self.counts - np.diag(self.counts.diagonal())
             order = np.argsort(-wrong, axis=None, kind="stable")[:10]
-            pairs = [tuple(int(i) for i in np.unravel_index(at, wrong.shape)) for at in order if wrong.flat[at]]
+            pairs = [divmod(at, len(wrong)) for at in order.tolist() if wrong.flat[at]]
             listed = [f"  {self.classes[a]} taken for {self.classes[b]}: {wrong[a, b]}" for a, b in pairs]
             return ["most frequent confusions:", *listed] if listed else ["no confusions"]
         names = [name if len(name) <= 16 else f"{name[:15]}…" for name in self.classes]
@@ -113,9 +111,9 @@ class ClassScores:
         save_figure(figure, folder / "confusion.png")
 
 
-def _accuracies(accuracy: float, balanced: float, right: int, count: int) -> dict[str, Any]:
+def _accuracies(right: int, count: int, balanced: float) -> dict[str, Any]:
     interval = list(wilson(right, count))
-    return {"accuracy": accuracy, "accuracy_interval": interval, "balanced_accuracy": balanced, "series": count}
+    return {"accuracy": right / count, "accuracy_interval": interval, "balanced_accuracy": balanced, "series": count}
 
 
 def _accuracy_lines(numbers: dict[str, Any], name: str, of: str = "") -> list[str]:
@@ -172,19 +170,15 @@ def nearest_class(train: Collection, test: Collection, truth: Array, classes: Ar
     Of each channel, mean and deviation over time are compared, and of each series the logarithm of its length.
     """
     assert train.y is not None
-    known, others = _summaries(train), _summaries(test)
-    middle, scale = known.mean(0), known.std(0)
+    # Means and deviations over time, 0 if no value is present, and the logarithm of the length
+    summaries = [np.stack([np.r_[(*moments(x), np.log(x.shape[1]))] for x in data.x]) for data in (train, test)]
+    middle, scale = summaries[0].mean(0), summaries[0].std(0)
     scale[scale == 0] = 1
-    known, others = (known - middle) / scale, (others - middle) / scale
+    known, others = ((summary - middle) / scale for summary in summaries)
     names = np.unique(train.y)
     centres = np.stack([known[train.y == name].mean(0) for name in names])
-    nearest = np.array([names[np.square(centres - one).sum(1).argmin()] for one in others])
+    nearest = np.array([names[np.square(centres - row).sum(1).argmin()] for row in others])
     return {"nearest by mean and deviation of channels": ClassScores.of(truth, nearest, classes)}
-
-
-def _summaries(series: Collection) -> Array:
-    """(n, 2 channels + 1): means and deviations over time, 0 if no value is present, and the log of the length."""
-    return np.stack([np.r_[(*moments(one), np.log(one.shape[1]))] for one in series.x])
 
 
 def mean_number(known: Array, truth: Array) -> NumberScores:
@@ -209,7 +203,10 @@ def score(estimator: Estimator, test: Collection, train: Collection | None = Non
     """Evaluate an estimator on series with targets; given the training series, compare it with naive baselines."""
     target = estimator.target_
     _check_targets(target, test.y)
-    flat = _by_step if target.per_step else np.asarray
+
+    def flat(y: Any) -> Array:  # all steps, series after series
+        return np.concatenate([np.ravel(steps) for steps in y]) if target.per_step else np.asarray(y)
+
     truth, predictions = flat(test.y), flat(estimator.predict(test))
     known = None if train is None else flat(train.y)
     if target.kind == "labels":
@@ -231,11 +228,6 @@ def score(estimator: Estimator, test: Collection, train: Collection | None = Non
     return Scores([*lines, "", *scores.table()], numbers, scores)
 
 
-def _by_step(y: Any) -> Array:
-    """Targets or predictions of all steps, series after series."""
-    return np.concatenate([np.ravel(one) for one in y])
-
-
 def _check_targets(target: Target, y: Any) -> None:
     """Raise if the targets are of another kind than those of training."""
     if target.per_step:
@@ -243,13 +235,13 @@ def _check_targets(target: Target, y: Any) -> None:
     shape = (len(y), target.outputs) if target.kind == "labels" or not target.flat else (len(y),)
     if np.shape(y) != shape:
         raise ValueError(f"target must have the shape {shape}, as in training, got {np.shape(y)}")
-    if target.kind == "numbers" and not (y.dtype.kind in "biuf" and np.isfinite(y).all()):
-        wrong = next(
-            value for value in np.ravel(y) if not (isinstance(value, (int, float, np.number)) and np.isfinite(value))
-        )
-        raise ValueError(f"target must hold finite numbers, as in training, got {wrong!r}")
-    if target.kind == "labels" and not np.isin(y, (0, 1)).all():
-        raise ValueError(f"target of several labels must hold 0 and 1, got {y[~np.isin(y, (0, 1))][0]!r}")
+    values = np.ravel(y).tolist()
+    if target.kind == "numbers":
+        wrong = [value for value in values if not (isinstance(value, (int, float)) and math.isfinite(value))]
+        if wrong:
+            raise ValueError(f"target must hold finite numbers, as in training, got {wrong[0]!r}")
+    if target.kind == "labels" and set(values) - {0, 1}:
+        raise ValueError(f"target of several labels must hold 0 and 1, got {min(set(values) - {0, 1})!r}")
 
 
 def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
@@ -257,10 +249,9 @@ def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
 
     def numbers_of(answers: Array) -> dict[str, Any]:
         labels = [ClassScores.of(truth[:, i], answers[:, i], np.arange(2)) for i in range(truth.shape[1])]
-        right = int((answers == truth).all(1).sum())
         balanced = float(np.mean([label.balanced_accuracy for label in labels]))
         rows = [{**label.numbers(), "counts": label.counts.tolist()} for label in labels]
-        return {**_accuracies(right / len(truth), balanced, right, len(truth)), "labels": rows}
+        return {**_accuracies(int((answers == truth).all(1).sum()), len(truth), balanced), "labels": rows}
 
     numbers = numbers_of(predictions)
     lines = _accuracy_lines(numbers, "all labels right", ", the mean over labels")

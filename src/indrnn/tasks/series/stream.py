@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...networks.config import Front
-from .collection import Array, Collection, as_array, as_objects
+from .collection import Array, as_array
 from .preparation import from_first_time
 
 if TYPE_CHECKING:
@@ -48,13 +48,10 @@ class Stream:
             those of the last step.
         """
         preparation = self.estimator.preparation_
-        values = as_array(x)
-        values = values.reshape(1, 1) if values.ndim == 0 else values[:, None] if values.ndim == 1 else values
-        if values.ndim != 2 or len(values) != preparation.channels or values.shape[1] < 1:
-            raise ValueError(
-                f"x must have the shape ({preparation.channels},) or ({preparation.channels}, time), got "
-                f"{np.shape(as_array(x))}"
-            )
+        array, channels = as_array(x), preparation.channels
+        values = array.reshape(-1, 1) if array.ndim < 2 else array
+        if values.ndim != 2 or len(values) != channels or values.shape[1] < 1:
+            raise ValueError(f"x must have the shape ({channels},) or ({channels}, time), got {array.shape}")
         if preparation.time_channel is not None:
             values, self._first_time = from_first_time(values, preparation.time_channel, self._first_time)
         values = values.astype(np.float32)
@@ -82,39 +79,25 @@ class _Runner:
         self.whole = bool(getattr(inner, "bidirectional", False))
         self.pool = getattr(self.model, "pool", "step")
         self.state: Any = None
-        self.total: Tensor | None = None  # of the features
+        self.total: Any = 0.0  # of the features
         self.count = 0
         self.waiting: Tensor | None = None  # steps that do not fill a stride, or all of them where it reads the whole
 
     @torch.no_grad()
     def push(self, x: Tensor) -> Tensor:
-        waiting = x if self.waiting is None else torch.cat([self.waiting, x])
+        self.waiting = x if self.waiting is None else torch.cat([self.waiting, x])
         if self.whole:
-            self.waiting = waiting
-            output: Tensor = self.model(waiting.unsqueeze(1))[0]
+            output: Tensor = self.model(self.waiting.unsqueeze(1))[0]
             return output[-1, 0] if self.pool == "step" else output[0]
-        full = len(waiting) // self.stride * self.stride
-        features: Tensor | None = None
+        features: Any = None
+        full = len(self.waiting) // self.stride * self.stride
         if full:
-            features, self.state = self.network(waiting[:full].unsqueeze(1), self.state)
-            self.total = features.sum(0) if self.total is None else self.total + features.sum(0)
+            features, self.state = self.network(self.waiting[:full].unsqueeze(1), self.state)
+            self.total = self.total + features.sum(0)
             self.count += len(features)
-        self.waiting = waiting[full:]
+        self.waiting = self.waiting[full:]
         total, count = self.total, self.count
         if len(self.waiting):  # seen once now, and once more when its stride is full
             features, _ = self.network(self.waiting.unsqueeze(1), self.state)
-            total = features.sum(0) if total is None else total + features.sum(0)
-            count += len(features)
-        assert features is not None
-        assert total is not None
+            total, count = total + features.sum(0), count + len(features)
         return self.model.output(total / count if self.pool == "mean" else features[-1])[0]  # type: ignore[no-any-return]
-
-
-def streaming_predictions(estimator: Estimator, data: Collection, every: int) -> Array:
-    """Streaming predictions for each series, after every `every` steps: an object array of (predictions, outputs)."""
-    predictions = []
-    for series in data.x:
-        stream = Stream(estimator)
-        starts = range(0, series.shape[1], every)
-        predictions.append(np.stack([stream.push(series[:, start : start + every]) for start in starts]))
-    return as_objects(predictions)

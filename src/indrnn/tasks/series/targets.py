@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .collection import Array
 from .task import Kind
@@ -42,14 +43,11 @@ class Target:
     @classmethod
     def of_classes(cls, y: Array, per_step: bool) -> Target:
         """Create from the classes or labels of the training series."""
-        y = _fixed(y)
-        if per_step:
-            values = np.concatenate([_fixed(np.ravel(one)) for one in y])
-        else:
-            y = _one_column(y)
-            if y.ndim == 2:
-                return cls("labels", _checked_labels(y, y.shape[1]).shape[1], False, tuple(range(y.shape[1])), "<i8")
-            values = y
+        values = np.concatenate([_fixed(np.ravel(steps)) for steps in y]) if per_step else _one_column(_fixed(y))
+        if values.ndim == 2:
+            outputs = y.shape[1]
+            _check_labels(y, outputs)
+            return cls("labels", outputs, False, tuple(range(outputs)), "<i8")
         _check_classes(values)
         try:
             classes, counts = np.unique(values, return_counts=True)
@@ -74,15 +72,15 @@ class Target:
     @classmethod
     def of_numbers(cls, y: Array, per_step: bool) -> Target:
         """Create from the numerical targets of the training series."""
-        rows = _rows(y, per_step)
-        every = np.concatenate(rows)
-        if not np.isfinite(every).all():
+        values = np.concatenate(_rows(y, per_step))
+        if not np.isfinite(values).all():
             raise ValueError("y must be finite. Input y contains NaN or infinity or a value too large")
-        deviation = every.std(0)
-        scale = np.where(deviation > 0, deviation, 1.0)
-        flat = (np.ndim(y[0]) == 1) if per_step else y.ndim == 1
-        mean = tuple(every.mean(0).tolist())
-        return cls("numbers", every.shape[1], per_step, mean=mean, scale=tuple(scale.tolist()), flat=flat)
+        deviation = values.std(0)
+        mean, scale = values.mean(0), np.where(deviation > 0, deviation, 1.0)
+        flat = (y[0] if per_step else y).ndim == 1
+        return cls(
+            "numbers", values.shape[1], per_step, mean=tuple(mean.tolist()), scale=tuple(scale.tolist()), flat=flat
+        )
 
     @cached_property
     def classes(self) -> Array | None:
@@ -100,22 +98,22 @@ class Target:
             ValueError: a class did not occur in training, or the number of targets is not the series' number of steps.
         """
         if self.kind == "numbers":
-            rows = [(row - np.array(self.mean)) / np.array(self.scale) for row in _rows(y, self.per_step)]
-            encoded = [torch.from_numpy((row if self.per_step else row[0]).astype(np.float32)) for row in rows]
+            rows = [((row - self.mean) / self.scale).astype(np.float32) for row in _rows(y, self.per_step)]
+            encoded = [torch.from_numpy(row if self.per_step else row[0]) for row in rows]
         elif self.kind == "labels":
-            encoded = list(torch.from_numpy(np.asarray(_checked_labels(y, self.outputs), dtype=np.float32)))
+            _check_labels(y, self.outputs)
+            encoded = list(torch.from_numpy(np.asarray(y, dtype=np.float32)))
         elif self.per_step:
-            encoded = [torch.from_numpy(self._numbers(np.ravel(one))) for one in y]
+            encoded = [torch.from_numpy(self._indices(np.ravel(steps))) for steps in y]
         else:
-            encoded = list(torch.from_numpy(self._numbers(_one_column(y))))
+            encoded = list(torch.from_numpy(self._indices(_one_column(y))))
         if self.per_step:
-            for i, (one, steps) in enumerate(zip(encoded, lengths, strict=True)):
-                if len(one) != steps:
-                    raise ValueError(f"y must have a target for every step: series {i} has {steps}, got {len(one)}")
+            for i, (values, steps) in enumerate(zip(encoded, lengths, strict=True)):
+                if len(values) != steps:
+                    raise ValueError(f"y must have a target for every step: series {i} has {steps}, got {len(values)}")
         return encoded
 
-    def _numbers(self, y: Array) -> Array:
-        """Number of each class."""
+    def _indices(self, y: Array) -> Array:
         assert self.classes is not None
         y = _fixed(y)
         at = np.searchsorted(self.classes, y).clip(0, len(self.classes) - 1)
@@ -143,6 +141,16 @@ class Target:
         """Outputs (..., outputs) of a network in the units of the data; probabilities as they are."""
         return outputs * np.array(self.scale) + np.array(self.mean) if self.kind == "numbers" else outputs
 
+    def model_in_units(self, model: nn.Module) -> nn.Module:
+        """A copy of a regressor with outputs in the units of the data: its own are standardised."""
+        model = copy.deepcopy(model)
+        output: Any = model.output
+        scale, mean = (torch.tensor(values, dtype=output.weight.dtype) for values in (self.scale, self.mean))
+        with torch.no_grad():
+            output.weight.mul_(scale.unsqueeze(1))
+            output.bias.mul_(scale).add_(mean)
+        return model
+
 
 def _fixed(y: Array) -> Array:
     """Convert NumPy's variable-length text to fixed-length text, whose type can be named in files."""
@@ -162,13 +170,12 @@ def _one_column(y: Array) -> Array:
     return y[:, 0]
 
 
-def _checked_labels(y: Array, count: int) -> Array:
+def _check_labels(y: Array, count: int) -> None:
     if y.ndim != 2 or y.shape[1] != count or not np.isin(y, (0, 1)).all():
         raise ValueError(
             f"y of several labels must have the shape (n, {count}) and hold 0 and 1, got {y.shape} of {y.dtype}; "
             "classes at every step need per_step=True"
         )
-    return y
 
 
 def _check_classes(values: Array) -> None:
@@ -187,15 +194,15 @@ def _check_classes(values: Array) -> None:
 def _rows(y: Array, per_step: bool) -> list[Array]:
     """Numbers of each series as (1, outputs); at every step as (time, outputs), from (time,) or (outputs, time)."""
     try:
-        if per_step:
-            series = [np.asarray(one, dtype=np.float64) for one in y]
-            return [one[:, None] if one.ndim == 1 else one.T for one in series]
-        numbers = np.asarray(y, dtype=np.float64)
+        series = [np.asarray(values, dtype=np.float64) for values in (y if per_step else [y])]
     except (TypeError, ValueError):
         raise ValueError("y must hold numbers, as many for each series; or give per_step=True") from None
-    if numbers.ndim > 2:
-        raise ValueError(f"y must have the shape (n,) or (n, outputs), got {numbers.shape}; or give per_step=True")
-    return list((numbers[:, None] if numbers.ndim == 1 else numbers)[:, None])
+    rows = [values[:, None] if values.ndim == 1 else values.T if per_step else values for values in series]
+    if per_step:
+        return rows
+    if rows[0].ndim > 2:
+        raise ValueError(f"y must have the shape (n,) or (n, outputs), got {rows[0].shape}; or give per_step=True")
+    return list(rows[0][:, None])
 
 
 def _python(value: Any) -> Any:

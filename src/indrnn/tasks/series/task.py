@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,11 +25,6 @@ class SeriesBatch(Batch):
 
     weights: Tensor | None = None
 
-    def _each(self, change: Any) -> SeriesBatch:
-        lengths, weights = (None if each is None else change(each) for each in (self.lengths, self.weights))
-        inputs, target = change(self.inputs), change(self.target)
-        return replace(self, inputs=inputs, target=target, lengths=lengths, weights=weights)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -47,54 +42,58 @@ class Part:
         weights = None if self.weights is None else self.weights[torch.from_numpy(items)]
         return Part([self.x[i] for i in items], [self.y[i] for i in items], weights)
 
+    def describe(self) -> dict[str, Any]:
+        """Sizes, and a checksum of all values."""
+        checksum = hashlib.blake2b(digest_size=8)
+        for x, y in zip(self.x, self.y, strict=True):
+            checksum.update(f"{list(x.shape)}".encode() + x.contiguous().numpy().tobytes())
+            checksum.update(y.contiguous().numpy().tobytes())
+        if self.weights is not None:
+            checksum.update(self.weights.numpy().tobytes())
+        return {"series": len(self.x), "features": self.x[0].shape[1], "checksum": checksum.hexdigest()}
 
+
+@dataclass(eq=False)
 class SeriesTask:
-    """Training task on series; see `indrnn.training.Task`. Batches are random, determined by the seed and the step.
+    """Training task on series; see `indrnn.training.Task`. Batches are random, determined by the seed and the step."""
 
-    Args:
-        train: the training series.
-        validation: series used to select the weights; None for the last weights.
-        kind: type of the targets.
-        per_step: whether there is a target at every step.
-        batch_size: series per batch.
-        augmentation: augmentation of the training series.
-        masks: number of last features that are masks, exempt from changes of value.
-        label_smoothing: fraction of the target that is spread over all classes.
-        class_weights: (classes,), class weights of the loss.
-        seed: seed of order and augmentation.
-    """
+    train: Part
+    """Training series."""
+    validation: Part | None = None
+    """Series used to select the weights; None for the last weights."""
+    _: KW_ONLY
+    kind: Kind
+    """Type of the targets."""
+    per_step: bool = False
+    """Whether there is a target at every step."""
+    batch_size: int = 32
+    augmentation: Augmentation = Augmentation()  # noqa: RUF009
+    masks: int = 0
+    """Number of last features that are masks, exempt from changes of value."""
+    label_smoothing: float = 0.0
+    """Fraction of the target that is spread over all classes."""
+    class_weights: Tensor | None = None
+    """Class weights of the loss, (classes,)."""
+    seed: int = 0
+    """Seed of order and augmentation."""
 
-    higher_is_better = False
+    higher_is_better: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        train: Part,
-        validation: Part | None = None,
-        *,
-        kind: Kind,
-        per_step: bool = False,
-        batch_size: int = 32,
-        augmentation: Augmentation | None = None,
-        masks: int = 0,
-        label_smoothing: float = 0.0,
-        class_weights: Tensor | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.train, self.validation, self.kind, self.per_step = train, validation, kind, per_step
-        self.batch_size, self.masks, self.label_smoothing, self.seed = batch_size, masks, label_smoothing, seed
-        self.class_weights = class_weights
-        self.augmentation = augmentation or Augmentation()
-        self.metric = "loss" if validation is not None else "training_loss"
+    def __post_init__(self) -> None:
+        self.metric = "training_loss" if self.validation is None else "loss"
         self._order: tuple[int, Sequence[Tensor]] = (-1, [])
 
     def describe(self) -> dict[str, Any]:
         """Describe the task: options, sizes, and a checksum of the series."""
         names = ("kind", "per_step", "batch_size", "label_smoothing", "seed")
-        about = {name: getattr(self, name) for name in names} | {"augmentation": asdict(self.augmentation)}
         parts = {"train": self.train, "validation": self.validation}
-        found = {name: _about(part) for name, part in parts.items() if part is not None}
-        weights = None if self.class_weights is None else self.class_weights.tolist()
-        return {"type": type(self).__name__, **about, "class_weights": weights, **found}
+        return {
+            "type": type(self).__name__,
+            **{name: getattr(self, name) for name in names},
+            "augmentation": asdict(self.augmentation),
+            "class_weights": None if self.class_weights is None else self.class_weights.tolist(),
+            **{name: part.describe() for name, part in parts.items() if part is not None},
+        }
 
     @property
     def steps_per_epoch(self) -> int:
@@ -111,7 +110,7 @@ class SeriesTask:
             self._augment(batch, generator(self.seed, "augmentation", step))
         if len(rows) == len(items):
             return batch
-        lengths, weights = (None if each is None else each[rows] for each in (batch.lengths, batch.weights))
+        lengths, weights = (None if values is None else values[rows] for values in (batch.lengths, batch.weights))
         target = batch.target[:, rows] if self.per_step else batch.target[rows]
         return SeriesBatch(batch.inputs[:, rows], target, count, len(items), lengths, weights)
 
@@ -144,49 +143,40 @@ class SeriesTask:
             changed = changed + how.noise * torch.randn(T, B, values, generator=source)
         batch.inputs = without_padding(torch.cat([changed, x[..., values:]], -1), batch.lengths)
 
-    def output(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Output of the model: (B, outputs), or (T, B, outputs) with a target at every step."""
-        return model(batch.inputs, lengths=batch.lengths)[0]  # type: ignore[no-any-return]
-
-    def losses(self, output: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    def losses(self, output: Tensor, batch: SeriesBatch, smoothing: float = 0.0) -> Tensor:
         """Loss of each series, (B,), averaged over its steps if there is a target at every step."""
-        target = batch.target
+        target, output = batch.target, output.float()
         if self.kind == "classes":
-            logits = output.flatten(0, -2).float()
-            weight = None if self.class_weights is None else self.class_weights.to(logits.device)
-            each = F.cross_entropy(logits, target.flatten(), weight, reduction="none", label_smoothing=smoothing)
-            each = each.view(target.shape)
+            weight = None if self.class_weights is None else self.class_weights.to(output.device)
+            losses = F.cross_entropy(
+                output.flatten(0, -2), target.flatten(), weight, reduction="none", label_smoothing=smoothing
+            ).view(target.shape)
         elif self.kind == "labels":
-            each = F.binary_cross_entropy_with_logits(output.float(), target, reduction="none").mean(-1)
+            losses = F.binary_cross_entropy_with_logits(output, target, reduction="none").mean(-1)
         else:
-            each = (output.float() - target).square().mean(-1)
-        return self._over_steps(each, batch.lengths)
+            losses = (output - target).square().mean(-1)
+        return self._over_steps(losses, batch.lengths)
 
-    def _over_steps(self, each: Tensor, lengths: Tensor | None) -> Tensor:
+    def _over_steps(self, values: Tensor, lengths: Tensor | None) -> Tensor:
         if not self.per_step:
-            return each
+            return values
         if lengths is None:
-            return each.mean(0)
-        valid = torch.arange(len(each), device=each.device).unsqueeze(1) < lengths
-        return torch.where(valid, each, 0.0).sum(0) / lengths
+            return values.mean(0)
+        valid = torch.arange(len(values), device=values.device).unsqueeze(1) < lengths
+        return torch.where(valid, values, 0.0).sum(0) / lengths
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """See `Task.loss`."""
-        each = self.losses(self.output(model, batch), batch, self.label_smoothing)
-        weights = getattr(batch, "weights", None)
-        return each.mean() if weights is None else (each * weights).mean()
+        output = model(batch.inputs, lengths=batch.lengths)[0]
+        return _weighted(self.losses(output, batch, self.label_smoothing), batch)
 
     def _measure(self, model: nn.Module, part: Part, shard: Shard, prefix: str) -> Iterator[Measured]:
         device = next(model.parameters()).device
-        batches = by_length([len(one) for one in part.x], self.batch_size)
+        batches = by_length([len(series) for series in part.x], self.batch_size)
         for items in batches[shard.index :: shard.count]:
-            batch = collate(part, items, self.per_step).to(device)
-            output = self.output(model, batch)
-            weights = getattr(batch, "weights", None)
-            each = self.losses(output, batch)
-            means: dict[str, Tensor | float] = {
-                f"{prefix}loss": (each if weights is None else each * weights).mean(),
-            }
+            batch: Any = collate(part, items, self.per_step).to(device)
+            output = model(batch.inputs, lengths=batch.lengths)[0]
+            means: dict[str, Tensor | float] = {f"{prefix}loss": _weighted(self.losses(output, batch), batch)}
             if self.kind == "classes":
                 right = (output.argmax(-1) == batch.target).float()
                 means[f"{prefix}accuracy"] = self._over_steps(right, batch.lengths).mean()
@@ -203,6 +193,10 @@ class SeriesTask:
         return iter(())
 
 
+def _weighted(losses: Tensor, batch: SeriesBatch) -> Tensor:
+    return (losses if batch.weights is None else losses * batch.weights).mean()
+
+
 def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Group indices of series into batches of similar length."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
@@ -211,7 +205,7 @@ def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 
 def pad(x: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     """Pad series (time, ...) into a batch (T, B, ...); return it with their lengths, None if they are equal."""
-    lengths = [len(one) for one in x]
+    lengths = [len(series) for series in x]
     if len(set(lengths)) == 1:
         return torch.stack(list(x), 1), None
     return nn.utils.rnn.pad_sequence(list(x)), torch.tensor(lengths)
@@ -238,13 +232,3 @@ def _at_another_speed(x: Tensor, lengths: Tensor | None, most: float, source: to
     part = (at - low).unsqueeze(-1)
     rows = low.unsqueeze(-1).expand(-1, -1, C)
     return x.gather(0, rows) * (1 - part) + x.gather(0, rows + 1) * part, after
-
-
-def _about(part: Part) -> dict[str, Any]:
-    checksum = hashlib.blake2b(digest_size=8)
-    for x, y in zip(part.x, part.y, strict=True):
-        checksum.update(f"{list(x.shape)}".encode() + x.contiguous().numpy().tobytes())
-        checksum.update(y.contiguous().numpy().tobytes())
-    if part.weights is not None:
-        checksum.update(part.weights.numpy().tobytes())
-    return {"series": len(part.x), "features": part.x[0].shape[1], "checksum": checksum.hexdigest()}

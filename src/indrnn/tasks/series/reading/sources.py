@@ -107,6 +107,8 @@ def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
     x = [one for file in files for one in checked_series(file.x, file.describe, first.channels)]
     labels = [file.y for file in files if file.y is not None]
     y = target_of(_concatenated(labels), len(x)) if len(labels) == len(files) else None
+    if y is not None and y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
     names = None
     if all(file.names is not None for file in files):
         names = tuple(name for file in files for name in file.names or ())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import itertools
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -36,8 +35,8 @@ def read_table(path: Path, reading: Reading, *, target_needed: bool = True, igno
     table = (_Parquet if path.suffix.lower() in (".parquet", ".pq") else _CSV)(path, reading)
     table.assign(reading, target_needed=target_needed, ignore_needed=ignore_needed)
     long = reading.layout == "long" or (reading.layout == "auto" and (reading.id or reading.time) is not None)
-    if reading.layout == "auto" and reading.id is not None and reading.time is None and table.unique(reading.id):
-        long = False  # an identifier for each row: these are series, one a row
+    if reading.layout == "auto" and reading.time is None and reading.id in table.columns:
+        long = not table.frame[reading.id].is_unique  # an identifier for each row: these are series, one a row
     if long:
         return _long(table, reading)
     for name in ("time", "per_step", "time_differences"):
@@ -73,38 +72,32 @@ class _Table:
     def assign(self, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> None:
         """Check the columns that the options name, and determine those of values."""
         path, self.target = self.path, reading.target if target_needed else None
-        group = reading.group if target_needed else None
-        named = {"id": reading.id, "time": reading.time, "group": group}
-        wanted = [(option, name) for option, name in named.items() if name is not None]
-        wanted += [("ignore", name) for name in reading.ignore if ignore_needed]
-        for option, name in wanted:
-            pick(name, option, self.columns, path)
-        if target_needed and self.target is None:
-            raise ValueError(
-                f"target: name the column of the labels (--target). {path} has {', '.join(self.columns[:20])}"
-            )
-        if self.target is not None:
-            pick(self.target, "target", self.columns, path)
-        described = dict.fromkeys(name for name in (reading.group, reading.tested_column) if name is not None)
-        self.described = [name for name in described if name in self.columns]
-        taken = {reading.target, reading.id, reading.time, *self.described, *reading.ignore, *self.index}
-        others = [name for name in self.columns if name not in taken]
+        named = [("id", reading.id), ("time", reading.time), ("group", reading.group if target_needed else None)]
+        named += [("ignore", name) for name in reading.ignore if ignore_needed]
+        for option, name in [*named, ("target", self.target)]:
+            if name is not None:
+                pick(name, option, self.columns, path)
+            elif option == "target" and target_needed:
+                raise ValueError(
+                    f"target: name the column of the labels (--target). {path} has {', '.join(self.columns[:20])}"
+                )
+        self.described = [
+            name for name in dict.fromkeys((reading.group, reading.tested_column)) if name in self.columns
+        ]
+        roles = {reading.target, reading.id, reading.time, *self.described, *reading.ignore, *self.index}
+        others = [name for name in self.columns if name not in roles]
         self.others = [name for name in others if not _UNNAMED.fullmatch(name)]
         self.unnamed = [name for name in others if _UNNAMED.fullmatch(name) and self.frame[name].notna().any()]
-
-    def unique(self, name: str) -> bool:
-        """Whether a column exists and its values are unique."""
-        return name in self.columns and bool(self.frame[name].is_unique)
 
     def numbers(self, name: str) -> Array:
         """Return a column as numbers, NaN where a value is missing; raise for text, with its row."""
         column = self.frame[name]
-        if column.dtype.kind in "fiub":
-            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
         if column.dtype.kind == "M":
             raise ValueError(f"{self.path}: {name} must hold numbers, got dates; time (--time {name}) is for those")
-        numbers = self.pandas.to_numeric(column, errors="coerce")
+        numbers = column if column.dtype.kind in "fiub" else self.pandas.to_numeric(column, errors="coerce")
         values = np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
+        if numbers is column:
+            return values
         wrong = np.flatnonzero(np.isnan(values) & ~column.isna().to_numpy())
         rows = [row for row in wrong.tolist() if str(column.iloc[row]).strip() not in _MISSING]
         if rows:
@@ -122,12 +115,12 @@ class _Table:
         column = self.frame[name]
         empty = column.isna().to_numpy() | np.array([str(value).strip() == "" for value in column], dtype=bool)
         if empty.any():
-            where = self.place(int(np.argmax(empty)))
-            raise ValueError(f"{self.path}: {where}: {name} ({option}) must not be empty; leave the row out")
+            place = self.place(int(np.argmax(empty)))
+            raise ValueError(f"{self.path}: {place}: {name} ({option}) must not be empty; leave the row out")
         if column.dtype.kind in "iubf":
             return np.asarray(column.to_numpy(dtype=np.float64 if column.dtype.kind == "f" else None))
         try:
-            return np.array([_text(value) for value in column])
+            return np.array([(value.decode() if isinstance(value, bytes) else str(value)).strip() for value in column])
         except UnicodeDecodeError as error:
             raise ValueError(f"{self.path}: {name} ({option}) must be UTF-8, got {error.object[:40]!r}") from None
 
@@ -161,30 +154,29 @@ class _Parquet(_Table):
 
 class _CSV(_Table):
     def read(self, reading: Reading) -> Any:
-        """Read the file with its blank lines, which are then dropped, so that the index counts the rows of the file."""
+        """Read the file; in a table of a single column, a blank line is a missing value, except at the end."""
+        errors = self.pandas.errors
         try:
             return self._frame(reading)
         except UnicodeError as error:
             raise ValueError(f"{self.path} must be UTF-8; save it as that: {error}") from None
-        except self.pandas.errors.ParserWarning:
+        except errors.ParserWarning:
             raise ValueError(f"{self.path} cannot be read as a table: a row has more cells than the first") from None
-        except self.pandas.errors.ParserError as error:
+        except errors.ParserError as error:
             raise ValueError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from None
 
     def _frame(self, reading: Reading) -> Any:
         with self._open() as file:
             first = next((line for line in file if line.strip()), "")
         self.sign = max("\t;,", key=first.count) if self.path.suffix.lower() != ".tsv" else "\t"
-        above, cells = next(
-            ((i, cells) for i, (_, cells) in enumerate(self._rows()) if not self._blank(cells)), (0, [])
-        )
+        above, cells = next(((i, cells) for i, (_, cells) in enumerate(self._rows()) if any(cells)), (0, []))
         if not cells:
             raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series")
         self.header = reading.header if reading.header is not None else not _is_data(cells)
-        self.first_row = above + self.header
         names = _named(cells) if self.header else [str(i) for i in range(len(cells))]
         _check_once(names, self.path)
         text = [name for name in (reading.target, reading.id, reading.group) if name is not None]
+        self.single = len(names) == 1
         with warnings.catch_warnings():
             warnings.simplefilter("error", self.pandas.errors.ParserWarning)  # of rows that would be cut short
             frame = self.pandas.read_csv(
@@ -196,25 +188,16 @@ class _CSV(_Table):
                 dtype=dict.fromkeys(text, str),
                 keep_default_na=False,
                 na_values={name: _MISSING for name in names if name not in text},
-                skip_blank_lines=False,
+                skip_blank_lines=not self.single,
                 skipinitialspace=True,
                 encoding="utf-8-sig",
                 low_memory=False,
                 index_col=False,
             )
-        missing = (frame.isna() | (frame == "")).all(axis=1).to_numpy()
-        return frame[~self._blank_lines(missing, len(names))] if missing.any() else frame
-
-    def _blank_lines(self, missing: Array, columns: int) -> Array:
-        """Which of the rows with only missing values are blank lines of the file.
-
-        In a table of a single column, a blank line is a missing value, except at the end.
-        """
-        empty = np.array([self._blank(cells) for _, cells in self._rows()][self.first_row :] + [True] * len(missing))
-        blank = missing & empty[: len(missing)]
-        if columns == 1:
-            blank[: np.flatnonzero(~blank)[-1] + 1 if not blank.all() else 0] = False
-        return np.asarray(blank)
+        if self.single:
+            filled = [i for i, (_, cells) in enumerate(self._rows()) if any(cells)]
+            frame = frame[: filled[-1] + 1 - above - self.header]
+        return frame
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield first line number and cells of each CSV row, blank lines included; a cell may span several lines."""
@@ -227,18 +210,18 @@ class _CSV(_Table):
             except csv.Error as error:
                 raise ValueError(f"{self.path}: line {line} cannot be read as a row of a table: {error}") from None
 
-    def _blank(self, cells: list[str]) -> bool:
-        """Whether a row is a blank line rather than a row of missing values."""
-        return not any(cells) and (len(cells) < 2 or self.sign == "\t")
-
     def _open(self) -> Any:
         opened: Any = gzip.open if self.path.name.lower().endswith(".gz") else open
         return opened(self.path, "rt", encoding="utf-8-sig", errors="replace")
 
     def place(self, row: int) -> str:
         """Describe the position of a row by its line in the file."""
-        line, _ = next(itertools.islice(self._rows(), int(self.frame.index[row]) + self.first_row, None))
-        return f"line {line}"
+        begun, lines = False, []
+        for line, cells in self._rows():
+            begun = begun or any(cells)
+            if begun and (self.single or len(cells) > 1 or any(cells)):
+                lines.append(line)
+        return f"line {lines[row + self.header]}"
 
 
 def _check_once(names: list[str], path: Path) -> None:
@@ -257,10 +240,6 @@ def _named(cells: list[str]) -> list[str]:
     """Names of the columns in a header, with pandas' names for those without one."""
     names = [cell or f"Unnamed: {i}" for i, cell in enumerate(cells)]
     return [name if cell or name not in cells else f"{name}.1" for name, cell in zip(names, cells, strict=True)]
-
-
-def _text(value: Any) -> str:
-    return (value.decode() if isinstance(value, bytes) else str(value)).strip()
 
 
 # ---- a row per series
@@ -329,20 +308,17 @@ class _Rows:
         self.table, self.reading = table, reading
         count = len(table.frame)
         ids = np.zeros(count, dtype=np.int64) if reading.id is None else table.texts(reading.id, "id")
-        codes, known = table.pandas.factorize(ids)
-        self.names = None if reading.id is None else tuple(str(name) for name in known)
+        codes, series = table.pandas.factorize(ids)
+        self.names = None if reading.id is None else tuple(map(str, series))
         times, self.second = (np.arange(count), 1.0) if reading.time is None else _times(table, reading.time)
         self.order = np.lexsort((times, codes))  # stable: rows of one time stay as they are, and are refused below
-        self.codes, self.times = codes[self.order], times[self.order]
-        self.starts = np.flatnonzero(np.r_[True, self.codes[1:] != self.codes[:-1]])
-        self._check_times()
-
-    def _check_times(self) -> None:
-        codes, times, table, reading = self.codes, self.times, self.table, self.reading
-        same = (codes[1:] == codes[:-1]) & (times[1:] == times[:-1])
+        self.times = times[self.order]
+        codes = codes[self.order]
+        self.starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
+        same = (codes[1:] == codes[:-1]) & (self.times[1:] == self.times[:-1])
         if same.any():
             at = int(np.argmax(same))
-            first, second = self.order[at], self.order[at + 1]
+            first, second = self.order[at : at + 2].tolist()
             of = "" if self.names is None else f" of {reading.id} {self.names[codes[at]]}"
             hint = "" if self.names is not None else ". Where there are several series, id (--id) names their column"
             raise ValueError(
@@ -362,46 +338,43 @@ class _Rows:
 
     def constant(self, name: str, option: str) -> Array:
         """Value of a column for each series; raise if it is not constant within a series."""
-        table = self.table
-        column = table.texts(name, option)[self.order]
-        changes = np.flatnonzero(column[1:] != column[:-1]) + 1
-        wrong = np.setdiff1d(changes, self.starts)
+        column = self.table.texts(name, option)[self.order]
+        wrong = np.setdiff1d(np.flatnonzero(column[1:] != column[:-1]) + 1, self.starts)
         if len(wrong):
-            number = int(np.searchsorted(self.starts, wrong[0], side="right")) - 1
+            at = int(wrong[0])
+            number = int(np.searchsorted(self.starts, at, side="right")) - 1
             of = "the series" if self.names is None else self.names[number]
             hint = "; a target at every step is per_step (--per-step)" if option == "target" else ""
             raise ValueError(
-                f"{table.path}: {table.place(int(self.order[wrong[0]]))}: {name} ({option}) must be the same in all of "
-                f"{of}, got {column[self.starts[number]]} and {column[wrong[0]]}{hint}"
+                f"{self.table.path}: {self.table.place(int(self.order[at]))}: {name} ({option}) must be the same in "
+                f"all of {of}, got {column[self.starts[number]]} and {column[at]}{hint}"
             )
         return np.asarray(column[self.starts])
 
 
 def _times(table: _Table, name: str) -> tuple[Array, float]:
     """Sortable times, as integers if they are such, and how many of their units make a second."""
-    column, pandas = table.frame[name], table.pandas
-    empty = column.isna().to_numpy()
-    if empty.any():
-        raise ValueError(f"{table.path}: {table.place(int(np.argmax(empty)))}: {name} (time) must not be empty")
+    column = table.frame[name]
+
+    def check(wrong: Array, message: str) -> None:
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            value = str(column.iloc[row])[:40]
+            hint = "; in nanoseconds, dates go from 1678 to 2261" if re.match(r"\d{4}-", value) else ""
+            message = message.format(value=repr(value), hint=hint)
+            raise ValueError(f"{table.path}: {table.place(row)}: {name} (time) must {message}")
+
+    check(column.isna().to_numpy(), "not be empty")
     if column.dtype.kind in "iufb":
         exact = {"f": np.float64, "u": np.uint64}.get(column.dtype.kind, np.int64)
         return np.asarray(column.to_numpy(dtype=exact)), 1.0
     dates = column
     if column.dtype.kind != "M":
         try:
-            dates = pandas.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+            dates = table.pandas.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{table.path}: {name} (time) must hold numbers or dates: {error}") from None
-    wrong = dates.isna().to_numpy()
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        value = str(column.iloc[row])[:40]
-        hint = "; in nanoseconds, dates go from 1678 to 2261" if re.match(r"\d{4}-", value) else ""
-        raise ValueError(
-            f"{table.path}: {table.place(row)}: {name} (time) must be a number or a date such as 2024-01-31 12:00, got "
-            f"{value!r}{hint}"
-        )
+    check(dates.isna().to_numpy(), "be a number or a date such as 2024-01-31 12:00, got {value}{hint}")
     naive = dates.dt.tz_convert(None) if dates.dt.tz is not None else dates
     times = naive.to_numpy()  # in the unit that pandas chose: nanoseconds span no more than 584 years
-    unit, _ = np.datetime_data(times.dtype)
-    return times.astype(np.int64), _UNITS[unit]
+    return times.astype(np.int64), _UNITS[np.datetime_data(times.dtype)[0]]
