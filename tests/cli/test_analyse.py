@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import indrnn
-from indrnn.cli.analyse import KINDS, extras
-from indrnn.tasks.rows import rows
+from indrnn.cli.analyse import KINDS
+from indrnn.tasks.rows import extras, rows
 
 from ..analysis.pages import assert_one_file
 from .calls import DIGITS, TRAIN, Call, assert_done, assert_refused, contents, read
@@ -127,7 +127,7 @@ def test_what_is_refused(finished: Path, call: Call, tmp_path: Path) -> None:
 
 def test_the_help_names_every_analysis(call: Call) -> None:
     said = assert_done(call("analyse", "--help"))
-    for name in (*KINDS, *extras()):
+    for name in (*KINDS, *extras("analyse")):
         assert f"\n  {name}" in said.out
 
 

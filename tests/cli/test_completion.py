@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from indrnn.cli.analyse import KINDS, extras
-from indrnn.tasks.rows import rows
+from indrnn.cli.analyse import KINDS
+from indrnn.tasks.rows import extras, rows
 
 from .calls import (
     COMMANDS,
@@ -85,7 +85,7 @@ def test_options_of_a_recipe_are_completed(recipe: str, script: Path, call: Call
     [
         *(command for command in COMMANDS if command not in ("train", "prepare", "analyse", "completion")),
         "prepare ntu",
-        *(f"analyse {kind}" for kind in (*KINDS, *extras())),
+        *(f"analyse {kind}" for kind in (*KINDS, *extras("analyse"))),
     ],
 )
 def test_options_of_a_command_are_completed(command: str, script: Path, call: Call) -> None:

@@ -37,12 +37,9 @@ class BenchOptions:
     """Number of timings of each layer and length."""
 
 
-BENCH = Parser("bench", BenchOptions)
-
-
 def bench(arguments: list[str]) -> int:
     """Compare the layer's speed with LSTM's."""
-    options = BENCH(arguments)
+    options: BenchOptions = Parser("bench", BenchOptions)(arguments)
     check_count("number of steps", len(options.steps))
     for T in options.steps:
         check_count("steps", T)

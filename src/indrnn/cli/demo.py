@@ -23,12 +23,9 @@ class DemoOptions:
     """Number of training steps."""
 
 
-DEMO = Parser("demo", DemoOptions)
-
-
 def demo(arguments: list[str]) -> int:
     """Learn the adding problem in about a minute."""
-    options = DEMO(arguments)
+    options: DemoOptions = Parser("demo", DemoOptions)(arguments)
     from ..system import keep_memory, load_torch
 
     load_torch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from dataclasses import fields, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,44 +13,35 @@ import tyro
 from ..files import write_atomically
 from ..system import load_torch
 from ..tasks.recipe import Extra
-from ..tasks.rows import recipe_kinds
+from ..tasks.rows import extras
 from ..words import numbers
 from .main import UsageError, say
 from .parse import Parser
 
-ABOUT = "Evaluate the best weights of a run on the test set, in the precision that it was trained in."
 
+@dataclass
+class EvaluateOptions:
+    """Evaluate the best weights of a run on the test set, in the precision that it was trained in."""
 
-def _arg(kind: Any, about: str, name: str | None = None) -> Any:
-    return Annotated[kind, tyro.conf.arg(help=about, name=name)]
-
-
-@functools.cache
-def _extras() -> dict[str, Extra]:
-    """Options of `evaluate` that only one kind of recipe has, by what they are for."""
-    return {extra.name: extra for kind in recipe_kinds() for extra in kind.extras if extra.command == "evaluate"}
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    device: str = "auto"
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
+    data_dir: Path | None = None
+    """Data folder, if the run needs one; None for INDRNN_DATA or, if unset, the user's cache."""
+    out: Path | None = None
+    """JSON file for the results and the command; None to write no file."""
 
 
 @functools.cache
 def evaluate_parser() -> Parser:
     """The parser, with the options of all kinds of recipes."""
-    parts: list[tuple[str, Any, Any]] = [
+    fields: list[tuple[str, Any, Any]] = [
         (f"extra_{i}", Annotated[extra.options, tyro.conf.arg(name="")], extra.options())
-        for i, extra in enumerate(_extras().values())
+        for i, extra in enumerate(extras("evaluate").values())
     ]
-    device = "Device: cpu, cuda, ...; auto: cuda if available, else cpu."
-    data_dir = "Data folder, if the run needs one; None for INDRNN_DATA or, if unset, the user's cache."
-    options = make_dataclass(
-        "Evaluate",
-        [
-            ("run", _arg(tyro.conf.Positional[Path], "The run's folder.")),
-            *parts,
-            ("device", _arg(str, device), "auto"),
-            ("data_dir", _arg(Path | None, data_dir), None),
-            ("out", _arg(Path | None, "JSON file for the results and the command; None to write no file."), None),
-        ],
-    )
-    return Parser("evaluate", options, ABOUT)
+    options = make_dataclass("Evaluate", fields, bases=(EvaluateOptions,))
+    return Parser("evaluate", options, EvaluateOptions.__doc__)
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -89,7 +80,7 @@ def evaluate(arguments: list[str]) -> int:
 def _chosen(options: Any, run: Any) -> tuple[Extra | None, Any]:
     """The part of the options that is for this kind of recipe; raises if another's is used."""
     chosen: tuple[Extra | None, Any] = None, None
-    for i, extra in enumerate(_extras().values()):
+    for i, extra in enumerate(extras("evaluate").values()):
         given = getattr(options, f"extra_{i}")
         if extra in run.recipe.extras:
             chosen = extra, given

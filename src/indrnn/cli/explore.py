@@ -30,12 +30,9 @@ class ExploreOptions:
     """Replace an existing file."""
 
 
-EXPLORE = Parser("explore", ExploreOptions)
-
-
 def explore(arguments: list[str]) -> int:
     """Write the explorer's page of a run."""
-    options = EXPLORE(arguments)
+    options: ExploreOptions = Parser("explore", ExploreOptions)(arguments)
     load_torch()
     from ..analysis import explorer
     from ..analysis.html import check_page

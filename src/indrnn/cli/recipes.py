@@ -19,12 +19,9 @@ class RecipesOptions:
     """Parts of names, such as mnist or fast: list only recipes that contain all of them."""
 
 
-RECIPES = Parser("recipes", RecipesOptions)
-
-
 def recipes(arguments: list[str]) -> int:
     """List recipes, grouped by task."""
-    options = RECIPES(arguments)
+    options: RecipesOptions = Parser("recipes", RecipesOptions)(arguments)
     chosen = [row for row in rows().values() if all(_has(row.name, word) for word in options.words)]
     if not chosen:
         raise UsageError(f"no recipe has {' and '.join(options.words)} in its name; `indrnn recipes` lists all")

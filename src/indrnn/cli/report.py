@@ -33,12 +33,9 @@ class ReportOptions:
     """With --html: data folder; None for INDRNN_DATA or, if unset, the user's cache. Nothing is downloaded."""
 
 
-REPORT = Parser("report", ReportOptions)
-
-
 def report(arguments: list[str]) -> int:
     """Gather runs into a table or a page."""
-    options = REPORT(arguments)
+    options: ReportOptions = Parser("report", ReportOptions)(arguments)
     load_torch()
     if options.html is not None:
         return _page(options)

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 
-from .recipe import Own, Recipe, Row
+from .recipe import Extra, Own, Recipe, Row
 
 GROUP = "indrnn.recipes"
 """Entry points of other packages: each names a sequence of `Row`."""
@@ -70,6 +70,12 @@ def recipe_kinds() -> tuple[type[Recipe], ...]:
     from .series.fit import Fit
 
     return tuple(dict.fromkeys([*(type(row.recipe) for row in rows().values()), Fit, Own]))
+
+
+@functools.cache
+def extras(command: str) -> dict[str, Extra]:
+    """What only some kinds of recipes have of a command, by name."""
+    return {extra.name: extra for kind in recipe_kinds() for extra in kind.extras if extra.command == command}
 
 
 @functools.cache

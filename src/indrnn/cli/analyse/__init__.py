@@ -9,7 +9,7 @@ from typing import Any
 
 from ...system import load_torch
 from ...tasks.recipe import Extra
-from ...tasks.rows import recipe_kinds, rows
+from ...tasks.rows import extras, rows
 from ..main import UsageError, say
 from ..parse import Parser
 from . import gradients, neurons
@@ -59,15 +59,10 @@ KINDS = {
 """Analyses of any run, by name."""
 
 
-def extras() -> dict[str, Extra]:
-    """Analyses that only one kind of recipe has, by name."""
-    return {extra.name: extra for kind in recipe_kinds() for extra in kind.extras if extra.command == "analyse"}
-
-
 def analyse(arguments: list[str]) -> int:
     """Look into trained models."""
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    special = extras()
+    special = extras("analyse")
     if name in ("--help", "-h"):
         say(f"usage: indrnn analyse {{{','.join((*KINDS, *special))}}} [OPTIONS]\n")
         lines = {f"{name} {kind.takes}": kind.about for name, kind in KINDS.items()}
