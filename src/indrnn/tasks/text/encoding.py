@@ -93,7 +93,7 @@ def encode_file(
     except OSError as error:
         raise ValueError(f"{name}: {path} cannot be read: {error.strerror or error}") from None
     vocabulary = None if tokeniser is None else tokeniser.checksum
-    key = json.dumps([_FORMAT, hashlib.sha256(content).hexdigest(), unit, words, rules or {}, vocabulary])
+    key = json.dumps([_FORMAT, hashlib.sha256(content.data).hexdigest(), unit, words, rules or {}, vocabulary])
     target = cache_folder() / "text" / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.npy"
     encoded = _read_cache(target, tokeniser)
     if encoded is None:
