@@ -61,6 +61,12 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"{name} must be a positive number, got {value!r}")
 
 
+def check_not_negative(name: str, value: float) -> None:
+    """Raise unless `value` is a finite number of at least 0."""
+    if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+
+
 def check_fraction(name: str, value: float) -> None:
     """Raise unless `value` is a number in [0, 1)."""
     if not (isinstance(value, (int, float)) and 0 <= value < 1):

@@ -204,7 +204,7 @@ def test_without_a_text(call: Call) -> None:
 @pytest.mark.parametrize(
     ("content", "unit", "parts"),
     [
-        (b"", "char", ["text must be a text", "is empty"]),
+        (b"", "char", ["text must be a file that holds a text", "is empty"]),
         (b"to be or not\n", "word", ["too short to hold out tenths", "it has 5 words"]),
         (b"a line, and nothing\n", "char", ["batch_size · length = 3 · 5", "20, got 16"]),
         (bytes(range(256)) * 20, "word", ["is not UTF-8 text", "byte 0x80 at line 2", "text-byte"]),
@@ -225,7 +225,9 @@ def test_a_text_that_cannot_be_learnt(content: bytes, unit: str, parts: list[str
 @pytest.mark.parametrize("option", ["--text", "--valid", "--test"])
 def test_a_folder_or_nothing_in_the_place_of_a_file(option: str, text: Path, call: Call, tmp_path: Path) -> None:
     given = [*command("char"), "--text", text, "--out", tmp_path / "run"]
-    assert_refused(call(*given, option, tmp_path), f"{option[2:]} must be a file, and {tmp_path} is a folder")
+    assert_refused(
+        call(*given, option, tmp_path), f"{option[2:]} must be a file that holds a text, and {tmp_path} is a folder"
+    )
     nothing = tmp_path / "nothing"
     assert_refused(call(*given, option, nothing), f"{option[2:]} must be a file, and there is none at {nothing}")
     assert not (tmp_path / "run").exists()

@@ -62,7 +62,7 @@ def test_names_of_files_may_be_texts_and_pipes_are_named(tmp_path: Path) -> None
     (tmp_path / "text").write_text("ab" * 50)
     assert len(read_text(str(tmp_path / "text"), str(tmp_path / "text")).validation) == 100
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match=r"valid must be a file that can be read again, and .*pipe is a pipe"):
+    with pytest.raises(ValueError, match=r"valid must be a file that holds a text, and .*pipe is a pipe"):
         read_text(tmp_path / "text", tmp_path / "pipe")
 
 

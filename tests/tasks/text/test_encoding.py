@@ -180,7 +180,7 @@ def test_unknown_words_are_unk_where_there_is_one(tmp_path: Path) -> None:
 def test_it_is_encoded_once(unit: Unit, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = encoded(file, unit)
     assert sorted(path.suffix for path in cache.iterdir()) == [".json", ".npy"]
-    monkeypatch.setattr(encoding._Source, "encode", None)
+    monkeypatch.setattr(encoding, "_encode", None)
     again = encoded(file, unit)
     assert again.tokeniser == first.tokeniser
     assert np.array_equal(again.ids, first.ids)
@@ -296,25 +296,3 @@ def test_what_is_no_text(
     for part in (str(path), *parts):
         assert part in str(error.value)
     assert not cache.exists()
-
-
-def test_words_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "_PIECE", 8)
-    monkeypatch.setattr(encoding, "_LONGEST", 20)
-    path = tmp_path / "file"
-    path.write_text("a\n" + 50 * "x")
-    with pytest.raises(ValueError, match=r"is no text of words: line 2 has \d+ characters without a space"):
-        encoded(path, "word")
-
-
-def test_a_file_that_changes_while_it_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vocabulary = encoding._Source._vocabulary
-
-    def changed(self: encoding._Source, advance: encoding.Advance) -> Tokeniser:
-        found = vocabulary(self, advance)
-        file.write_text(TEXT[:-9])
-        return found
-
-    monkeypatch.setattr(encoding._Source, "_vocabulary", changed)
-    with pytest.raises(ValueError, match="changed while it was read"):
-        encoded(file)

@@ -36,7 +36,7 @@ WORDS = Tokeniser("word", ("<eos>", *"bcdefg"))
 
 
 def split(ids: Any, dtype: Any = np.uint8) -> Split:
-    return Split.of(np.asarray(ids, dtype))
+    return Split(np.asarray(ids, dtype))
 
 
 def numbered(count: int) -> Split:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,11 @@ class Split:
 
     ids: Ids
     """Token ids, (tokens,), of the smallest type that holds the vocabulary; may be a view of a file."""
-    checksum: str
-    """Checksum of the ids."""
 
-    @classmethod
-    def of(cls, ids: Ids) -> Split:
-        """Make a part from ids."""
-        return cls(ids, checksum_of(ids))
+    @cached_property
+    def checksum(self) -> str:
+        """Checksum of the ids."""
+        return checksum_of(self.ids)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -68,7 +67,7 @@ def read_text(
     files = {name: Path(path) for name, path in (("text", text), ("valid", valid), ("test", test)) if path is not None}
     for name, path in files.items():
         _check_file(name, path)
-    main = encode_file("text", files["text"], unit=unit, words=words)
+    main = encode_file("text", files.pop("text"), unit=unit, words=words)
     held_out = [name for name in ("valid", "test") if name not in files]
     tenth = len(main.ids) // 10
     if held_out and tenth < 2:
@@ -77,32 +76,29 @@ def read_text(
             "the least"
         )
     rest = len(main.ids) - tenth * len(held_out)
-    parts = {"text": Split.of(main.ids[:rest])}
-    for number, name in enumerate(held_out):
-        parts[name] = Split.of(main.ids[rest + number * tenth :][:tenth])
-    for name in [name for name in files if name != "text"]:
-        other = encode_file(name, files[name], unit=unit, tokeniser=main.tokeniser)
-        parts[name] = Split.of(other.ids)
+    parts = {name: main.ids[rest + number * tenth :][:tenth] for number, name in enumerate(held_out)}
+    for name, path in files.items():
+        other = encode_file(name, path, unit=unit, tokeniser=main.tokeniser)
+        parts[name] = other.ids
         if other.unknown:
-            say(f"{files[name]} {other.unknown}; they are read as {UNKNOWN}")
-    return Corpus(parts["text"], parts["valid"], parts["test"], main.tokeniser)
+            say(f"{path} {other.unknown}; they are read as {UNKNOWN}")
+    return Corpus(Split(main.ids[:rest]), Split(parts["valid"]), Split(parts["test"]), main.tokeniser)
 
 
 def _check_file(name: str, path: Path) -> None:
     try:
-        if path.is_dir():
-            raise ValueError(f"{name} must be a file, and {path} is a folder")
-        if path.exists() and not path.is_file():
-            raise ValueError(f"{name} must be a file that can be read again, and {path} is a pipe or a device")
-        if not path.is_file():
+        if not path.exists():
             raise FileNotFoundError(f"{name} must be a file, and there is none at {path}")
-        with path.open("rb") as file:
-            if not file.read(1):
-                raise ValueError(f"{name} must be a text, and {path} is empty")
-    except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+        problems = {
+            "is a folder": path.is_dir(),
+            "is a pipe or a device": not path.is_file() and not path.is_dir(),
+            "is empty": path.is_file() and not path.stat().st_size,
+        }
+    except PermissionError as error:
         raise ValueError(f"{name}: {path} cannot be read: {error.strerror or error}") from None
+    for problem, found in problems.items():
+        if found:
+            raise ValueError(f"{name} must be a file that holds a text, and {path} {problem}")
 
 
 # ---- Penn Treebank
@@ -128,48 +124,47 @@ def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) 
     """
     if unit not in PENN_COUNTS:
         raise ValueError(f"unit must be char or word for the Penn Treebank, got {unit!r}")
-    folder = data_folder(None if data_dir is None else Path(data_dir))
-    paths = {part: _find_penn(folder, name) for part, name in PENN_FILES.items()}
+    paths = _penn_paths(data_folder(None if data_dir is None else Path(data_dir)))
     rules: dict[str, Any] = {"space": "_", "strip_lines": True} if unit == "char" else {}
     train = encode_file("data_dir", paths["train"], unit=unit, rules=rules)
-    if train.tokeniser.classes != PENN_CLASSES[unit]:
-        raise ValueError(
-            f"{_not_penn(paths['train'])}: it must have {PENN_CLASSES[unit]:,} different {NAMES[unit]}s, got "
-            f"{train.tokeniser.classes:,}"
-        )
     parts = {}
     for (part, path), expected in zip(paths.items(), PENN_COUNTS[unit], strict=True):
+        published = f"{path} is not the Penn Treebank as published (Mikolov's preprocessing): it"
+        classes, name = train.tokeniser.classes, NAMES[unit]
+        if classes != PENN_CLASSES[unit]:
+            raise ValueError(f"{published} must have {PENN_CLASSES[unit]:,} different {name}s, got {classes:,}")
         encoded = train if part == "train" else encode_file("data_dir", path, unit=unit, tokeniser=train.tokeniser)
         if encoded.unknown:
-            raise ValueError(f"{_not_penn(path)}: it {encoded.unknown}")
+            raise ValueError(f"{published} {encoded.unknown}")
         if len(encoded.ids) != expected:
-            raise ValueError(f"{_not_penn(path)}: it must have {expected:,} {NAMES[unit]}s, got {len(encoded.ids):,}")
-        parts[part] = Split.of(encoded.ids)
+            raise ValueError(f"{published} must have {expected:,} {name}s, got {len(encoded.ids):,}")
+        parts[part] = Split(encoded.ids)
     return Corpus(**parts, tokeniser=train.tokeniser)
 
 
 def penn_is_here(data_dir: str | Path | None = None) -> bool:
     """Whether the three files of the Penn Treebank are there."""
-    folder = data_folder(None if data_dir is None else Path(data_dir))
-    return all((folder / "ptb" / name).is_file() or (folder / name).is_file() for name in PENN_FILES.values())
+    try:
+        return bool(_penn_paths(data_folder(None if data_dir is None else Path(data_dir))))
+    except (ValueError, FileNotFoundError):
+        return False
 
 
-def _not_penn(path: Path) -> str:
-    return f"{path} is not the Penn Treebank as published (Mikolov's preprocessing)"
-
-
-def _find_penn(folder: Path, name: str) -> Path:
+def _penn_paths(folder: Path) -> dict[str, Path]:
+    """The file of each part; raises if one is missing."""
+    paths = {}
     try:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"data_dir must be a folder, and {folder} is a file")
-        for place in (folder / "ptb", folder):
-            if (place / name).is_file():
-                return place / name
-    except OSError as error:
+        for part, name in PENN_FILES.items():
+            place = next((place for place in (folder / "ptb", folder) if (place / name).is_file()), None)
+            if place is None:
+                raise FileNotFoundError(
+                    f"Penn Treebank: {name} is neither in {folder / 'ptb'} nor in {folder}. It is licensed (LDC) and "
+                    f"never downloaded: put your copy of {', '.join(PENN_FILES.values())} (Mikolov's preprocessing) "
+                    f"there, or point --data-dir or {VARIABLE} at a folder that holds them"
+                )
+            paths[part] = place / name
+    except PermissionError as error:
         raise ValueError(f"data_dir: cannot look into {folder} ({error.strerror or error})") from None
-    names = ", ".join(PENN_FILES.values())
-    raise FileNotFoundError(
-        f"Penn Treebank: {name} is neither in {folder / 'ptb'} nor in {folder}. It is licensed (LDC) and never "
-        f"downloaded: put your copy of {names} (Mikolov's preprocessing) there, or point --data-dir or {VARIABLE} at "
-        "a folder that holds them"
-    )
+    return paths

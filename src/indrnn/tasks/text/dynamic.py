@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
-from ...checks import check_count
+from ...checks import check_count, check_not_negative, check_positive
 from ...layers.bound import constrain_
 from ...networks import LanguageModel
+from .task import detached
 
 SEGMENT = 20
 """Tokens between two updates, as in the paper."""
@@ -32,11 +32,11 @@ class DynamicResult:
     loss: float
     """Mean cross-entropy of a token, in nats."""
     tokens: int
-    """How many were predicted: all but the first."""
+    """Number of predicted tokens: all but the first."""
     lr: float
     decay: float
     segments: tuple[float, ...]
-    """The loss of each segment, summed over its tokens."""
+    """Losses of the segments, each summed over its tokens."""
 
     @property
     def perplexity(self) -> float:
@@ -57,12 +57,12 @@ def segments(tokens: Tensor, batch_size: int = 1, segment: int = SEGMENT) -> Ite
     _check_text(tokens)
     check_count("batch_size", batch_size)
     check_count("segment", segment)
-    each = (len(tokens) - 1) // batch_size
-    if each == 0:
+    length = (len(tokens) - 1) // batch_size
+    if length == 0:
         raise ValueError(f"tokens must be more than batch_size = {batch_size}, got {len(tokens)}")
-    inputs, targets = (tokens[at : at + each * batch_size].view(batch_size, each).t() for at in (0, 1))
-    for pair in zip(inputs.split(segment), targets.split(segment), strict=True):
-        yield pair[0].long(), pair[1].long()  # a corpus keeps them in the smallest type that holds them
+    # A corpus keeps them in the smallest type that holds them
+    inputs, targets = (tokens[at : at + length * batch_size].view(batch_size, length).t().long() for at in (0, 1))
+    yield from zip(inputs.split(segment), targets.split(segment), strict=True)
 
 
 def gradient_statistics(model: LanguageModel, windows: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -129,19 +129,17 @@ def dynamic_evaluation(
     """
     _check_text(tokens)
     check_count("segment", segment)
-    for name, value, least in (("lr", lr, 0.0), ("decay", decay, 0.0), ("epsilon", epsilon, None)):
-        known = isinstance(value, (int, float)) and math.isfinite(value)
-        if not known or (value < 0 if least is not None else value <= 0):
-            what = "a positive number" if least is None else "a number of at least 0"
-            raise ValueError(f"{name} must be {what}, got {value!r}")
+    check_not_negative("lr", lr)
+    check_not_negative("decay", decay)
+    check_positive("epsilon", epsilon)
     learner = _Learner(model)
-    rule = None if lr == 0 else _Rule(learner, statistics, lr, decay, epsilon)
+    update = learner.rule(statistics, lr, decay, epsilon) if lr else None
     losses, predicted = [], 0
     for inputs, targets in segments(tokens, 1, segment):
-        loss, gradients = learner.learn(inputs, targets, differentiated=rule is not None)
+        loss, gradients = learner.learn(inputs, targets, differentiated=update is not None)
         losses.append(loss * len(inputs))
-        if rule is not None:
-            rule.apply(gradients)
+        if update is not None:
+            update(gradients)
         predicted += len(inputs)
         if progress is not None:
             progress(predicted)
@@ -166,15 +164,15 @@ def grid(
     """
     if not lrs or not decays:
         raise ValueError("lrs and decays must hold at least one number each")
-    rule: dict[str, Any] = {"segment": segment, "epsilon": epsilon}
+    options: dict[str, Any] = {"segment": segment, "epsilon": epsilon}
     results: list[DynamicResult] = []
 
-    def told(predicted: int) -> None:
+    def advance(predicted: int) -> None:
         if progress is not None:
             progress(sum(result.tokens for result in results) + predicted)
 
     for lr, decay in itertools.product(lrs, decays):
-        results.append(dynamic_evaluation(model, tokens, statistics, lr=lr, decay=decay, progress=told, **rule))
+        results.append(dynamic_evaluation(model, tokens, statistics, lr=lr, decay=decay, progress=advance, **options))
     return sorted(results, key=lambda result: result.loss if math.isfinite(result.loss) else math.inf)
 
 
@@ -201,39 +199,40 @@ class _Learner:
         # cuDNN differentiates its recurrent layers in training mode alone, where dropout would act
         with torch.set_grad_enabled(differentiated), torch.backends.cudnn.flags(enabled=False):
             loss, state = self.model.loss(inputs.to(device), targets.to(device), self.state)
-            self.state = tree_map(lambda each: each.detach() if isinstance(each, Tensor) else each, state)
+            self.state = detached(state)
             if not differentiated:
                 return float(loss), []
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
         return float(loss.detach()), list(gradients)
 
-
-class _Rule:
-    """The update of a learner's parameters after each segment."""
-
-    def __init__(
-        self, learner: _Learner, statistics: Mapping[str, Tensor], lr: float, decay: float, epsilon: float
-    ) -> None:
-        _check_statistics(learner, statistics)
-        self.learner = learner
-        roots = [
-            statistics[name].to(parameter).sqrt()
-            for name, parameter in zip(learner.names, learner.parameters, strict=True)
-        ]
+    def rule(
+        self, statistics: Mapping[str, Tensor], lr: float, decay: float, epsilon: float
+    ) -> Callable[[list[Tensor]], None]:
+        """The update of the parameters after each segment, given their gradients."""
+        shapes = {name: tuple(p.shape) for name, p in zip(self.names, self.parameters, strict=True)}
+        found = {name: tuple(square.shape) for name, square in statistics.items()}
+        if shapes != found:
+            wrong = min(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
+            raise ValueError(
+                f"statistics must be of this model, by `gradient_statistics`, got {found.get(wrong)} for {wrong} of "
+                f"the shape {shapes.get(wrong)}"
+            )
+        roots = [statistics[name].to(p).sqrt() for name, p in zip(self.names, self.parameters, strict=True)]
         mean = sum(float(root.sum(dtype=torch.float64)) for root in roots) / sum(root.numel() for root in roots)
         if not mean > 0:
             raise ValueError("statistics must hold a gradient that is not 0")
-        self.trained = [parameter.detach().clone() for parameter in learner.parameters]
-        self.steps = [-lr / (root + epsilon) for root in roots]
-        self.rates = [(decay / mean * root).clamp_max_(1) for root in roots]
+        trained = [parameter.detach().clone() for parameter in self.parameters]
+        steps = [-lr / (root + epsilon) for root in roots]
+        rates = [(decay / mean * root).clamp_max_(1) for root in roots]
 
-    @torch.no_grad()
-    def apply(self, gradients: list[Tensor]) -> None:
-        parameters = self.learner.parameters
-        away = torch._foreach_sub(self.trained, parameters)
-        torch._foreach_addcmul_(parameters, gradients, self.steps)
-        torch._foreach_addcmul_(parameters, away, self.rates)
-        constrain_(self.learner.model)
+        @torch.no_grad()
+        def update(gradients: list[Tensor]) -> None:
+            away = torch._foreach_sub(trained, self.parameters)
+            torch._foreach_addcmul_(self.parameters, gradients, steps)
+            torch._foreach_addcmul_(self.parameters, away, rates)
+            constrain_(self.model)
+
+        return update
 
 
 def _check_text(tokens: Tensor) -> None:
@@ -242,14 +241,3 @@ def _check_text(tokens: Tensor) -> None:
         raise TypeError(f"tokens must be a tensor (N,) of class indices, got {what}")
     if len(tokens) < 2:
         raise ValueError(f"tokens must be at least 2, of which the second is predicted, got {len(tokens)}")
-
-
-def _check_statistics(learner: _Learner, statistics: Mapping[str, Tensor]) -> None:
-    shapes = {name: tuple(p.shape) for name, p in zip(learner.names, learner.parameters, strict=True)}
-    given = {name: tuple(square.shape) for name, square in statistics.items()}
-    if shapes != given:
-        wrong = min(name for name in shapes.keys() | given.keys() if shapes.get(name) != given.get(name))
-        raise ValueError(
-            f"statistics must be of this model, by `gradient_statistics`, got {given.get(wrong)} for {wrong} of the "
-            f"shape {shapes.get(wrong)}"
-        )

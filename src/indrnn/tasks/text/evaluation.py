@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...checks import check_count
+from ...checks import check_count, check_not_negative
 from ...networks import LanguageModel
 from ...training import Shard
 from ...training.folder import finite
@@ -54,13 +54,10 @@ def _check(options: EvaluationOptions) -> None:
             raise ValueError(f"{name} is for --dynamic")
     if options.dynamic and options.test_batch is not None:
         raise ValueError("test_batch is not for --dynamic, which reads the text as one stream")
-    for name in ("segment", "statistics_windows"):
-        if getattr(options, name) is not None:
-            check_count(name, getattr(options, name))
-    for name in ("lr", "decay"):
-        value = getattr(options, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise ValueError(f"{name} must be a number of at least 0, got {value}")
+    for names, check in ((("segment", "statistics_windows"), check_count), (("lr", "decay"), check_not_negative)):
+        for name in names:
+            if getattr(options, name) is not None:
+                check(name, getattr(options, name))
 
 
 def _evaluate_dynamically(
@@ -76,10 +73,10 @@ def _evaluate_dynamically(
     decays = DECAYS if options.decay is None else (options.decay,)
     pairs = len(lrs) * len(decays) if options.grid else 0
     used = f"statistics over {windows:,} of {epoch:,} windows"
-    work = [f"{used} of the training text"]
+    work = [f"{used} of the training text", f"{plan.segments(corpus.test):,} segments of the test"]
     if pairs:
-        work.append(f"{pairs} pairs of lr and decay on {plan.segments(corpus.validation):,} segments of validation")
-    work.append(f"{plan.segments(corpus.test):,} segments of the test")
+        searched = f"{pairs} pairs of lr and decay on {plan.segments(corpus.validation):,} segments of validation"
+        work.insert(1, searched)
     say(f"about {duration(plan.seconds(pairs))}: {', '.join(work)}")
 
     with _progress("statistics", windows) as progress:
@@ -87,26 +84,22 @@ def _evaluate_dynamically(
     lr, decay = (_LR if options.lr is None else options.lr), (_DECAY if options.decay is None else options.decay)
     tried: list[dict[str, float]] = []
     if options.grid:
-        best, tried = _chosen(plan, statistics, lrs, decays, say)
+        best, tried = plan.search(statistics, lrs, decays, say)
         lr, decay = best.lr, best.decay
     static = plan.measure(corpus.test, "test, static", statistics, 0.0, 0.0)
-    dynamic = plan.measure(corpus.test, "test, dynamic", statistics, lr, decay)
-    before, after = plan.value(static), plan.value(dynamic)
+    before = plan.value(static)
+    after = plan.value(plan.measure(corpus.test, "test, dynamic", statistics, lr, decay))
+    change = f"{abs(before - after) / before:.2%} {'lower' if after <= before else 'higher'}"
     rule = f"lr {lr:g}, decay {decay:g}" + (", chosen on validation" if options.grid else "")
     say(
-        f"{run.recipe_name}: {task.metric} {before:.6g} static, {after:.6g} dynamic ({_change(before, after)}), tokens "
-        f"{static.tokens:,} in one stream, with {which}; {rule}, segments of {plan.segment}, {used}"
+        f"{run.recipe_name}: {task.metric} {before:.6g} static, {after:.6g} dynamic "
+        f"({change if math.isfinite(after) else 'diverged'}), tokens {static.tokens:,} in one stream, with {which}; "
+        f"{rule}, segments of {plan.segment}, {used}"
     )
     measured = {"weights": which, "metric": task.metric, "static": before, "dynamic": after, "tokens": static.tokens}
     measured |= {"lr": lr, "decay": decay, "segment": plan.segment}
     measured |= {"statistics_windows": windows, "windows_in_epoch": epoch}
     return measured | ({"grid": tried} if tried else {})
-
-
-def _change(before: float, after: float) -> str:
-    if not math.isfinite(after):
-        return "diverged"
-    return f"{abs(before - after) / before:.2%} {'lower' if after <= before else 'higher'}"
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,7 @@ class _Plan:
     windows: int
     """Number of windows of the training text for the statistics."""
 
-    def statistics(self, count: int, progress: Callable[[int], None]) -> dict[str, Tensor]:
+    def statistics(self, count: int, progress: Callable[[int], None] = lambda _: None) -> dict[str, Tensor]:
         """Mean square gradients over the first windows of the training text."""
 
         def windows() -> Iterator[tuple[Tensor, Tensor]]:
@@ -136,20 +129,20 @@ class _Plan:
 
     def seconds(self, pairs: int) -> float:
         """Estimated duration, from timing a few windows and segments."""
-        self.statistics(1, _silent)  # to warm up
+        self.statistics(1)  # to warm up
         start = time.perf_counter()
-        statistics = self.statistics(1, _silent)
+        statistics = self.statistics(1)
         window = time.perf_counter() - start
         corpus = self.task.corpus
         text = tokens_of(corpus.validation)[: 1 + _TIMED * self.segment]
-        each = []
+        costs = []  # of a segment, without and with an update
         for lr in (0.0, _LR):
             start = time.perf_counter()
-            dynamic_evaluation(self.model, text, statistics, lr=lr, decay=_DECAY, segment=self.segment)
-            each.append((time.perf_counter() - start) / math.ceil((len(text) - 1) / self.segment))
-        static, dynamic = each
-        chosen = (static + pairs * dynamic) * self.segments(corpus.validation) if pairs else 0.0
-        return window * self.windows + (static + dynamic) * self.segments(corpus.test) + chosen
+            result = dynamic_evaluation(self.model, text, statistics, lr=lr, decay=_DECAY, segment=self.segment)
+            costs.append((time.perf_counter() - start) / len(result.segments))
+        static, dynamic = costs
+        search = (static + pairs * dynamic) * self.segments(corpus.validation) if pairs else 0.0
+        return window * self.windows + (static + dynamic) * self.segments(corpus.test) + search
 
     def measure(
         self, split: Split, title: str, statistics: dict[str, Tensor], lr: float, decay: float
@@ -164,37 +157,31 @@ class _Plan:
         """A result in the task's metric."""
         return result.perplexity if self.task.metric == "perplexity" else result.bits
 
+    def search(
+        self, statistics: dict[str, Tensor], lrs: tuple[float, ...], decays: tuple[float, ...], say: Say
+    ) -> tuple[DynamicResult, list[dict[str, float]]]:
+        """The best lr and decay on the validation text, and all results; prints a table."""
+        split, metric = self.task.corpus.validation, self.task.metric
+        static = self.measure(split, "validation, static", statistics, 0.0, 0.0)
+        with _progress("validation, grid", len(lrs) * len(decays) * static.tokens) as progress:
+            options: dict[str, Any] = {"lrs": lrs, "decays": decays, "segment": self.segment, "progress": progress}
+            results = grid(self.model, tokens_of(split), statistics, **options)
+        # A pair that is no better than the model as it is, or diverged, is not chosen
+        best = results[0] if results[0].loss < static.loss else static
+        say(f"{'lr':>8}  {'decay':>6}  {metric} on validation")
+        for result in results:
+            say(f"{result.lr:>8g}  {result.decay:>6g}  {self.value(result):.6g}{'  chosen' * (result is best)}")
+        say(f"{'static':>16}  {self.value(static):.6g}{'  chosen: no pair is better' * (best is static)}")
+        for name, value, values in (("lr", best.lr, lrs), ("decay", best.decay, decays)):
+            if best is not static and len(values) > 1 and value > 0 and value in (min(values), max(values)):
+                say(f"{name} {value:g} is at the end of the grid: one beyond it, with --{name}, may be better")
+        every = (static, *results)
+        return best, [finite({"lr": one.lr, "decay": one.decay, metric: self.value(one)}) for one in every]
+
 
 def tokens_of(split: Split) -> Tensor:
     """A part of a corpus as a tensor."""
     return torch.from_numpy(split.ids.astype(np.int64))
-
-
-def _chosen(
-    plan: _Plan, statistics: dict[str, Tensor], lrs: tuple[float, ...], decays: tuple[float, ...], say: Say
-) -> tuple[DynamicResult, list[dict[str, float]]]:
-    """The best lr and decay on the validation text, and all results; prints a table."""
-    split = plan.task.corpus.validation
-    static = plan.measure(split, "validation, static", statistics, 0.0, 0.0)
-    text = tokens_of(split)
-    with _progress("validation, grid", len(lrs) * len(decays) * (len(text) - 1)) as progress:
-        results = grid(plan.model, text, statistics, lrs=lrs, decays=decays, segment=plan.segment, progress=progress)
-    # A pair that is no better than the model as it is, or diverged, is not chosen
-    best, metric = results[0] if results[0].loss < static.loss else static, plan.task.metric
-    say(f"{'lr':>8}  {'decay':>6}  {metric} on validation")
-    for result in results:
-        note = "  chosen" if result is best else ""
-        say(f"{result.lr:>8g}  {result.decay:>6g}  {plan.value(result):.6g}{note}")
-    say(f"{'static':>16}  {plan.value(static):.6g}{'  chosen: no pair is better' if best is static else ''}")
-    for name, value, values in (("lr", best.lr, lrs), ("decay", best.decay, decays)):
-        if best is not static and len(values) > 1 and value > 0 and value in (min(values), max(values)):
-            say(f"{name} {value:g} is at the end of the grid: one beyond it, with --{name}, may be better")
-    every = (static, *results)
-    return best, [finite({"lr": one.lr, "decay": one.decay, metric: plan.value(one)}) for one in every]
-
-
-def _silent(done: int) -> None:
-    """Show no progress."""
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -158,15 +158,17 @@ class _LanguageRecipe(Recipe):
     @property
     def title(self) -> str:
         """Name of the text."""
-        raise NotImplementedError
+        return "the Penn Treebank"
 
+    @cached_property
     def corpus(self) -> Corpus:
-        """The text, read and encoded."""
+        """The text, read once for the task and for the vocabulary."""
         raise NotImplementedError
 
+    @property
     def classes(self) -> int:
         """Size of the vocabulary."""
-        raise NotImplementedError
+        return 256 if self.unit == "byte" else self.corpus.tokeniser.classes
 
     def check(self) -> None:
         """See `Recipe.check`."""
@@ -184,10 +186,10 @@ class _LanguageRecipe(Recipe):
 
     def task(self, member: int = 0) -> LanguageTask:
         """See `Recipe.task`."""
-        return LanguageTask(self.corpus(), **{name: getattr(self, name) for name in WINDOWS})
+        return LanguageTask(self.corpus, **{name: getattr(self, name) for name in WINDOWS})
 
-    def model_config(self, member: int = 0, classes: int | None = None) -> Language:
-        """See `Recipe.model_config`; for a vocabulary of `classes` tokens, None for that of the text."""
+    def model_config(self, member: int = 0) -> Language:
+        """See `Recipe.model_config`."""
         if getattr(self.model, "batch_first", False):
             raise ValueError("model.batch_first must be False, as the windows of a text are (time, streams); got True")
         network = self.model.sized(self.embedding, self.length)
@@ -195,7 +197,7 @@ class _LanguageRecipe(Recipe):
             network = replace(network, norm_steps=self.length)
         return Language(
             network,
-            self.classes() if classes is None else classes,
+            self.classes,
             tied=self.tied,
             start=self.start,
             dropout=self.embedding_dropout,
@@ -264,21 +266,18 @@ class PennRecipe(_LanguageRecipe):
     unit: Literal["char", "word"] = "char"
     """Type of token: character or word."""
 
-    @property
-    def title(self) -> str:
-        """Name of the text."""
-        return "the Penn Treebank"
-
     def available(self) -> bool:
         """See `Recipe.available`."""
         return penn_is_here(self.data_dir)
 
+    @cached_property
     def corpus(self) -> Corpus:
-        """The text, read and encoded."""
+        """The text, read once for the task and for the vocabulary."""
         return read_penn_treebank(self.unit, self.data_dir)
 
+    @property
     def classes(self) -> int:
-        """Size of the vocabulary."""
+        """Size of the vocabulary; reads no data."""
         return PENN_CLASSES[self.unit]
 
 
@@ -324,13 +323,9 @@ class TextRecipe(_LanguageRecipe):
         """See `Recipe.available`."""
         return all(path.exists() for path in self._places() if path is not None)
 
-    def corpus(self) -> Corpus:
-        """The text, read and encoded."""
-        return self._corpus
-
     @cached_property
-    def _corpus(self) -> Corpus:
-        """The text, read once for the task and for the vocabulary size."""
+    def corpus(self) -> Corpus:
+        """The text, read once for the task and for the vocabulary."""
         text, valid, test = self._places()
         if text is None:
             raise ValueError("text must be the file to train on: --text FILE")
@@ -340,40 +335,32 @@ class TextRecipe(_LanguageRecipe):
             raise ValueError(f"data_dir: files of the same name cannot be told apart in {self.data_dir}: {names}")
         return read_text(text, valid, test, unit=self.unit, words=self.words if self.unit == "word" else None)
 
-    def classes(self) -> int:
-        """Size of the vocabulary."""
-        return 256 if self.unit == "byte" else self._corpus.tokeniser.classes
-
 
 # ---- rows
 
-_CHAR_EPOCH, _WORD_EPOCH = 783, 145  # windows of 128 · 50 in the Penn Treebank
-
-
-def _char(model: AnyNetwork, *, length: int = 50, embedding: int = 2000) -> PennRecipe:
-    """The paper's training on characters, for as many epochs as the plateaus may ask for.
-
-    Settings that the paper's text leaves open, taken from the authors' code: an embedding of 2000 features that starts
-    from U(±0.04), batch norm before the recurrence, a random first token in each epoch, and the same batch in the test.
-    """
-    epoch = _CHAR_EPOCH * 50 // length
-    loop = Training(steps=800 * epoch, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=epoch)
-    return PennRecipe(length=length, embedding=embedding, model=model, training=loop)
-
-
+_EPOCH = {"char": 783, "word": 145}  # windows of 128 · 50 in the Penn Treebank
 _JITTER: dict[str, Any] = {"jitter": 5.0, "halved": 0.05, "reset": 0.1}
 _BY_WORD: dict[str, Any] = {**_JITTER, "tied": True, "valid_batch": 10, "test_batch": 1}
 
 
-def _word(model: AnyNetwork, *, embedding: int = 600) -> PennRecipe:
-    """The paper's training on words, with dropout on whole words and, with one mask over time, on the embedding.
+def _paper(
+    unit: Literal["char", "word"], model: AnyNetwork, *, length: int = 50, embedding: int | None = None
+) -> PennRecipe:
+    """The paper's training, for as many epochs as the plateaus may ask for.
 
-    From the authors' code: an embedding that starts from U(±0.01), windows of 50 (25 for one in twenty) ± 5 tokens, and
-    a state that is reset with probability 0.1, for all streams at once; 10 streams in validation and one in the test.
+    Settings that the paper's text leaves open are from the authors' code. Characters: an embedding of 2000 features
+    that starts from U(±0.04), batch norm before the recurrence, a random first token in each epoch, and the same batch
+    in the test. Words, with dropout on whole words and, with one mask over time, on the embedding: an embedding that
+    starts from U(±0.01), windows of 50 (25 for one in twenty) ± 5 tokens, and a state that is reset with probability
+    0.1, for all streams at once; 10 streams in validation and one in the test.
     """
-    loop = Training(steps=800 * _WORD_EPOCH, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=_WORD_EPOCH)
-    options: dict[str, Any] = {"embedding": embedding, "embedding_dropout": 0.2, "word_dropout": 0.65, **_BY_WORD}
-    return PennRecipe(unit="word", start=0.01, model=model, training=loop, **options)
+    epoch = _EPOCH[unit] * 50 // length
+    options: dict[str, Any] = {"embedding": embedding or 2000}
+    if unit == "word":
+        options = {"embedding": embedding or 600, "embedding_dropout": 0.2, "word_dropout": 0.65, "start": 0.01}
+        options |= _BY_WORD
+    loop = Training(steps=800 * epoch, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=epoch)
+    return PennRecipe(unit=unit, length=length, model=model, training=loop, **options)
 
 
 _STEP: dict[str, Any] = {"norm": "step", "norm_steps": 50, "norm_place": "before"}
@@ -396,14 +383,11 @@ _WORDS_RESIDUAL = Residual(
 _WORDS_DENSE = replace(_DENSE, last_transition=600, last_dropout=0.65, bound=0.99)
 
 
+_QUICK = Training(lr=4e-3, schedule=Cosine(0.05), weight_decay=1e-6, freeze_norms=0.5)
+
+
 def _fast(
-    unit: Literal["char", "word"],
-    model: AnyNetwork,
-    *,
-    embedding: int | None = None,
-    lr: float = 4e-3,
-    start: float = 0.04,
-    clip_norm: float | None = None,
+    unit: Literal["char", "word"], model: AnyNetwork, *, embedding: int | None = None, start: float = 0.04, **loop: Any
 ) -> PennRecipe:
     """Best result in an hour on two cores: a smaller network, norm after the recurrence, a decaying learning rate.
 
@@ -416,71 +400,75 @@ def _fast(
     U(±0.3): after 400 steps it then has a perplexity of 292, with U(±0.04) 714.
     """
     if unit == "char":
-        recipe, steps, every = _char(model, embedding=embedding or 128), 4 * 3136, 1568
+        recipe, steps, every = _paper(unit, model, embedding=embedding or 128), 4 * 3136, 1568
     else:
-        recipe, steps, every = _word(model, embedding=embedding or 256), 20 * 580, 580
+        recipe, steps, every = _paper(unit, model, embedding=embedding or 256), 20 * 580, 580
         recipe = replace(recipe, embedding_dropout=0.1, word_dropout=0.3)
-    loop = Training(steps=steps, lr=lr, schedule=Cosine(0.05), weight_decay=1e-6, evaluate_every=every)
-    loop = replace(loop, freeze_norms=0.5, clip_norm=clip_norm)
-    return replace(recipe, batch_size=32, start=start, training=loop)
+    training = replace(_QUICK, steps=steps, evaluate_every=every, **loop)
+    return replace(recipe, batch_size=32, start=start, training=training)
 
 
 _FAST_SIX = Plain(hidden_size=512, layers=6, bound=0.99)
 _FAST_RESIDUAL = Residual(hidden_size=512, blocks=3, bound=0.99)
 _FAST_DENSE = Dense(growth_rate=80, blocks=(4, 3, 2), first_layer=False, bound=0.99)
-_FAST_LSTM = _fast("char", Baseline("lstm", 512), embedding=128, start=1.0)
-_FAST_GRU = _fast("char", Baseline("gru", 600), embedding=128, lr=2e-3, start=1.0, clip_norm=1.0)
+_FAST_GRU = _fast("char", Baseline("gru", 600), lr=2e-3, start=1.0, clip_norm=1.0)
 _FAST_WORDS = replace(_FAST_RESIDUAL, last_transition=256, dropout=0.2, last_dropout=0.3)
 _FAST_WORDS_DENSE = replace(_FAST_DENSE, last_transition=256, dense_dropout=0.2, last_dropout=0.3)
-_FAST_WORDS_LSTM = _fast("word", Baseline("lstm", 256, 2, dropout=0.3), embedding=256, lr=8e-3, start=0.3)
+_FAST_WORDS_LSTM = _fast("word", Baseline("lstm", 256, 2, dropout=0.3), lr=8e-3, start=0.3)
 
-_TRANSFORMER = _char(Transformer(512, 3, 8, context=50), embedding=512)
-_R_TRANSFORMER = _char(Transformer(512, 3, 8, window=7, context=50), embedding=512)
-_WORDS_TRANSFORMER = _word(Transformer(600, 3, 8, context=50))
-_WORDS_R_TRANSFORMER = _word(Transformer(600, 3, 8, window=7, context=50))
+_TRANSFORMER, _WORDS_TRANSFORMER = Transformer(512, 3, 8, context=50), Transformer(600, 3, 8, context=50)
 
 
 def _text(unit: Literal["char", "word", "byte"], model: AnyNetwork, **options: Any) -> TextRecipe:
     """A user's own text, with the quick settings of the Penn Treebank."""
-    loop = Training(steps=3_000, lr=4e-3, schedule=Cosine(0.05), weight_decay=1e-6, evaluate_every=250)
-    return TextRecipe(unit=unit, batch_size=32, model=model, training=replace(loop, freeze_norms=0.5), **options)
+    training = replace(_QUICK, steps=3_000, evaluate_every=250)
+    return TextRecipe(unit=unit, batch_size=32, model=model, training=training, **options)
 
 
 _TEXT_WORDS: dict[str, Any] = {"embedding": 256, "embedding_dropout": 0.1, "word_dropout": 0.3, **_BY_WORD}
 
+
+def _penn(name: str, recipe: PennRecipe, value: str, cost: str, parameters: int) -> Row:
+    """A row of the Penn Treebank: of the paper's table, quicker, or beside it."""
+    table = {"char": "Table 3", "word": "Table 4"}[recipe.unit]
+    if value == "not shown":
+        table = f"beside {table}"
+    elif name.endswith("-fast"):
+        table = f"{table}, quicker"
+    return Row(f"ptb-{recipe.unit}-{name}", recipe, table, value, cost, parameters)
+
+
 # What rows cost is 6 · parameters · tokens operations at 1e11 a second, twice that for gates and attention, over 800
 # epochs; the quicker ones take as long as they were given.
-_CHARS, _CHARS_FAST, _BESIDE_CHARS = "Table 3", "Table 3, quicker", "beside Table 3"
-_WORDS, _WORDS_FAST, _BESIDE = "Table 4", "Table 4, quicker", "beside Table 4"
-_OWN = "your own text"
+_char, _word = partial(_paper, "char"), partial(_paper, "word")
 ROWS = (
-    Row("ptb-char-6", _char(_SIX), _CHARS, "1.26 BPC", "70 days", 24_248_050),
-    Row("ptb-char-6-t100", _char(_SIX, length=100), _CHARS, "1.21 BPC", "70 days", 24_248_050),
-    Row("ptb-char-res21", _char(_TWENTY_ONE), _CHARS, "1.21 BPC", "240 d", 84_368_050),
-    Row("ptb-char-res21-t100", _char(_TWENTY_ONE, length=100), _CHARS, "1.17 BPC", "240 d", 84_368_050),
-    Row("ptb-char-dense", _char(_DENSE, embedding=600), _CHARS, "1.19 BPC", "130 d", 47_277_078),
-    Row("ptb-char-dense-t100", _char(_DENSE, length=100, embedding=600), _CHARS, "1.16 BPC", "130 d", 47_277_078),
-    Row("ptb-char-rnn", _char(Baseline("rnn", 1000), embedding=1000), _CHARS, "1.55 BPC", "10 days", 2_101_050),
-    Row("ptb-char-lstm", _char(Baseline("lstm", 1000), embedding=1000), _CHARS, "1.36 BPC", "40 days", 8_104_050),
-    Row("ptb-char-gru", _char(Baseline("gru", 1000), embedding=1000), _BESIDE_CHARS, "not shown", "30 days", 6_106_050),
-    Row("ptb-char-transformer", _TRANSFORMER, _CHARS, "1.45 BPC", "40 days", 9_772_082),
-    Row("ptb-char-r-transformer", _R_TRANSFORMER, _CHARS, "1.24 BPC", "90 days", 14_499_890),
-    Row("ptb-char-6-fast", _fast("char", _FAST_SIX, lr=8e-3), _CHARS_FAST, "1.26 BPC", "1 h", 1_420_594),
-    Row("ptb-char-res-fast", _fast("char", _FAST_RESIDUAL), _CHARS_FAST, "1.21 BPC", "1 h", 1_684_786),
-    Row("ptb-char-dense-fast", _fast("char", _FAST_DENSE, embedding=256), _CHARS_FAST, "1.19 BPC", "1 h", 1_695_594),
-    Row("ptb-char-lstm-fast", _FAST_LSTM, _BESIDE_CHARS, "not shown", "1 h", 1_344_818),
-    Row("ptb-char-gru-fast", _FAST_GRU, _BESIDE_CHARS, "not shown", "1 h", 1_350_450),
-    Row("ptb-word-res12", _word(_WORDS_RESIDUAL), _WORDS, "perplexity 58.99", "25 days", 48_500_400),
-    Row("ptb-word-dense", _word(_WORDS_DENSE), _WORDS, "perplexity 55.24", "27 days", 51_654_512),
-    Row("ptb-word-rnn", _word(Baseline("rnn", 600)), _BESIDE, "not shown", "5 days", 6_730_600),
-    Row("ptb-word-lstm", _word(Baseline("lstm", 600)), _WORDS, "perplexity 114.5", "8 days", 8_892_400),
-    Row("ptb-word-gru", _word(Baseline("gru", 600)), _BESIDE, "not shown", "8 days", 8_173_600),
-    Row("ptb-word-transformer", _WORDS_TRANSFORMER, _WORDS, "perplexity 122.37", "15 days", 19_355_200),
-    Row("ptb-word-r-transformer", _WORDS_R_TRANSFORMER, _WORDS, "perplexity 84.38", "30 days", 25_846_000),
-    Row("ptb-word-res-fast", _fast("word", _FAST_WORDS), _WORDS_FAST, "perplexity 58.99", "90 min", 4_420_368),
-    Row("ptb-word-dense-fast", _fast("word", _FAST_WORDS_DENSE), _WORDS_FAST, "perplexity 55.24", "90 min", 4_260_976),
-    Row("ptb-word-lstm-fast", _FAST_WORDS_LSTM, _BESIDE, "not shown", "90 min", 3_620_624),
-    Row("text-char", _text("char", _FAST_RESIDUAL, embedding=128), _OWN, "nothing", "1 h"),
-    Row("text-word", _text("word", _FAST_WORDS, **_TEXT_WORDS), _OWN, "nothing", "1 h"),
-    Row("text-byte", _text("byte", _FAST_RESIDUAL, embedding=128), _OWN, "nothing", "1 h", 1_816_832),
+    _penn("6", _char(_SIX), "1.26 BPC", "70 days", 24_248_050),
+    _penn("6-t100", _char(_SIX, length=100), "1.21 BPC", "70 days", 24_248_050),
+    _penn("res21", _char(_TWENTY_ONE), "1.21 BPC", "240 d", 84_368_050),
+    _penn("res21-t100", _char(_TWENTY_ONE, length=100), "1.17 BPC", "240 d", 84_368_050),
+    _penn("dense", _char(_DENSE, embedding=600), "1.19 BPC", "130 d", 47_277_078),
+    _penn("dense-t100", _char(_DENSE, length=100, embedding=600), "1.16 BPC", "130 d", 47_277_078),
+    _penn("rnn", _char(Baseline("rnn", 1000), embedding=1000), "1.55 BPC", "10 days", 2_101_050),
+    _penn("lstm", _char(Baseline("lstm", 1000), embedding=1000), "1.36 BPC", "40 days", 8_104_050),
+    _penn("gru", _char(Baseline("gru", 1000), embedding=1000), "not shown", "30 days", 6_106_050),
+    _penn("transformer", _char(_TRANSFORMER, embedding=512), "1.45 BPC", "40 days", 9_772_082),
+    _penn("r-transformer", _char(replace(_TRANSFORMER, window=7), embedding=512), "1.24 BPC", "90 days", 14_499_890),
+    _penn("6-fast", _fast("char", _FAST_SIX, lr=8e-3), "1.26 BPC", "1 h", 1_420_594),
+    _penn("res-fast", _fast("char", _FAST_RESIDUAL), "1.21 BPC", "1 h", 1_684_786),
+    _penn("dense-fast", _fast("char", _FAST_DENSE, embedding=256), "1.19 BPC", "1 h", 1_695_594),
+    _penn("lstm-fast", _fast("char", Baseline("lstm", 512), start=1.0), "not shown", "1 h", 1_344_818),
+    _penn("gru-fast", _FAST_GRU, "not shown", "1 h", 1_350_450),
+    _penn("res12", _word(_WORDS_RESIDUAL), "perplexity 58.99", "25 days", 48_500_400),
+    _penn("dense", _word(_WORDS_DENSE), "perplexity 55.24", "27 days", 51_654_512),
+    _penn("rnn", _word(Baseline("rnn", 600)), "not shown", "5 days", 6_730_600),
+    _penn("lstm", _word(Baseline("lstm", 600)), "perplexity 114.5", "8 days", 8_892_400),
+    _penn("gru", _word(Baseline("gru", 600)), "not shown", "8 days", 8_173_600),
+    _penn("transformer", _word(_WORDS_TRANSFORMER), "perplexity 122.37", "15 days", 19_355_200),
+    _penn("r-transformer", _word(replace(_WORDS_TRANSFORMER, window=7)), "perplexity 84.38", "30 days", 25_846_000),
+    _penn("res-fast", _fast("word", _FAST_WORDS), "perplexity 58.99", "90 min", 4_420_368),
+    _penn("dense-fast", _fast("word", _FAST_WORDS_DENSE), "perplexity 55.24", "90 min", 4_260_976),
+    _penn("lstm-fast", _FAST_WORDS_LSTM, "not shown", "90 min", 3_620_624),
+    Row("text-char", _text("char", _FAST_RESIDUAL, embedding=128), "your own text", "nothing", "1 h"),
+    Row("text-word", _text("word", _FAST_WORDS, **_TEXT_WORDS), "your own text", "nothing", "1 h"),
+    Row("text-byte", _text("byte", _FAST_RESIDUAL, embedding=128), "your own text", "nothing", "1 h", 1_816_832),
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..._lazy import Lazy
-from ...checks import check_count, check_fraction, check_seed
+from ...checks import check_count, check_fraction, check_not_negative, check_seed
 from ...networks.tokeniser import NAMES, Ids
 from ...training.task import Batch, Measured, Shard, generator, rows_of
 from .corpus import Corpus, Split
@@ -98,7 +98,7 @@ class LanguageTask:
             if len(split) < 2:
                 raise ValueError(f"the text for {part} must have at least 2 {name}s, got {len(split)}")
         self._states: dict[int, Any] = {}
-        self._bounds: tuple[int, Ids] = (-1, np.zeros(1))  # of an epoch's windows
+        self._bounds: tuple[int, Ids] = (-1, np.zeros(1))  # an epoch, and where its windows begin and end in a stream
         self._first_steps = [0]  # of the epochs so far asked for
 
     def describe(self) -> dict[str, Any]:
@@ -126,17 +126,11 @@ class LanguageTask:
     @property
     def steps_per_epoch(self) -> int:
         """Windows in an epoch; in the first one, if window lengths are random."""
-        return len(self._windows(0)) - 1
-
-    def _windows(self, epoch: int) -> Ids:
-        """Start positions of an epoch's windows within each stream, and the end of the last."""
-        if self._bounds[0] != epoch:
-            self._bounds = epoch, np.concatenate([[0], np.cumsum(self._lengths(epoch))])
-        return self._bounds[1]
+        return len(self._lengths(0))
 
     def _lengths(self, epoch: int) -> Ids:
         """The lengths of an epoch's windows."""
-        if not self._drawn:
+        if not (self.jitter or self.halved):
             return np.full(self._stream // self.length, self.length)
         random = generator(self.seed, "lengths", epoch)
         least = min(SHORTEST, self.length)
@@ -147,14 +141,8 @@ class LanguageTask:
         lengths = drawn.round().long().clamp(least, self._stream)
         return lengths[lengths.cumsum(0) <= self._stream].numpy()
 
-    @property
-    def _drawn(self) -> bool:
-        return self.jitter > 0 or self.halved > 0
-
     def _place(self, step: int) -> tuple[int, int]:
         """The epoch of a step, and its number in it."""
-        if not self._drawn:
-            return divmod(step, self.steps_per_epoch)
         firsts = self._first_steps
         while firsts[-1] <= step:
             firsts.append(firsts[-1] + len(self._lengths(len(firsts) - 1)))
@@ -164,7 +152,9 @@ class LanguageTask:
     def batch(self, step: int, shard: Shard) -> Window:
         """See `Task.batch`."""
         epoch, number = self._place(step)
-        first, end = self._windows(epoch)[number : number + 2].tolist()
+        if self._bounds[0] != epoch:
+            self._bounds = epoch, np.concatenate([[0], np.cumsum(self._lengths(epoch))])
+        first, end = self._bounds[1][number : number + 2].tolist()
         first_token = int(torch.randint(self.length, (), generator=generator(self.seed, "offset", epoch)))
         fresh = number == 0 or bool(torch.rand((), generator=generator(self.seed, "reset", step)) < self.reset)
         rows, count = rows_of(shard, self.batch_size)
@@ -246,8 +236,7 @@ def check_language(*, jitter: float, halved: float, reset: float, seed: int, **c
     for name, value in counts.items():
         if name in ("batch_size", "length") or value is not None:
             check_count(name, value)  # type: ignore[arg-type]
-    if not (isinstance(jitter, (int, float)) and 0 <= jitter < math.inf):
-        raise ValueError(f"jitter must be a number of at least 0, got {jitter!r}")
+    check_not_negative("jitter", jitter)
     check_fraction("halved", halved)
     check_fraction("reset", reset)
     check_seed(seed)
