@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..tasks.adding import BASELINE
 from ..tasks.rows import find
+from ..training import RunFolder
 from ..words import duration
 from .main import UsageError, say
 from .parse import Parser
@@ -26,6 +27,15 @@ class DemoOptions:
 DEMO = Parser("demo", DemoOptions)
 
 
+def _is_demo(folder: RunFolder) -> bool:
+    """Whether a folder holds an earlier demo, even if that was stopped before config.json was there."""
+    try:
+        config = folder.read_json(folder.config) if folder.config.exists() else folder.recorded()
+    except ValueError:
+        return False
+    return bool((config.get("recipe") or {}).get("name") == "demo")
+
+
 def demo(arguments: list[str]) -> int:
     """Learn the adding problem in about a minute."""
     options = DEMO(arguments)
@@ -33,12 +43,11 @@ def demo(arguments: list[str]) -> int:
 
     load_torch()
     from ..tasks.runs import train_recipe
-    from ..training import RunFolder
 
     recipe = find("adding-100-fast").recipe
     recipe = replace(recipe, training=replace(recipe.training, steps=options.steps))  # type: ignore[call-arg]
     folder = RunFolder(options.out)
-    if folder.used and folder.recipe_name != "demo":
+    if folder.used and not _is_demo(folder):
         raise UsageError(f"out: {options.out} holds something that is not an earlier demo; name another folder")
     say("The adding problem: 100 random numbers, two of them marked; the answer is the sum of those two.")
     say(f"A two-layer IndRNN of 128 neurons a layer learns it in {options.steps} steps; always answering 1 has an")
