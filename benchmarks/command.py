@@ -18,7 +18,7 @@ from indrnn.cli.parse import Parser
 from indrnn.system import load_torch, run_as_program
 from indrnn.training import RunError
 from indrnn.training.folder import RunFolder
-from indrnn.training.parallel import Processes, choose_device
+from indrnn.training.parallel import choose_device
 
 from .against import CASES, compare, versions
 from .measure import Bench
@@ -72,7 +72,7 @@ class Benchmark:
         if options.threads is not None:
             check_threads(options.threads)
             torch.set_num_threads(options.threads)
-        device, command = choose_device(options.device, Processes()), command_line(self.name, arguments)
+        device, command = choose_device(options.device), command_line(self.name, arguments)
         about: dict[str, object] = {}
         with ExitStack() as stack:
             if options.against is None:

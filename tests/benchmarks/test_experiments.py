@@ -117,7 +117,7 @@ def test_answers_over_time() -> None:
     answers[0] = np.array([[0.99, 0.01], [0.4, 0.6], [0.9, 0.1]])
     answers[1] = np.array([[0.6, 0.4], [0.96, 0.04]])
     answers[2] = np.array([[0.6, 0.4]])
-    rows = over_time(answers, np.array([0, 1, 0]))
+    rows = over_time(list(answers), np.array([0, 1, 0]))
     assert [row["seconds"] for row in rows] == pytest.approx([0.1, 0.2, 0.3])
     assert [row["going on"] for row in rows] == pytest.approx([2 / 3, 1 / 3, 0])
     assert [row["right"] for row in rows] == pytest.approx([2 / 3, 1 / 3, 2 / 3])

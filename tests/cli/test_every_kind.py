@@ -18,7 +18,6 @@ from indrnn.cli import main
 from indrnn.tasks.runs import open_run
 from indrnn.training import Shard
 from indrnn.training.evaluation import measure
-from indrnn.training.parallel import Processes
 
 from ..analysis.pages import assert_one_file
 from ..browser import NEEDED, PHONE, assert_fits, browser, opened
@@ -81,7 +80,7 @@ def test_every_analysis(kind: str, kinds: dict[str, Path], call: Call, tmp_path:
     assert found["metric"] == metric
     with torch.no_grad():  # a batch at least is measured
         first = [next(iter(task.evaluate(model.eval(), 0, Shard())))]
-    whole = measure(iter(first), Processes(), task=task)
+    whole = measure(first, task=task)
     assert whole is not None
     assert found["whole"] == pytest.approx(whole[metric], rel=1e-4)
     assert sum(row["neurons"] for row in found["rows"] if row["layer"] is None) == sum(map(len, u))

@@ -13,14 +13,13 @@ from torch.testing import assert_close
 from indrnn.tasks.adding import BASELINE, Adding, adding_batch
 from indrnn.training import Batch, Measured, Shard, generator
 from indrnn.training.evaluation import measure
-from indrnn.training.parallel import Processes
 
 WHOLE = Shard()
 
 
 def means(pieces: Iterator[Measured]) -> dict[str, float]:
     """The means over all that a task yields."""
-    found = measure(pieces, Processes())
+    found = measure(pieces)
     assert found is not None
     return found
 

@@ -20,14 +20,13 @@ from indrnn.tasks import pixels as module
 from indrnn.tasks.pixels import MNIST, Pixels, read_idx, read_mnist
 from indrnn.training import Measured, OneCycle, Shard, Training, generator, train
 from indrnn.training.evaluation import measure
-from indrnn.training.parallel import Processes
 
 WHOLE = Shard()
 
 
 def means(pieces: Iterator[Measured]) -> dict[str, float]:
     """The means over all that a task yields."""
-    found = measure(pieces, Processes())
+    found = measure(pieces)
     assert found is not None
     return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from indrnn import PlainIndRNN, SequenceClassifier
-from indrnn.training import Batch, Listener, Measured, Result, RunError, Shard, TensorTask, Training, train
-from indrnn.training.listeners import Evaluation
+from indrnn.training import Batch, Evaluation, Listener, Result, RunError, Shard, TensorTask, Training, train
+
+from .runs import Scripted
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "tensorboard": False, "curve": False, "clip": None}
 
@@ -33,16 +33,6 @@ def task() -> TensorTask:
 def model() -> nn.Module:
     torch.manual_seed(5)
     return nn.Linear(3, 4, dtype=torch.float64)
-
-
-class Scripted(TensorTask):
-    """Evaluations that are written down: the accuracy of each step."""
-
-    script: dict[int, float]
-
-    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
-        for means, count in super().evaluate(model, step, shard):
-            yield means | {self.metric: self.script[step]}, count
 
 
 class Told(Listener):

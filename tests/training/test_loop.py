@@ -43,7 +43,6 @@ from indrnn.training import (
 from indrnn.training.checkpoint import Checkpoints
 from indrnn.training.evaluation import measure
 from indrnn.training.listeners import Listener, Step
-from indrnn.training.parallel import Processes
 
 from .runs import (
     BATCH,
@@ -188,7 +187,7 @@ def test_the_model_ends_with_the_best_weights(tmp_path: Path) -> None:
     for value, expected in zip(model.state_dict().values(), until_best.state_dict().values(), strict=True):
         assert torch.equal(value, expected)
     with torch.no_grad():
-        assert result.test == measure(data.test(model.eval(), Shard()), Processes())
+        assert result.test == measure(data.test(model.eval(), Shard()))
 
 
 def test_an_evaluation_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:

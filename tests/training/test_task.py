@@ -15,7 +15,6 @@ from torch.testing import assert_close
 
 from indrnn.training import Batch, Measured, Shard, TensorTask, derive_seed, generator
 from indrnn.training.evaluation import measure
-from indrnn.training.parallel import Processes
 from indrnn.training.task import rows_of
 
 ITEMS, FEATURES, CLASSES, BATCH = 23, 3, 5, 7
@@ -24,7 +23,7 @@ STEPS = 4  # in an epoch: three full batches and one of 2
 
 def means(pieces: Iterator[Measured]) -> dict[str, float]:
     """The means over all that a task yields."""
-    found = measure(pieces, Processes())
+    found = measure(pieces)
     assert found is not None
     return found
 

@@ -22,7 +22,6 @@ from ..networks.unit import RecurrentUnit
 from ..ops.calls import Forward
 from ..tasks.table import markdown
 from ..training.evaluation import measure
-from ..training.parallel import Processes
 from ..training.task import Task, generator
 from .memory import BOUNDS, GROUP_COLOURS, GROUPS, LayerMemory, memory
 from .neurons import Layer, layers_of, some, watched
@@ -137,7 +136,7 @@ def ablate(
 
     def measured(neurons: dict[str, Tensor]) -> dict[str, float]:
         with silenced(model, neurons):
-            return measure(some(task, model, items), Processes(), task=task) or {}
+            return measure(some(task, model, items), task=task) or {}
 
     memories = memory(
         model, length, epsilon=epsilon, bounds=bounds, run=None if length else lambda: next(some(task, model, 1))

@@ -50,9 +50,9 @@ def bench(arguments: list[str]) -> int:
     from ..layers import IndRNN
     from ..ops import backends
     from ..training.folder import machine
-    from ..training.parallel import Processes, choose_device
+    from ..training.parallel import choose_device
 
-    device = choose_device(options.device, Processes())
+    device = choose_device(options.device)
     wait = (lambda: None) if device.type == "cpu" else torch.accelerator.synchronize
     names = " ".join(name for name, backend in backends(torch.empty(0, device=device)).items() if backend.available)
     about = {"device": device, "threads": torch.get_num_threads(), **machine(), "backends": names}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..tasks.adding import BASELINE
 from ..tasks.rows import find
+from ..training import RunFolder
 from ..words import duration
 from .main import UsageError, say
 from .parse import Parser
@@ -30,7 +31,6 @@ def demo(arguments: list[str]) -> int:
 
     load_torch()
     from ..tasks.runs import train_recipe
-    from ..training import RunFolder
 
     recipe = find("adding-100-fast").recipe
     recipe = replace(recipe, training=replace(recipe.training, steps=options.steps))  # type: ignore[call-arg]

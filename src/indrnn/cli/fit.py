@@ -81,12 +81,12 @@ def _fit(recipe: Fit, out: Path, *, resume: bool, overwrite: bool = False, dry_r
     from ..tasks.runs import open_group, recorded_recipe, runs_in
     from ..training import RunFolder
     from ..training.listeners import progress
-    from ..training.parallel import Processes, choose_device
+    from ..training.parallel import choose_device
     from ..training.resume import check_folder
 
     if not dry_run:
         check_folder(RunFolder(out), resume=resume, overwrite=overwrite)
-    choose_device(recipe.device, Processes())
+    choose_device(recipe.device)
     for line in recipe.summary():
         say(line)
     if dry_run:

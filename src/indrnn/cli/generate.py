@@ -56,9 +56,9 @@ def generate(arguments: list[str]) -> int:
     """Write text, token by token."""
     options = GENERATE(arguments)
     load_torch()
-    from ..training.parallel import Processes, choose_device
+    from ..training.parallel import choose_device
 
-    device = choose_device(options.device, Processes())
+    device = choose_device(options.device)
     model, tokeniser = _language_model(options.run)
     prompt = _encoded(_prompt(options.prompt, tokeniser), tokeniser)
     names = ("temperature", "top_k", "top_p", "seed")

@@ -21,7 +21,6 @@ from ..networks import Dense, Plain, Residual, StepRegressor
 from ..training import OneCycle, Training, train
 from ..training.evaluation import measure, modes_kept
 from ..training.folder import machine
-from ..training.parallel import Processes
 from ..training.task import Batch, Measured, Shard, generator
 from .results import Results, results_folder
 from .table import markdown
@@ -300,7 +299,7 @@ def _compared(teacher: Any, recipe: Any, options: DistilOptions) -> tuple[Distil
     rows: list[dict[str, Any]] = []
     for name, network, error in (("RNN", teacher.network, None), ("IndRNN", found.model, found.error)):
         with torch.no_grad():
-            test = measure(recipe.task().test(InPlace(network, teacher.output), Shard()), Processes()) or {}
+            test = measure(recipe.task().test(InPlace(network, teacher.output), Shard())) or {}
         count = sum(each.numel() for each in network.parameters() if each.requires_grad)
         rows.append({"network": name, "parameters": count, "error": error, "test_MSE": test["test_mse"]})
     return found, rows

@@ -27,7 +27,7 @@ from .recipe import Own, Recipe
 from .rows import kinds
 
 if TYPE_CHECKING:
-    from .series.fitting import Fitting
+    from .series.estimators import Fitting
 
 # Fields of a recipe that config.json has in other places; the last may be another on another machine
 _RECORDED_ELSEWHERE = ("training", "device", "threads", "seed", "data_dir")

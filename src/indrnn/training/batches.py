@@ -18,20 +18,18 @@ class Batches:
         self.task, self.group, self.device = task, group, device
         self.pieces, self.steps = options.accumulate, options.steps
         self._pool = ThreadPoolExecutor(1, "batches") if getattr(task, "prefetch", False) else None
-        self._next: tuple[tuple[int, int], Future[Batch]] | None = None
+        self._prefetched: dict[tuple[int, int], Future[Batch]] = {}  # the next one, by step and piece
 
     def __call__(self, step: int, piece: int = 0) -> Batch:
         """This process's piece of the batch of a step."""
         if self._pool is None:
             return self.again(step, piece)
-        if self._next is not None and self._next[0] == (step, piece):
-            batch = self._next[1].result()
-        else:
-            batch = self._make(step, piece)
-        self._next = None
+        future = self._prefetched.get((step, piece))
+        batch = self._make(step, piece) if future is None else future.result()
         following = (step, piece + 1) if piece + 1 < self.pieces else (step + 1, 0)
+        self._prefetched = {}
         if following[0] < self.steps:
-            self._next = following, self._pool.submit(self._make, *following)
+            self._prefetched[following] = self._pool.submit(self._make, *following)
         return batch.to(self.device)
 
     def again(self, step: int, piece: int = 0) -> Batch:

@@ -124,7 +124,6 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.next, self.last, self.previous = (folder / f"{name}.ckpt" for name in ("next", "last", "previous"))
-        self._best_steps: dict[Path, int | None] = {}  # of each generation that was read or written
         self._damaged: list[Path] = []
 
     def best(self, step: int) -> Path:
@@ -143,33 +142,31 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         save(self.next, state)
         # From here on nothing is written, only renamed: a full disk does not matter, nor a kill in between.
-        self._best_steps[self.next] = state["best_step"]
         self._rename_next()
         flush_folder(self.folder)
-        self._remove_unused(state["best_step"])
+        self._remove_unused()
 
     def save_best(self, step: int, state: dict[str, Any]) -> None:
         """Write the best weights so far."""
         self.folder.mkdir(parents=True, exist_ok=True)
         save(self.best(step), state)
-        self._remove_unused(step)
+        self._remove_unused(step)  # but these, which the next generation will refer to
 
     def _rename_next(self) -> None:
         """The last generation becomes the previous one, and the next one the last."""
         if self.last.exists():
             self.last.replace(self.previous)
-            self._best_steps[self.previous] = self._best_steps.get(self.last)
         self.next.replace(self.last)
-        self._best_steps[self.last] = self._best_steps.pop(self.next)
 
-    def _remove_unused(self, best_step: int | None) -> None:
-        """Remove best weights that no generation refers to."""
-        if self.last.exists() and self.last not in self._best_steps:
-            return  # of an earlier process, and not read: better to keep too much
-        used = {self.best(step) for step in (*self._best_steps.values(), best_step) if step is not None}
-        for path in self.folder.glob("best-*.ckpt"):
-            if path not in used:
-                path.unlink(missing_ok=True)
+    def _remove_unused(self, *steps: int) -> None:
+        """Remove best weights that no generation refers to, except those of the given steps."""
+        generations = filter(Path.exists, (self.last, self.previous))
+        try:
+            used = {*steps, *(read_header(path)["best_step"] for path in generations)}
+        except (BrokenCheckpointError, OtherFormatError, OSError):
+            return  # better to keep too much
+        for path in {*self.folder.glob("best-*.ckpt")} - {self.best(step) for step in used}:
+            path.unlink(missing_ok=True)
 
     # ---- read
 
@@ -196,14 +193,13 @@ class Checkpoints:
         """
         state: dict[str, Any] | None = None
         problems: list[str] = []
-        self._best_steps, self._damaged = {}, []
+        self._damaged = []
         for path in filter(Path.exists, (self.next, self.last, self.previous)):
             try:
                 if state is None:
-                    header = state = load(path)
+                    state = load(path)
                 else:
-                    header = verify(path)
-                self._best_steps[path] = header["best_step"]
+                    verify(path)
             except (BrokenCheckpointError, OSError) as error:
                 problems.append(str(error))
                 self._damaged.append(path)
@@ -214,10 +210,5 @@ class Checkpoints:
         for path in self._damaged:
             names = (path.with_suffix(f".damaged{number}") for number in itertools.chain([""], itertools.count(2)))
             path.replace(next(name for name in names if not name.exists()))
-        if self.next in self._best_steps:
+        if self.next.exists():
             self._rename_next()
-
-    def forget_best(self) -> None:
-        """Remove references to the last generation's best weights, which are lost, from all generations."""
-        lost = self._best_steps.get(self.last)
-        self._best_steps = {path: None if step == lost else step for path, step in self._best_steps.items()}

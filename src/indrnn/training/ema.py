@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
@@ -30,14 +27,3 @@ class MovingAverage:
     def apply(self) -> None:
         """Replace the model's weights by the average."""
         torch._foreach_copy_(list(self.parameters), self.values)
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """Replace the model's weights by the average; they are restored on exit."""
-        weights = [parameter.detach().clone() for parameter in self.parameters]
-        self.apply()
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                torch._foreach_copy_(list(self.parameters), weights)

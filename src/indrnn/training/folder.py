@@ -114,16 +114,6 @@ class RunFolder:
         config: dict[str, Any] = header["config"]
         return config
 
-    @property
-    def recipe_name(self) -> str | None:
-        """Name of the run's recipe, even if it was stopped before config.json was there; None for no recipe."""
-        try:
-            config = self.read_json(self.config) if self.config.exists() else self.recorded()
-        except ValueError:
-            return None
-        name = (config.get("recipe") or {}).get("name")
-        return None if name is None else str(name)
-
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; damaged ones are left out."""
         lines = []

@@ -120,5 +120,4 @@ def _restore_best_weights(folder: RunFolder, state: dict[str, Any], tell: Listen
                 tell("on_note", f"{problem}; the best weights are taken from {folder.weights}")
                 return
     tell("on_note", f"{problem}; the best weights of step {step} are lost, and the best are sought from here on")
-    checkpoints.forget_best()
     state["best_step"], state["best"], state["since_best"] = None, {}, 0

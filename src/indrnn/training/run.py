@@ -106,47 +106,44 @@ def train(
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        run = _Run(model, task, options, folder, seed, group, config or {})
-        run.resume_command = resume_command or run.resume_command
-        run.tell.listeners += [*([] if quiet else [progress()]), *listeners] if group.main else []
+        tell = Listeners([*([] if quiet else [progress()]), *listeners] if group.main else [])
+        again = resume_command or "the same call with resume=True"
+        run = _Run(model, task, options, folder, seed, group, config or {}, again, tell)
         run.open(stack, resume, overwrite)
         if folder is not None:
             run.received = stack.enter_context(signals())
         return run.loop()
 
 
+@dataclass
 class _Run:
     """A run: its model, its progress, and where its files are."""
 
-    updater: Updater
-    fused: bool
+    model: nn.Module
+    task: Task
+    options: Training
+    folder: RunFolder | None
+    seed: int
+    group: Processes
+    more_config: dict[str, Any]
+    resume_command: str
+    tell: Listeners
+    progress: Progress = field(default_factory=Progress)
+    saved_step: int | None = None
+    received: list[int] = field(default_factory=list)  # signals
+    best_in_memory: dict[str, Any] = field(default_factory=dict)  # of a run without a folder
 
-    def __init__(
-        self,
-        model: nn.Module,
-        task: Task,
-        options: Training,
-        folder: RunFolder | None,
-        seed: int,
-        group: Processes,
-        config: dict[str, Any],
-    ) -> None:
-        self.model, self.task, self.options, self.folder = model, task, options, folder
-        self.path = None if folder is None else folder.path
-        self.seed, self.group, self.shard = seed, group, Shard(group.rank, group.count)
+    def __post_init__(self) -> None:
+        task, options, group = self.task, self.options, self.group
         self.device = choose_device(options.device, group)
         if options.precision == "fp16" and self.device.type != "cuda":
             raise ValueError("precision fp16 needs a GPU; bf16 is for CPUs too")
         described = {"task": task.describe()} if hasattr(task, "describe") else {}
-        recorded = {"training": options, "seed": seed, **described, "model": _describe(model), **config}
-        self.config: dict[str, Any] = {**to_json(recorded), "processes": group.count}
-        self.model_config = None if folder is None else recorded_config(model)
-        self.resume_command = "the same call with resume=True"
-        self.tell = Listeners([])
-        self.received: list[int] = []  # signals
-        self.progress = Progress()
-        self.saved_step: int | None = None
-        self.best_in_memory: dict[str, Any] = {}  # of a run without a folder
+        recorded = {"training": options, "seed": self.seed, **described, "model": _describe(self.model)}
+        self.config: dict[str, Any] = {**to_json(recorded | self.more_config), "processes": group.count}
+        self.model_config = None if self.folder is None else recorded_config(self.model)
+        self.path = None if self.folder is None else self.folder.path
+        self.shard = Shard(group.rank, group.count)
         # Whether all processes take part in saving
         self.saves_together = options.distributed == "fsdp" or hasattr(task, "state_dict")
 

@@ -63,7 +63,8 @@ class Batch:
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
-        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in tensors.items()}
+        return replace(self, **changed)
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to a device, asynchronously from pinned memory."""

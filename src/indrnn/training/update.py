@@ -163,19 +163,22 @@ class Updater:
         """
         self.parallel.share_buffers()
         gathers = self._gathers(step)
-        buffers = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()] if gathers else []
-        with contextlib.nullcontext() if self.average is None else self.average.applied():
-            try:
-                if gathers:
-                    self._gather(step, stopped)
-                self.model.eval()
-                with torch.no_grad(), self.autocast():
-                    yield self.model
-            finally:
-                self.train_mode(step)
-                with torch.no_grad():
-                    for buffer, value in buffers:
-                        buffer.copy_(value)
+        changed: list[Tensor] = [*self.parallel.parameters] if self.average is not None else []
+        changed += self.model.buffers() if gathers else []
+        before = [tensor.detach().clone() for tensor in changed]
+        try:
+            if self.average is not None:
+                self.average.apply()
+            if gathers:
+                self._gather(step, stopped)
+            self.model.eval()
+            with torch.no_grad(), self.autocast():
+                yield self.model
+        finally:
+            self.train_mode(step)
+            with torch.no_grad():
+                for tensor, value in zip(changed, before, strict=True):
+                    tensor.copy_(value)
 
     def best_weights(self, step: int) -> dict[str, Any]:
         """A copy of the evaluated weights, as an entry of a checkpoint; none if they are those that are trained."""

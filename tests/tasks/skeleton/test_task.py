@@ -22,7 +22,6 @@ from indrnn.tasks.skeleton.recordings import Recordings, read_npz
 from indrnn.tasks.skeleton.task import Sampling, SkeletonTask, split_by_subject
 from indrnn.training import Measured, OneCycle, Shard, Training, generator, train
 from indrnn.training.evaluation import measure
-from indrnn.training.parallel import Processes
 
 WHOLE = Shard()
 SMALL = Joints(5, centre=1, bones=((0, 1), (1, 4)), lines=((0, 1), (3, 2)), up=(1, 0), across=(2, 3))
@@ -42,7 +41,7 @@ AUGMENTED = Sampling(
 
 
 def means(pieces: Iterator[Measured]) -> dict[str, float]:
-    found = measure(pieces, Processes())
+    found = measure(pieces)
     assert found is not None
     return found
 

@@ -28,7 +28,6 @@ from indrnn.tasks.text.task import SHORTEST, LanguageTask, Window
 from indrnn.training import Measured, Shard, Training, train
 from indrnn.training.checkpoint import load
 from indrnn.training.evaluation import measure
-from indrnn.training.parallel import Processes
 
 CLASSES = 7
 LETTERS = Tokeniser("char", tuple("abcdefg"))
@@ -55,7 +54,7 @@ def places(train: int, other: int = 20) -> Corpus:
 
 
 def means(task: LanguageTask, pieces: Iterator[Measured]) -> dict[str, float]:
-    found = measure(pieces, Processes(), task=task)
+    found = measure(pieces, task=task)
     assert found is not None
     return found
 

@@ -368,14 +368,14 @@ def fit_of(run: Run) -> Fit:
 
 def load_fitted(run: Run, device: str) -> Estimator:
     """The estimator of a finished run of `indrnn fit`."""
-    from ...training.parallel import Processes, choose_device
+    from ...training.parallel import choose_device
     from .estimators import FILE, load_estimator
 
     fit_of(run)
     if not (run.path / FILE).exists():
         again = shlex.join(["indrnn", "fit", "--resume", str(run.path)])
         raise ValueError(f"run must be finished, and {run.path} is not; go on with it: {again}")
-    return load_estimator(run.path, choose_device(device, Processes()))
+    return load_estimator(run.path, choose_device(device))
 
 
 def evaluate(run: Run, options: FitEvaluation, *, data_dir: Path | None, device: str, say: Say) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -77,7 +77,7 @@ class SeriesTask:
     seed: int = 0
     """Seed of order and augmentation."""
 
-    higher_is_better: ClassVar[bool] = False
+    higher_is_better = False
 
     def __post_init__(self) -> None:
         self.metric = "training_loss" if self.validation is None else "loss"

@@ -18,7 +18,7 @@ from ...checks import check_count, check_not_negative
 from ...networks import LanguageModel
 from ...training import Shard
 from ...training.folder import finite
-from ...training.parallel import Processes, choose_device
+from ...training.parallel import choose_device
 from ...words import duration, numbers
 from ..recipe import Say
 from ..runs import Run
@@ -68,7 +68,7 @@ def _evaluate_dynamically(
         raise ValueError(f"run must be of a language model, and {run.path} is of a {type(model).__name__}")
     epoch, corpus = task.steps_per_epoch, task.corpus
     windows = min(options.statistics_windows or epoch, epoch)
-    plan = _Plan(model.to(choose_device(device, Processes())).eval(), task, options.segment or SEGMENT, windows)
+    plan = _Plan(model.to(choose_device(device)).eval(), task, options.segment or SEGMENT, windows)
     lrs = LRS if options.lr is None else (options.lr,)
     decays = DECAYS if options.decay is None else (options.decay,)
     pairs = len(lrs) * len(decays) if options.grid else 0
