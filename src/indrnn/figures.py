@@ -253,3 +253,31 @@ def draw_confusion(
     axes.set_ylabel("true class")
     figure.colorbar(picture, label="share of the true class")
     save_figure(figure, path)
+
+
+def draw_forecasts(
+    path: Path, series: dict[str, tuple[Any, Any]], levels: Sequence[int], *, up: str, across: str, shown: int
+) -> None:
+    """Draw the ends of the first 8 series and their forecasts with intervals, two panels in a row.
+
+    Args:
+        path: the output file.
+        series: by name, a table of what is known (ds, y) and one of forecasts (ds, forecast, lo-LEVEL, hi-LEVEL).
+        levels: levels of the intervals, in per cent.
+        up: label of the values.
+        across: label of the times.
+        shown: number of known steps.
+    """
+    pictured = dict(list(series.items())[:8])
+    figure, panels = new_grid(len(pictured), min(len(pictured), 2), (5.0, 2.8))
+    for axes, (name, (known, ahead)) in zip(panels, pictured.items(), strict=True):
+        axes.plot(known["ds"][-shown:], known["y"][-shown:], color="0.3", linewidth=1.2, label=named(up))
+        axes.plot(ahead["ds"], ahead["forecast"], color=COLOURS[0], linewidth=1.4, label="forecast")
+        for level in sorted(levels):
+            shade: dict[str, Any] = {"color": COLOURS[0], "alpha": 0.18, "linewidth": 0}
+            axes.fill_between(ahead["ds"], ahead[f"lo-{level}"], ahead[f"hi-{level}"], label=f"{level} %", **shade)
+        axes.set_title(named(name))
+        axes.set_xlabel(named(across))
+        axes.tick_params(axis="x", rotation=30)
+    panels[0].legend(frameon=False, loc="upper left")
+    save_figure(figure, path)

@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 import zlib
@@ -54,6 +55,31 @@ def flush_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@contextlib.contextmanager
+def new_folder(out: Path, content: str, *, overwrite: bool = False) -> Iterator[Path]:
+    """Make a folder that comes into its place when everything is in it, and is never there in part.
+
+    Args:
+        out: its place.
+        content: name of a file that such a folder holds: only then `overwrite` replaces it.
+        overwrite: replace the folder.
+
+    Yields:
+        The folder to write to.
+    """
+    if out.exists() and not (overwrite and (out / content).is_file()):
+        what = f"holds no {content}" if overwrite else "is there already; --overwrite replaces it"
+        raise ValueError(f"out must be a new folder, and {out} {what}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
+        new = Path(scratch) / "new"
+        new.mkdir()
+        yield new
+        if out.exists():
+            out.rename(Path(scratch) / "old")
+        new.rename(out)
 
 
 def checksum(path: Path) -> str:

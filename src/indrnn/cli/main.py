@@ -27,6 +27,7 @@ commands:
   generate RUN         generate text with a language model, from --prompt or standard input
   report RUN ...       collect runs of a task in small JSON files, a figure and a table; --html FILE: in one page
   analyse KIND         analyse a run's network: memory, weights, gradients, ablation, distillation
+  forecast FILE        forecast the next steps of series in a CSV file, with intervals; FOLDER: again, after newer data
   explore RUN          write an HTML page to inspect a run's network neuron by neuron, in any browser
   bench                measure the speed of the layer on this machine, against torch.nn.LSTM
   completion SHELL     print a completion script for bash or zsh

@@ -1,0 +1,24 @@
+"""Forecasts of series by neuralforecast, with our networks as a model of its own: `IndRNN`. Extra `forecast`."""
+
+from importlib.util import find_spec as _find_spec
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .comparison import candidates, compare, fit, load, predict
+    from .model import IndRNN
+    from .panel import Panel, read_panel
+
+if _find_spec("neuralforecast") is None:
+    raise ImportError('forecasts need neuralforecast: pip install "indrnn[forecast]"', name="neuralforecast")
+
+__all__ = ["IndRNN", "Panel", "candidates", "compare", "fit", "load", "predict", "read_panel"]
+
+_HOMES = {
+    "comparison": ("candidates", "compare", "fit", "load", "predict"),
+    "model": ("IndRNN",),
+    "panel": ("Panel", "read_panel"),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
