@@ -24,6 +24,15 @@ class DemoOptions:
     """Number of training steps."""
 
 
+def _is_demo(folder: RunFolder) -> bool:
+    """Whether a folder holds an earlier demo, even if that was stopped before config.json was there."""
+    try:
+        config = folder.read_json(folder.config) if folder.config.exists() else folder.recorded()
+    except ValueError:
+        return False
+    return bool((config.get("recipe") or {}).get("name") == "demo")
+
+
 def demo(arguments: list[str]) -> int:
     """Learn the adding problem in about a minute."""
     options: DemoOptions = Parser("demo", DemoOptions)(arguments)
@@ -35,7 +44,7 @@ def demo(arguments: list[str]) -> int:
     recipe = find("adding-100-fast").recipe
     recipe = replace(recipe, training=replace(recipe.training, steps=options.steps))  # type: ignore[call-arg]
     folder = RunFolder(options.out)
-    if folder.used and folder.recipe_name != "demo":
+    if folder.used and not _is_demo(folder):
         raise UsageError(f"out: {options.out} holds something that is not an earlier demo; name another folder")
     say("The adding problem: 100 random numbers, two of them marked; the answer is the sum of those two.")
     say(f"A two-layer IndRNN of 128 neurons a layer learns it in {options.steps} steps; always answering 1 has an")
