@@ -26,7 +26,7 @@ class RunOptions:
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     out: Path | None = None
-    """Output folder of KIND.json, KIND.md and KIND.png; None for results/insight/NAME."""
+    """Output folder of the numbers, the table and the figure; None for results/insight/NAME."""
     overwrite: bool = False
     """Replace existing files."""
 
