@@ -189,7 +189,7 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def new_module(folder: Path, device: torch.device | str | None = None) -> nn.Module:
-    """Build the network of a folder, with new weights."""
+    """Build the model of a folder, with new weights; a language model has its tokeniser."""
     path = _existing(folder, _MODEL)
     try:
         config = from_json(json.loads(path.read_text()))
@@ -197,6 +197,8 @@ def new_module(folder: Path, device: torch.device | str | None = None) -> nn.Mod
             raise ValueError(f"it must describe a model of this package, got {type(config).__name__}")
         with torch.device(device) if device is not None else contextlib.nullcontext():
             model: nn.Module = config.build()
+        if isinstance(model, LanguageModel) and (path := folder / _TOKENISER).exists():
+            model.tokeniser = Tokeniser.from_json(path.read_text(encoding="utf-8"))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     return model
@@ -218,34 +220,19 @@ def load_module(folder: str | Path, *, device: torch.device | str = "cpu") -> nn
     from safetensors.torch import load_file
 
     folder = Path(folder)
-    _existing(folder, _MODEL)
-    weights = _existing(folder, _WEIGHTS)
     model = new_module(folder, "meta")  # nothing is drawn at random, and the file's tensors are taken as they are
+    weights = _existing(folder, _WEIGHTS)
     try:
         stored = load_file(weights, device=str(device))
     except SafetensorError as error:
         raise ValueError(f"{weights} cannot be read: {error}") from None
-    state = model.state_dict()
-    if wrong := _differences(stored, state):
+    if wrong := _differences(stored, model.state_dict()):
         raise ValueError(f"{weights} does not fit the model: {', '.join(wrong)}")
     for name, module in model.named_modules():
         if isinstance(module, RecurrentBound):  # which may have been set after the model was built
             module.upper, module.lower = (float(value) for value in stored[f"{name}._extra_state"])
     model.load_state_dict(stored, assign=True)
-    if isinstance(model, LanguageModel):
-        model.tokeniser = load_tokeniser(folder)
     return model.eval()
-
-
-def load_tokeniser(folder: Path) -> Tokeniser | None:
-    """Load the tokeniser of a language model's folder; None if it has none."""
-    path = folder / _TOKENISER
-    if not path.exists():
-        return None
-    try:
-        return Tokeniser.from_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def weights_as_bytes(state: Mapping[str, Any]) -> bytes:

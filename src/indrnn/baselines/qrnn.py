@@ -24,11 +24,7 @@ class QRNNBaseline(BaselineNetwork):
     the same kernel. Same interface as `PlainIndRNN`, without `lengths` and `resets`; the state holds, for each layer, c
     and the last `window − 1` steps of its input.
 
-    Args:
-        input_size: features of the input at each step.
-        hidden_size: neurons of each layer.
-        num_layers: layers.
-        **options: `window`, `dropout` and `batch_first`; see `QRNN`. `device` and `dtype` too.
+    The arguments are those of `BaselineNetwork`; the options, of `QRNN`: `window`, `dropout` and `batch_first`.
     """
 
     Config = QRNN
@@ -54,8 +50,8 @@ class QRNNBaseline(BaselineNetwork):
         if lengths is not None:
             raise ValueError("lengths are not supported by QRNNBaseline; give sequences of one length")
         if input.dim() != 3 or input.shape[2] != self.input_size:
-            layout = "(B, T, {0})" if self.batch_first else "(T, B, {0})"
-            raise ValueError(f"input must have the shape {layout.format(self.input_size)}, got {tuple(input.shape)}")
+            layout = "B, T" if self.batch_first else "T, B"
+            raise ValueError(f"input must have the shape ({layout}, {self.input_size}), got {tuple(input.shape)}")
         if state is not None and len(state) != len(self.convolutions):
             raise ValueError(f"state must hold one of each of {len(self.convolutions)} layers, got {len(state)}")
         x = input.transpose(0, 1) if self.batch_first else input

@@ -26,12 +26,8 @@ class BaselineRNN(BaselineNetwork):
     two), as the paper counts parameters; LSTM's forget gate starts with a bias of 1. Same interface as
     `indrnn.PlainIndRNN`, without `resets`; the state is torch's own, and `lengths` must be at least 1.
 
-    Args:
-        kind: "rnn", "irnn", "lstm" or "gru".
-        input_size: features of the input at each step.
-        hidden_size: neurons of each layer.
-        num_layers: layers.
-        **options: `dropout`, `weight_dropout` and `batch_first`; see `Baseline`. `device` and `dtype` too.
+    The arguments are `kind` and those of `BaselineNetwork`; the options, of `Baseline`: `dropout`, `weight_dropout` and
+    `batch_first`.
     """
 
     Config = Baseline

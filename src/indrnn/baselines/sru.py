@@ -47,9 +47,7 @@ class SRU(nn.Module):
             inputs = input_size if layer == 0 else hidden_size
             rows = (3 if inputs == hidden_size else 4) * hidden_size
             for name, shape in {"weight": (rows, inputs), "v": (2, hidden_size), "bias": (2, hidden_size)}.items():
-                self.register_parameter(
-                    f"{name}_l{layer}", nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-                )
+                setattr(self, f"{name}_l{layer}", nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -88,7 +86,7 @@ class SRU(nn.Module):
 
 
 def sru(projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrence of SRU.
+    """The recurrence of SRU: h (T, B, N), and the last c (B, N).
 
     Args:
         projected: (T, B, 3N), W x_t, W_f x_t and W_r x_t concatenated; (T, B, 4N) with the skip connection last.
@@ -96,9 +94,6 @@ def sru(projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Te
         v: (2, N), v_f and v_r.
         bias: (2, N), b_f and b_r.
         c_0: (B, N).
-
-    Returns:
-        h (T, B, N), and the last c (B, N).
     """
     if projected.dtype in (torch.float32, torch.float64) and projected.device.type == "cpu" and _has_kernel():
         h, c = _SRU.apply(projected, skip, v, bias, c_0)
@@ -126,7 +121,7 @@ class _SRU(torch.autograd.Function):
     def forward(
         ctx: Any, projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Tensor
     ) -> tuple[Tensor, Tensor]:
-        inputs = [None if each is None else _in_memory(each) for each in (projected, skip, v, bias, c_0)]
+        inputs = [None if value is None else _in_memory(value) for value in (projected, skip, v, bias, c_0)]
         T, B, N = *projected.shape[:2], v.shape[1]
         c, h = projected.new_empty(T, B, N), projected.new_empty(T, B, N)
         _run(T, B, N, *inputs, c, h)

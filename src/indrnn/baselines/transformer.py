@@ -27,29 +27,15 @@ class TransformerBaseline(BaselineNetwork):
     its steps attend to all S of them. Positions count from the first of those. `resets` are not supported, nor are
     `lengths` with a context.
 
-    Args:
-        input_size: features of the input at each step.
-        hidden_size: features of each layer; a multiple of `heads`.
-        num_layers: layers.
-        heads: attention heads.
-        dropout: probability in each layer.
-        **options: `window`, `context` and `batch_first`; see `Transformer`. `device` and `dtype` too.
+    The arguments are those of `BaselineNetwork`; the options, of `Transformer`: `heads`, `dropout`, `window`, `context`
+    and `batch_first`.
     """
 
     Config = Transformer
     config: Transformer
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int,
-        heads: int = 4,
-        *,
-        dropout: float = 0.0,
-        **options: Any,
-    ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, heads=heads, dropout=dropout, **options)
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int, heads: int = 4, **options: Any) -> None:
+        super().__init__(input_size, hidden_size, num_layers, heads=heads, **{"dropout": 0.0, **options})
 
     def _build(self, factory: Factory) -> None:
         size, config = self.output_size, self.config

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
-from ..checks import check_choice, check_count, check_probability
+from ..checks import check_choice, check_count, check_positive, check_probability
 from ..layers.options import EPSILON, BoundOptions, Rows
 from ..ops.names import check_name, check_nonlinearity
 
@@ -339,7 +339,7 @@ class Language:
 
     def __post_init__(self) -> None:
         check_count("classes", self.classes)
-        check_start(self.start)
+        check_positive("start", self.start)
         check_options(check_probability, self, "dropout", "word_dropout")
 
     def sized(self, input_size: int, steps: int) -> Language:
@@ -352,9 +352,3 @@ class Language:
 
         options = options_of(self)
         return LanguageModel(options.pop("network").build(**factory), **options)
-
-
-def check_start(start: float) -> None:
-    """Raise unless it is a positive, finite number."""
-    if not isinstance(start, (int, float)) or not 0 < start < float("inf"):
-        raise ValueError(f"start must be a positive, finite number, got {start!r}")

@@ -18,10 +18,7 @@ States = Sequence[Tensor | None] | None
 class DenseLayer(nn.Module):
     """Weight to 4k → recurrence (`bottleneck`), Weight to k → recurrence (`growth`), concatenated to the input.
 
-    Args:
-        inputs: features of the input.
-        config: the options.
-        **factory: `device` and `dtype` of the parameters.
+    k is `growth_rate`; of both directions, with `bidirectional`.
     """
 
     def __init__(self, inputs: int, config: Dense, **factory: Unpack[Factory]) -> None:
@@ -39,16 +36,9 @@ class DenseLayer(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Dense layers, and a transition, one more recurrent unit, to fewer features.
+    """Dense layers, and a transition, one more recurrent unit of `size` neurons, to fewer features.
 
-    Args:
-        inputs: features of the input.
-        layers: dense layers.
-        size: neurons of the transition.
-        config: the options.
-        dropout: probability after the transition.
-        last: whether it is the network's last.
-        **factory: `device` and `dtype` of the parameters.
+    `dropout` and `last` are of the transition; see `RecurrentUnit`.
     """
 
     def __init__(

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, check_choice, check_count, check_probability, check_seed, check_tensor
+from ..checks import Lengths, check_choice, check_count, check_positive, check_probability, check_seed, check_tensor
 from ..layers.config import config_of
 from ..layers.dropout import embedding_dropout, shared_dropout
 from ..layers.padding import valid_steps
 from ..ops.watched import are_plain
 from . import cross_entropy, generation
-from .config import Language, check_start
+from .config import Language
 from .cross_entropy import Reduction, linear_cross_entropy
 from .heads import Output, check_network, run_network
 from .tokeniser import Tokeniser
@@ -71,7 +71,7 @@ class WordEmbedding(_Embedding, nn.Embedding):
     ) -> None:
         check_count("num_embeddings", num_embeddings)
         check_count("embedding_dim", embedding_dim)
-        check_start(start)
+        check_positive("start", start)
         check_probability("dropout", dropout)
         self.start, self.dropout = start, float(dropout)
         super().__init__(num_embeddings, embedding_dim, device=device, dtype=dtype)
@@ -106,7 +106,7 @@ class TiedEmbedding(_Embedding):
         check_count("classes", classes)
         check_count("size", size)
         check_probability("dropout", dropout)
-        check_start(start)
+        check_positive("start", start)
         self.classes, self.size, self.start, self.dropout = classes, size, start, float(dropout)
         self.weight = nn.Parameter(torch.empty(classes, size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(classes, device=device, dtype=dtype))

@@ -17,11 +17,6 @@ class ResidualBlock(nn.Module):
     """x + F(x), F of `operations` times recurrence → norm → dropout → Weight (pre-activation).
 
     The units are `unit1`, `unit2`, ...; each but the first includes the Weight before it, and `weight` is the last.
-
-    Args:
-        size: neurons.
-        config: the other options.
-        **factory: `device` and `dtype` of the parameters.
     """
 
     def __init__(self, size: int, config: Residual, **factory: Unpack[Factory]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .checkpoint import BrokenCheckpointError
 from .folder import RunFolder
@@ -25,16 +25,14 @@ def best_model(folder: RunFolder) -> tuple[nn.Module, str]:
     Raises:
         ValueError: if there are no weights yet, or they cannot be read.
     """
-    from ..saving import load_module, load_tokeniser, new_module
+    from ..saving import load_module, new_module
 
     if not folder.config.exists():
         return load_module(folder.path), "the saved weights"
     if is_finished(folder):
         return load_module(folder.path), "the finished run's weights"
-    model: Any = new_module(folder.path)
+    model = new_module(folder.path)
     step = load_best(model, folder)
-    if hasattr(model, "tokeniser"):
-        model.tokeniser = load_tokeniser(folder.path)
     return model.eval(), f"the best weights so far, of step {step} (the run is not finished)"
 
 
