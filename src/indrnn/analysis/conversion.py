@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -164,8 +164,9 @@ class Conversion:
     """The result of `from_rnn`: the model and its quality."""
 
     model: LinearRNN
+    """The two layers."""
     eigenvalues: Tensor
-    """The neurons' recurrent weights: real, or complex with one of each pair."""
+    """Recurrent weights of the neurons: real, or complex with one of each pair."""
     condition: float
     """Condition number of the eigenvectors: how much rounding is magnified. 1 for a symmetric U."""
     error: float
@@ -199,34 +200,33 @@ def from_rnn(
         The model, in W's type, and its quality.
 
     Example:
-        found = indrnn.from_rnn((W, U))
-        h, h_n = found.model(x)
+        conversion = indrnn.from_rnn((W, U))
+        h, h_n = conversion.model(x)
     """
     W, U, bias = _matrices(rnn)
     check_count("steps", steps)
     if not max_condition >= 1:
         raise ValueError(f"max_condition must be at least 1, got {max_condition}")
     dtype, device = W.dtype, W.device
-    W, U = (each.detach().to("cpu", torch.float64) for each in (W, U))
-    found = _decompose(U, U, steps)
-    size = float(torch.linalg.matrix_norm(U, 2)) if len(U) else 0.0
-    if found.condition > max_condition:
+    W, U = (matrix.detach().to("cpu", torch.float64) for matrix in (W, U))
+    best = _decompose(U, U, steps)
+    if best.condition > max_condition:
+        size = float(torch.linalg.matrix_norm(U, 2))
         candidates = [_decompose(U + size * 10.0**-k * _direction(len(U)), U, steps, 10.0**-k) for k in range(2, 16)]
-        found = min([found, *candidates], key=lambda each: each.error)
-        done = f"U was perturbed by {found.perturbation:.0e} of its norm" if found.perturbation else "U was kept"
+        best = min([best, *candidates], key=lambda eigen: eigen.error)
+        done = f"U was perturbed by {best.perturbation:.0e} of its norm" if best.perturbation else "U was kept"
         warnings.warn(
-            f"U is not diagonalisable, or nearly so: {done}, and the error over {steps} steps is {found.error:.1e} "
-            f"(condition of the eigenvectors {found.condition:.1e})",
+            f"U is not diagonalisable, or nearly so: {done}, and the error over {steps} steps is {best.error:.1e} "
+            f"(condition of the eigenvectors {best.condition:.1e})",
             stacklevel=2,
         )
-    model = _model(found, W, bias, dtype, device, backend)
-    neurons = model.neurons
+    neurons, mix, into = _layers(best, W, bias, dtype, backend)
+    model = LinearRNN(neurons, mix, into).to(device)
     weight = neurons.weight_hh if isinstance(neurons, ComplexIndRNN) else neurons.weight_hh_l0
-    return Conversion(model, weight.detach(), found.condition, found.error, found.perturbation)
+    return Conversion(model, weight.detach(), best.condition, best.error, best.perturbation)
 
 
-@dataclass(frozen=True)
-class _Eigen:
+class _Eigen(NamedTuple):
     values: Tensor
     vectors: Tensor
     inverse: Tensor
@@ -276,60 +276,41 @@ def _direction(size: int) -> Tensor:
     return matrix / norm
 
 
-def _model(
-    found: _Eigen, W: Tensor, bias: Tensor | None, dtype: torch.dtype, device: torch.device, backend: str | None
-) -> LinearRNN:
-    values, mix, into = found.values, found.vectors, found.inverse
+def _layers(
+    eigen: _Eigen, W: Tensor, bias: Tensor | None, dtype: torch.dtype, backend: str | None
+) -> tuple[IndRNN | ComplexIndRNN, Tensor, Tensor]:
+    """The layer of neurons, and what maps from them and to them."""
+    values, mix, into = eigen.values, eigen.vectors, eigen.inverse
     if not values.is_complex():
         layer: IndRNN | ComplexIndRNN = IndRNN(
             W.shape[1], len(values), 1, "identity", bias is not None, gamma=None, backend=backend, dtype=dtype
         )
-        names, kind = ("weight_ih_l0", "weight_hh_l0", "bias_l0"), dtype
+        suffix, kind = "_l0", dtype
     else:
-        kept = values.imag >= 0  # of a pair z and its conjugate, one: their sum is twice its real part
-        mix = (mix * torch.where(values.imag > 0, 2.0, 1.0))[:, kept]
-        values, into = values[kept], into[kept]
+        upper = values.imag >= 0  # of a pair z and its conjugate, one: their sum is twice its real part
+        mix = (mix * torch.where(values.imag > 0, 2.0, 1.0))[:, upper]
+        values, into = values[upper], into[upper]
         kind = torch.complex128 if dtype == torch.float64 else torch.complex64
-        chosen = {} if backend is None else {"backend": backend}
-        layer = ComplexIndRNN(W.shape[1], len(values), bias is not None, dtype=kind, **chosen)
-        names = ("weight_ih", "weight_hh", "bias")
+        layer = ComplexIndRNN(W.shape[1], len(values), bias is not None, backend=backend or "scan", dtype=kind)
+        suffix = ""
+    parameters = {"weight_ih": into @ W.to(into.dtype), "weight_hh": values}
+    if bias is not None:
+        parameters["bias"] = into @ bias.detach().to("cpu", into.dtype)
     with torch.no_grad():
-        getattr(layer, names[0]).copy_(into @ W.to(into.dtype))
-        getattr(layer, names[1]).copy_(values)
-        if bias is not None:
-            getattr(layer, names[2]).copy_(into @ bias.detach().to("cpu", into.dtype))
-    return LinearRNN(layer, mix.to(kind), into.to(kind)).to(device)
+        for name, value in parameters.items():
+            layer.get_parameter(name + suffix).copy_(value)
+    return layer, mix.to(kind), into.to(kind)
 
 
 def _matrices(rnn: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """W, U and b of `rnn`, checked."""
-    if isinstance(rnn, (tuple, list)):
-        if len(rnn) not in (2, 3):
-            raise ValueError(f"rnn must be W and U, or W, U and a bias, got {len(rnn)} parts")
-        W, U, bias = (*rnn, None)[:3]
-    else:
-        suffix = "_l0" if hasattr(rnn, "weight_ih_l0") else ""
-        if not (hasattr(rnn, f"weight_ih{suffix}") and hasattr(rnn, f"weight_hh{suffix}")):
-            raise TypeError(f"rnn must be (W, U) or have weight_ih and weight_hh, got {type(rnn).__name__}")
-        nonlinearity = getattr(rnn, "nonlinearity", None)
-        if nonlinearity != "identity":
-            raise ValueError(
-                f"rnn must be linear, with nonlinearity 'identity', got {nonlinearity!r} of {type(rnn).__name__}: "
-                "there is no equal IndRNN; indrnn.distil trains one to give its outputs"
-            )
-        if getattr(rnn, "num_layers", 1) != 1 or getattr(rnn, "bidirectional", False):
-            raise ValueError("rnn must have one layer in one direction")
-        W, U = getattr(rnn, f"weight_ih{suffix}"), getattr(rnn, f"weight_hh{suffix}")
-        parts = [getattr(rnn, f"{name}{suffix}", None) for name in ("bias", "bias_ih", "bias_hh")]
-        given = [part for part in parts if isinstance(part, Tensor)]
-        bias = sum(given[1:], given[0]) if given else None
-    for name, value in (("W", W), ("U", U), ("bias", bias)):
+    W, U, bias = parts = _parts(rnn)
+    for name, value in zip(("W", "U", "bias"), parts, strict=True):
         if value is None and name == "bias":
             continue
         if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.float64):
-            raise TypeError(
-                f"{name} must be a tensor of float32 or float64, got {getattr(value, 'dtype', type(value))}"
-            )
+            kind = getattr(value, "dtype", type(value))
+            raise TypeError(f"{name} must be a tensor of float32 or float64, got {kind}")
         if not value.isfinite().all():
             raise ValueError(f"{name} must be finite")
     if U.dim() != 2 or U.shape[0] != U.shape[1] or not len(U):
@@ -339,3 +320,29 @@ def _matrices(rnn: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     if bias is not None and bias.shape != (len(U),):
         raise ValueError(f"bias must have the shape ({len(U)},), got {tuple(bias.shape)}")
     return W, U, bias
+
+
+def _parts(rnn: Any) -> tuple[Any, Any, Any]:
+    """W, U and b of `rnn`, whatever they are."""
+    if isinstance(rnn, (tuple, list)):
+        if len(rnn) not in (2, 3):
+            raise ValueError(f"rnn must be W and U, or W, U and a bias, got {len(rnn)} parts")
+        return (*rnn, None)[:3]
+    end = "_l0" if hasattr(rnn, "weight_ih_l0") else ""
+    if not (hasattr(rnn, f"weight_ih{end}") and hasattr(rnn, f"weight_hh{end}")):
+        raise TypeError(f"rnn must be (W, U) or have weight_ih and weight_hh, got {type(rnn).__name__}")
+    nonlinearity = getattr(rnn, "nonlinearity", None)
+    if nonlinearity != "identity":
+        raise ValueError(
+            f"rnn must be linear, with nonlinearity 'identity', got {nonlinearity!r} of {type(rnn).__name__}: "
+            "there is no equal IndRNN; indrnn.distil trains one to give its outputs"
+        )
+    if getattr(rnn, "num_layers", 1) != 1 or getattr(rnn, "bidirectional", False):
+        raise ValueError("rnn must have one layer in one direction")
+    biases = [getattr(rnn, name + end, None) for name in ("bias", "bias_ih", "bias_hh")]
+    tensors = [bias for bias in biases if isinstance(bias, Tensor)]
+    return (
+        getattr(rnn, f"weight_ih{end}"),
+        getattr(rnn, f"weight_hh{end}"),
+        sum(tensors[1:], tensors[0]) if tensors else None,
+    )
