@@ -77,7 +77,7 @@ def before_and_after(
     """
     if not before:
         raise ValueError("before must hold at least one model, got none")
-    flows = [gradient_flow(each, task, batches)["depth"] for each in (*before, model)]
+    flows = [gradient_flow(network, task, batches)["depth"] for network in (*before, model)]
     if len({len(flow) for flow in flows}) > 1:
         raise ValueError("before must be the same model as the other, got one with other layers")
     untrained = [sum(values) / len(before) for values in zip(*flows[:-1], strict=True)]

@@ -20,7 +20,7 @@ def source(package: str, name: str) -> str:
 
 def fill(template: str, **parts: str) -> str:
     """Replace each {{name}} in the template by the HTML part of that name, in one pass: parts are not expanded."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
 def escape(value: object) -> str:

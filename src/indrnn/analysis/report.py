@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import shlex
@@ -47,16 +48,12 @@ def outcome_of(run: Reported) -> tuple[str, float] | None:
 
 def layers_of(model: nn.Module | None) -> list[tuple[str, Tensor]]:
     """Name and u of the recurrent layers of a model; empty if its neurons are not independent."""
-    if model is None:
-        return []
-    try:
-        return [(layer.name, layer.recurrent_weight) for layer in program_of(model).layers]
-    except ValueError:  # a model that the explorer does not know may have such neurons too
-        pass
-    try:
-        return [(layer.name, layer.u) for layer in neurons.layers_of(model)]
-    except ValueError:
-        return []
+    if model is not None:
+        with contextlib.suppress(ValueError):
+            return [(layer.name, layer.recurrent_weight) for layer in program_of(model).layers]
+        with contextlib.suppress(ValueError):  # a model that the explorer does not know may have such neurons too
+            return [(layer.name, layer.u) for layer in neurons.layers_of(model)]
+    return []
 
 
 def memory_counts(u: Tensor) -> list[int]:

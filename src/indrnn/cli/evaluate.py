@@ -59,9 +59,9 @@ def evaluate(arguments: list[str]) -> int:
 
     run = open_group(options.run)
     command = {"recipe": run.recipe_name, "command": shlex.join(["indrnn", "evaluate", *arguments])}
-    extra, given = _chosen(options, run)
+    extra, more = _chosen(options, run)
     if extra is not None:
-        measured = extra(run, given, data_dir=options.data_dir, device=options.device, say=say)
+        measured = extra(run, more, data_dir=options.data_dir, device=options.device, say=say)
     else:
         if run.recipe_name is None:
             raise UsageError(
@@ -81,11 +81,11 @@ def _chosen(options: Any, run: Any) -> tuple[Extra | None, Any]:
     """The part of the options that is for this kind of recipe; raises if another's is used."""
     chosen: tuple[Extra | None, Any] = None, None
     for i, extra in enumerate(extras("evaluate").values()):
-        given = getattr(options, f"extra_{i}")
+        more = getattr(options, f"extra_{i}")
         if extra in run.recipe.extras:
-            chosen = extra, given
+            chosen = extra, more
             continue
-        changed = [each.name for each in fields(given) if getattr(given, each.name) != each.default]
+        changed = [option.name for option in fields(more) if getattr(more, option.name) != option.default]
         if changed:
             raise UsageError(f"{changed[0]} is for {extra.name}, and {run.path} is of {run.recipe_name or 'none'}")
     return chosen

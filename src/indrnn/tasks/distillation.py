@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..baselines import BaselineRNN
 from ..checks import check_count, check_positive, check_seed
-from ..figures import COLOURS, new_figure
+from ..figures import draw_curves, new_figure
 from ..networks import Dense, Plain, Residual, StepRegressor
 from ..training import OneCycle, Training, train
 from ..training.evaluation import measure, modes_kept
@@ -26,6 +26,8 @@ from .results import Results, results_folder
 from .table import markdown
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from .adding import DistilOptions
     from .recipe import Say
     from .runs import Run
@@ -83,8 +85,8 @@ def distil(
         seed: seed of the weights, the split and the order of the sequences.
 
     Example:
-        found = indrnn.distil(torch.nn.RNN(2, 128), torch.rand(50, 1000, 2))
-        found.error, found.model
+        distilled = indrnn.distil(torch.nn.RNN(2, 128), torch.rand(50, 1000, 2))
+        distilled.error, distilled.model
     """
     check_count("steps", steps)
     check_count("batch_size", batch_size)
@@ -207,8 +209,8 @@ def _measure(
                 answers[name].append(readout(outputs).double())
         if targets is not None:
             if answers["rnn"][-1].shape != targets.shape:
-                shapes = tuple(targets.shape), tuple(answers["rnn"][-1].shape)
-                raise ValueError("readout must give {} as the targets, got {}".format(*shapes))
+                shape = tuple(answers["rnn"][-1].shape)
+                raise ValueError(f"readout must give {tuple(targets.shape)} as the targets, got {shape}")
             wanted.append(targets)
     by_step, of_step = torch.stack(off).sum(0), torch.stack(size).sum(0).clamp_min(torch.finfo(torch.float64).tiny)
     readout_error = task_error = None
@@ -267,16 +269,21 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     results.prepare()
-    recipe: Any = run.recipe
-    found, rows = _compared(teacher, recipe, options)
-    names = ("layers", "hidden_size", "steps", "lr", "seed")
-    about = {
+    distilled, rows = _compared(teacher, run.recipe, options)
+    numbers = {
         **run.summary,
         "asked": shlex.join(["indrnn", "analyse", "distil", *arguments]),
-        **{name: getattr(options, name) for name in names},
+        **{name: getattr(options, name) for name in ("layers", "hidden_size", "steps", "lr", "seed")},
         "machine": machine(),
+        **{name: value for name, value in vars(distilled).items() if name != "model"},
+        "rows": rows,
     }
-    say(_write(found, rows, about, results))
+    cells = [
+        ["" if value is None else f"{value:.3g}" if isinstance(value, float) else value for value in row.values()]
+        for row in rows
+    ]
+    table = markdown(", ".join(name.replace("_", " ") for name in rows[0]), cells)
+    say(results.write(numbers, _draw(distilled), table))
     say(results.drawn)
 
 
@@ -295,30 +302,22 @@ def _compared(teacher: Any, recipe: Any, options: DistilOptions) -> tuple[Distil
     config = Plain(hidden_size=options.hidden_size, layers=options.layers, norm=None)
     config = replace(config, gamma=2.0, long_memory=True, epsilon=0.5)
     training: dict[str, Any] = {"steps": options.steps, "lr": options.lr, "seed": options.seed}
-    found = distil(teacher.network, data, config=config, readout=readout, **training)
+    distilled = distil(teacher.network, data, config=config, readout=readout, **training)
     rows: list[dict[str, Any]] = []
-    for name, network, error in (("RNN", teacher.network, None), ("IndRNN", found.model, found.error)):
+    for name, network, error in (("RNN", teacher.network, None), ("IndRNN", distilled.model, distilled.error)):
         with torch.no_grad():
             test = measure(recipe.task().test(InPlace(network, teacher.output), Shard())) or {}
-        count = sum(each.numel() for each in network.parameters() if each.requires_grad)
+        count = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
         rows.append({"network": name, "parameters": count, "error": error, "test_MSE": test["test_mse"]})
-    return found, rows
+    return distilled, rows
 
 
-def _write(found: Distilled, rows: list[dict[str, Any]], about: dict[str, Any], results: Results) -> str:
-    """Write the numbers and a figure, and return a table of the rows: networks and their errors."""
+def _draw(distilled: Distilled) -> Figure:
     figure, (axes,) = new_figure(1)
-    percent = [100 * value for value in found.per_step]
-    axes.plot(range(1, len(percent) + 1), percent, color=COLOURS[0], label="at each step")
-    axes.axhline(100 * found.error, color="0.5", linestyle="--", linewidth=1, label="over all steps")
+    percent = [(step, 100 * value) for step, value in enumerate(distilled.per_step, 1)]
+    draw_curves(axes, {"at each step": percent}, logarithmic=False, reference=(100 * distilled.error, "over all steps"))
     axes.set_ylim(bottom=0)
     axes.set_xlabel("step of the sequence")
     axes.set_ylabel("difference of the outputs (% of the RNN's)")
     axes.legend(frameon=False)
-    numbers = {name: value for name, value in vars(found).items() if name != "model"}
-    results.write({**about, **numbers, "rows": rows}, figure)
-    cells = [
-        ["" if value is None else f"{value:.3g}" if isinstance(value, float) else value for value in row.values()]
-        for row in rows
-    ]
-    return markdown(", ".join(name.replace("_", " ") for name in rows[0]), cells)
+    return figure

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SHOWN = 20
-"""Number of sequences on a page."""
+"""Most sequences of a page."""
 _NUMBERS = 200_000  # of all recorded sequences together: 2 MB as text
 
 
@@ -53,10 +53,9 @@ def recorded(
     """
     if not sequences:
         raise ValueError("sequences must be at least one, got none")
-    if labels is not None and len(labels) != len(sequences):
-        raise ValueError(f"labels must be as many as sequences, {len(sequences)}, got {len(labels)}")
-    if right is not None and len(right) != len(sequences):
-        raise ValueError(f"right must be as many as sequences, {len(sequences)}, got {len(right)}")
+    for name, values in (("labels", labels), ("right", right)):
+        if values is not None and len(values) != len(sequences):
+            raise ValueError(f"{name} must be as many as sequences, {len(sequences)}, got {len(values)}")
     features = sequences[0].shape[-1]
     for number, sequence in enumerate(sequences):
         if sequence.dim() != 2 or not sequence.numel():
@@ -71,21 +70,19 @@ def recorded(
         raise ValueError(f"channels must be as many as features, {features}, got {len(channels)}")
     if body is not None and 3 * body.joints * body.bodies > features:
         raise ValueError(f"body must have at most {features // 3} joints for {features} features, got {body.joints}")
-    names = list(labels) if labels is not None else [f"sequence {number + 1}" for number in range(len(sequences))]
-    longest = max(len(sequence) for sequence in sequences)
-    taken = [sequence.detach().cpu().float() for sequence in sequences[: fit_into_page(longest, features)]]
-    listed: list[dict[str, Any]] = [
-        {"label": name, "values": [round(value, 6) for value in sequence.flatten().tolist()]}
-        for name, sequence in zip(names, taken, strict=False)
-    ]
-    for item, answer in zip(listed, right or [], strict=False):
-        item["right"] = answer
-    given = {
+    count = fit_into_page(max(map(len, sequences)), features)
+    shown = [sequence.detach().cpu().float() for sequence in sequences[:count]]
+    samples: list[dict[str, Any]] = []
+    for number, sequence in enumerate(shown):
+        values = [round(value, 6) for value in sequence.flatten().tolist()]
+        samples.append({"label": labels[number] if labels else f"sequence {number + 1}", "values": values})
+        if right:
+            samples[-1]["right"] = right[number]
+    page = {
         "features": features,
-        "samples": listed,
+        "samples": samples,
         "note": note,
         "channels": None if channels is None else [*channels],
+        "body": None if body is None else {**vars(body), "bones": [[*bone] for bone in body.bones]},
     }
-    given["body"] = None if body is None else {**vars(body), "bones": [list(bone) for bone in body.bones]}
-    longest = max(len(sequence) for sequence in taken)
-    return Samples("recorded", longest, given, taken, None if classes is None else list(classes))
+    return Samples("recorded", max(map(len, shown)), page, shown, None if classes is None else [*classes])

@@ -52,6 +52,5 @@ def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[st
     facts.append(("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}", ""))
     if lines := run.folder.read_metrics():
         facts.append(("training", rough_duration(lines[-1].get("seconds")), f"{lines[-1]['step']:,} steps"))
-    known = description.task if run.recipe_name else type(model).__name__
-    kind = f"Recipe {row.name}" if row else known
+    kind = f"Recipe {row.name}" if row else description.task if run.recipe_name else type(model).__name__
     return f"{kind}, with {which}. Give it something to read, and see what every neuron keeps of it.", facts
