@@ -49,7 +49,8 @@ def read(folder: Path, table: Any, **options: Any) -> Panel:
 
 
 def model(**options: Any) -> IndRNN:
-    return IndRNN(**{"h": 6, "input_size": 12, "network": SMALL, "max_steps": 3, "val_check_steps": 3} | options)
+    small: dict[str, Any] = {"h": 6, "input_size": 12, "network": SMALL, "max_steps": 3, "val_check_steps": 3}
+    return IndRNN(**small | options)
 
 
 def forecasts_of(panel: Panel, **options: Any) -> Any:

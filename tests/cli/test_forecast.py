@@ -64,8 +64,8 @@ def test_it_compares_and_forecasts(call: Call, tmp_path: Path) -> None:
     scores = json.loads((out / "forecast.json").read_text())["scores"]
     assert [score["model"] for score in scores] == names
     assert scores[-1]["MAE"] == 6  # the trend
-    head, *lines = rows(out)
-    assert head == ["shop", "month", "sales", *(f"sales-{end}" for end in ("lo-95", "lo-80", "hi-80", "hi-95"))]
+    columns, *lines = rows(out)
+    assert columns == ["shop", "month", "sales", *(f"sales-{end}" for end in ("lo-95", "lo-80", "hi-80", "hi-95"))]
     assert [line[:2] for line in lines] == [[shop, f"2013-{m:02}-01"] for shop in ("$x$", "01") for m in (5, 6, 7, 8)]
     for line in lines:
         forecast, *ends = map(float, line[2:])

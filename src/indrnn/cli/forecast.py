@@ -165,7 +165,7 @@ def _write(folder: Path, engine: Any, panel: Any, level: Sequence[int]) -> None:
     from ..forecast.comparison import predict
 
     ahead = predict(engine, panel, level)
-    panel.named(ahead).to_csv(folder / FORECASTS, index=False)
+    panel.named(ahead).to_csv(folder / FORECASTS, index=False, float_format="%.7g")
     if find_spec("matplotlib") is None:
         say("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')")
         return

@@ -142,7 +142,7 @@ def _distance(times: Any, freq: str | None) -> str | int:
 
 def _season(freq: str) -> int:
     offset = to_offset(freq)
-    return max(SEASONS.get(offset.name[0], 1) // offset.n, 1)
+    return max(SEASONS.get(offset.name[0], 1) // int(offset.n), 1)
 
 
 def _without_gaps(frame: Any, freq: str | int) -> Any:
