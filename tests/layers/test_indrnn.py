@@ -827,7 +827,7 @@ def test_batch_first_shapes_are_named() -> None:
 
 def test_unknown_backend_is_named() -> None:
     with pytest.raises(
-        ValueError, match="backend must be None or one of native, reference, scan, triton, auto-scan, got 'quantum'"
+        ValueError, match="backend must be None or one of native, reference, scan, triton, got 'quantum'"
     ):
         IndRNN(M, N, backend="quantum")(X)
     layer = IndRNN(M, N)

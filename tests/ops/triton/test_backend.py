@@ -23,7 +23,7 @@ from ...conftest import ACTIVATIONS, BACKENDS
 from ..problems import Problem, assert_same, problem
 
 interpreted = pytest.mark.skipif(
-    "triton" not in BACKENDS, reason=triton_backend.why_not(torch.empty(0), "relu") or "it serves"
+    "triton" not in BACKENDS, reason=triton_backend.why_not(torch.empty(0), "relu") or "it supports"
 )
 few_steps = pytest.mark.usefixtures("_few_steps")
 each_activation = pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -6,14 +6,22 @@ by side from their true initial states. The backward pass does the same with aff
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from .. import reference
 from ..calls import Backward, Forward
 from ..reference import accumulation_dtype
-from .cost import chunk_length
 from .maps import Map
+
+_LONGEST_CHUNK = 512
+
+
+def chunk_length(T: int) -> int:
+    """The length of a chunk for which 2·C + T/C, the steps that follow each other, are fewest."""
+    return max(1, min(_LONGEST_CHUNK, round(math.sqrt(T / 2))))
 
 
 def forward(call: Forward) -> tuple[Tensor, Tensor]:

@@ -43,9 +43,9 @@ def _driver_error() -> str | None:
 def why_not(x: Tensor, activation: str) -> str | None:
     """Why the kernels cannot be used for this tensor, or None if they can."""
     if x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        return "it serves GPU tensors, and CPU tensors only in Triton's interpreter (TRITON_INTERPRET=1), to test it"
+        return "it supports GPU tensors, and CPU tensors only in Triton's interpreter (TRITON_INTERPRET=1), to test it"
     if x.device.type not in ("cuda", "cpu"):
-        return f"it serves CUDA and ROCm tensors only, not {x.device.type}"
+        return f"it supports CUDA and ROCm tensors only, not {x.device.type}"
     return _import_error() or (_driver_error() if x.device.type == "cuda" else None)
 
 
