@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 from torch.testing import assert_close
 
 from indrnn import IndRNN
-from indrnn.layers.projection import project
+from indrnn.layers.indrnn import project
 
 T, B, M, N = 7, 4, 5, 13
 LENGTHS = {"sorted": [7, 4, 4, 1], "unsorted": [4, 7, 1, 4]}

@@ -14,9 +14,9 @@ from ..ops import check_name, recurrence, reference
 from ..ops.distributed.time import TimeSlice
 from ..ops.names import check_nonlinearity
 from .bound import RecurrentBound
-from .indrnn import _describe, _last_steps
+from .config import describe
 from .options import BoundOptions
-from .padding import without_padding
+from .padding import last_steps, without_padding
 
 # C is channels; S stands for the sizes of the positions: L, or H, W.
 
@@ -124,7 +124,7 @@ class _ConvIndRNN(nn.Module):
         T, B = input.shape[:2]
         input = without_padding(input, lengths, time_slice)
         if resets is not None and self.reverse:
-            resets = _last_steps(resets, lengths)
+            resets = last_steps(resets, lengths)
 
         convolve = F.conv1d if self._dims == 1 else F.conv2d
         steps = input.flatten(0, 1)  # (T · B, C_in, S)
@@ -200,24 +200,7 @@ class _ConvIndRNN(nn.Module):
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""
-        ones, zeros = (1,) * self._dims, (0,) * self._dims
-        return _describe(
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}",
-            (
-                ("stride", self.stride, ones),
-                ("padding", self.padding, zeros),
-                ("dilation", self.dilation, ones),
-                ("groups", self.groups, 1),
-                ("bias", self.bias is not None, True),
-                ("nonlinearity", self.nonlinearity, "relu"),
-                ("batch_first", self.batch_first, False),
-                ("reverse", self.reverse, False),
-                ("positions", self.positions, None),
-                ("long_memory", self.bound.start > 0, False),
-                ("highest_start", self.bound.options.get("highest_start"), None),
-                ("backend", self.backend, None),
-            ),
-        )
+        return describe(self, _ConvIndRNN)
 
 
 class ConvIndRNN1d(_ConvIndRNN):
