@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..calls import Backward, Forward
 from ..reference import accumulation_dtype
 
 LANES = 64 if torch.version.hip else 32
@@ -107,9 +108,14 @@ class Shape:
         """A tensor for results, in the accumulation type unless another is asked for."""
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
 
-    def vector(self, values: Tensor) -> Tensor:
+    def vector(self, values: Tensor | None) -> Tensor | None:
         """A vector (N,) as the kernels take it."""
-        return values.to(self.dtype).contiguous()
+        return None if values is None else values.to(self.dtype).contiguous()
+
+    def recurrence(self, call: Forward | Backward) -> dict[str, Any]:
+        """The kernels' arguments that are the same in both directions."""
+        options = {"ACTIVATION": call.activation, "REVERSE": call.reverse}
+        return {"u": self.vector(call.u), "resets": self.resets, "B": self.B, **options}
 
     def mask(self, mask: Tensor | None) -> Tensor | None:
         """A mask of dropout, shared over time, as the kernels take it."""
@@ -136,6 +142,11 @@ class Shape:
         total = (each * means).sum(over) / n
         var = (squares + each * (means - total).square()).sum(over) / n
         return total, var
+
+
+def contiguous(tensor: Tensor | None) -> Tensor | None:
+    """A state as the kernels take it."""
+    return None if tensor is None else tensor.contiguous()
 
 
 def strided(name: str, prefix: str, x: Tensor | None) -> dict[str, Any]:
