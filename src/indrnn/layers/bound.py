@@ -147,9 +147,9 @@ class RecurrentBound(nn.Module):
 
         On a GPU, the result is read when it is ready, some passes later, so that the host never waits.
         """
-        passes = self._passes + 1
-        if not passes or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._passes < 0:
             return
+        passes = self._passes + 1
         self.__dict__["_passes"] = passes  # past Module.__setattr__, which takes longer than all the rest
         every = _PATIENCE if passes < 8 * _PATIENCE else 8 * _PATIENCE
         if passes % every or not math.isfinite(self.upper) or torch._C._are_functorch_transforms_active():
@@ -160,10 +160,10 @@ class RecurrentBound(nn.Module):
         u = weights[0]
         exceeds = torch.stack([u.detach().abs().max() for u in weights]).max() > _rounded(self.upper, u.dtype, up=False)
         if u.device.type == "cpu":
-            self._warn_if(bool(exceeds))
+            self._warn_if(exceeds)
             return
         if self._pending is not None and self._pending[1].query():
-            self._warn_if(bool(self._pending[0]))
+            self._warn_if(self._pending[0])
             self._pending = None
         if self._pending is None:
             flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(exceeds, non_blocking=True)
@@ -171,9 +171,9 @@ class RecurrentBound(nn.Module):
             event.record()
             self._pending = (flag, event)
 
-    def _warn_if(self, exceeds: bool) -> None:
+    def _warn_if(self, exceeds: Tensor) -> None:
         if exceeds:
-            self._passes = -1  # said; until the next constraint
+            self._passes = -1  # until the next constraint
             warnings.warn(
                 "a recurrent weight exceeds its bound in training, and nothing holds it: gradients may explode. Call "
                 "indrnn.attach_constraint(optimizer, model) for the optimizer in use (a copied or rebuilt one has lost "

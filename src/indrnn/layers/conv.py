@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_tensor
+from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_state, check_tensor
 from ..ops import check_name, recurrence, reference
 from ..ops.distributed.time import TimeSlice
 from ..ops.names import check_nonlinearity
@@ -58,18 +58,13 @@ class _ConvIndRNN(nn.Module):
             raise ValueError(f"groups must divide {channels}, got {groups}")
         check_nonlinearity(nonlinearity)
         check_name(backend)
-        self.in_channels = in_channels
-        self.out_channels = out_channels
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.nonlinearity, self.batch_first, self.reverse, self.backend = nonlinearity, batch_first, reverse, backend
         self.kernel_size = self._sizes("kernel_size", kernel_size)
         self.stride = self._sizes("stride", stride)
         self.padding = padding if isinstance(padding, str) else self._sizes("padding", padding, least=0)
         self.dilation = self._sizes("dilation", dilation)
-        self.groups = groups
-        self.nonlinearity = nonlinearity
-        self.batch_first = batch_first
-        self.reverse = reverse
         self.positions = None if positions is None else self._sizes("positions", positions)
-        self.backend = backend
         if isinstance(padding, str) and padding not in ("same", "valid"):
             raise ValueError(f"padding must be 'same', 'valid' or in numbers, got {padding!r}")
         if padding == "same" and max(self.stride) > 1:
@@ -181,8 +176,7 @@ class _ConvIndRNN(nn.Module):
         if self.positions is not None and size != self.positions:
             raise ValueError(f"positions must be the output's, {size} for this input, got {self.positions}")
         T, B = input.shape[1::-1] if self.batch_first else input.shape[:2]
-        check_tensor("hx", hx, (B, self.out_channels, *size))
-        check_like_weight("hx", hx, self.weight_ih)
+        check_state(input, hx, (B, self.out_channels, *size), self.weight_ih)
         check_tensor("lengths", lengths, (B,))
         T = T if time_slice is None else time_slice.total
         check_resets(resets, (B, T) if self.batch_first else (T, B))

@@ -70,16 +70,15 @@ class _BatchNorm(TorchBatchNorm):
         """Raise for a wrong shape, and in training if a statistic would be of a single number."""
         if x.dim() < 3 or x.shape[-1] != self.num_features:
             raise ValueError(f"x must have the shape (T, B, ..., {self.num_features}), got {tuple(x.shape)}")
-        if not self.training or torch.compiler.is_compiling():
+        if not self.training or torch.compiler.is_compiling() or time_slice is not None:
             return
-        if self._over_several_processes or time_slice is not None:
-            return
-        if numbers == 1 and x.numel() > 0:
+        alone = not self._in_group or dist.get_world_size() == 1
+        if alone and numbers == 1 and x.numel() > 0:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.size()}")
 
     @property
-    def _over_several_processes(self) -> bool:
-        return self.synchronised and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    def _in_group(self) -> bool:
+        return self.synchronised and dist.is_available() and dist.is_initialized()
 
     def _statistics(self, x: Tensor, valid: Tensor | None, dims: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, biased variance and count of numbers over `dims` of x, which has zeros in its padding."""
@@ -98,9 +97,7 @@ class _BatchNorm(TorchBatchNorm):
         return mean, var, count
 
     def _over_processes(self, value: Tensor) -> Tensor:
-        if not self.synchronised or not dist.is_available() or not dist.is_initialized():
-            return value
-        return _SumOverProcesses.apply(value)  # type: ignore[no-any-return]
+        return _SumOverProcesses.apply(value) if self._in_group else value  # type: ignore[no-any-return]
 
     def _normalise(
         self,
@@ -126,10 +123,9 @@ class _BatchNorm(TorchBatchNorm):
 
     def extra_repr(self) -> str:
         """Sizes and settings."""
-        shape = ", ".join(str(size) for size in reversed(self.running_mean.shape))
-        return f"{shape}, eps={self.eps}, momentum={self.momentum}" + (
-            ", synchronised=True" if self.synchronised else ""
-        )
+        shape = ", ".join(map(str, reversed(self.running_mean.shape)))
+        synchronised = ", synchronised=True" if self.synchronised else ""
+        return f"{shape}, eps={self.eps}, momentum={self.momentum}{synchronised}"
 
 
 class SequenceBatchNorm(_BatchNorm):
@@ -148,11 +144,7 @@ class SequenceBatchNorm(_BatchNorm):
         dtype: their type.
     """
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None, time_slice: TimeSlice | None = None) -> Tensor:
-        """Normalise x (T, B, ..., N), of which this process may hold a slice; steps past `lengths` give zeros."""
-        return self.run(x, lengths, time_slice)
-
-    def run(
+    def forward(
         self,
         x: Tensor,
         lengths: Tensor | None = None,
@@ -160,7 +152,10 @@ class SequenceBatchNorm(_BatchNorm):
         *,
         overwrite: bool = False,
     ) -> Tensor:
-        """As `forward`; with `overwrite`, in evaluation without gradients, the result may take x's place in memory."""
+        """Normalise x (T, B, ..., N), of which this process may hold a slice; steps past `lengths` give zeros.
+
+        With `overwrite`, in evaluation without gradients, the result may take x's place in memory.
+        """
         self.check(x, lengths, time_slice)
         dtype, values = x.dtype, without_padding(x, lengths, time_slice).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths, time_slice)
@@ -176,7 +171,8 @@ class SequenceBatchNorm(_BatchNorm):
     def check(self, x: Tensor, lengths: Tensor | None, time_slice: TimeSlice | None = None) -> None:
         """Raise if x cannot be normalised, such as a single number in training, as torch's norms do."""
         numbers = math.prod(x.shape[:-1])
-        if lengths is not None and self.training and lengths.device.type == "cpu" and _can_be_read(lengths):
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if lengths is not None and self.training and lengths.device.type == "cpu" and not traced:
             numbers = int(lengths.sum()) * math.prod(x.shape[2:-1])  # on a GPU the host would wait for it
         self._check(x, numbers, time_slice)
 
@@ -264,8 +260,6 @@ class StepBatchNorm(_BatchNorm):
     def _update(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         """Update each step's row with its statistics, in the order of time."""
         T, R = mean.shape[0], self.steps
-        if T == 0:
-            return
         row, new = torch.arange(T, device=mean.device).clamp_max(R - 1), count >= 2
         # One after the other, a row's updates are a sum: each one's share is reduced by each later one.
         counted = torch.zeros(R, dtype=torch.int64, device=row.device).index_add_(0, row, new.long())
@@ -300,8 +294,3 @@ def next_position(
     step = torch.arange(T, device=x.device).unsqueeze(1)
     last = torch.where(resets & (step < end), step, -1).amax(dim=0)  # -1 without a reset
     return torch.where(last >= 0, end - last, before + end)
-
-
-def _can_be_read(lengths: Tensor) -> bool:
-    """Whether its values may be read: not while they are traced into a graph."""
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())

@@ -228,9 +228,8 @@ class RecurrentUnit(nn.Module):
             check_whole("batch norm with statistics of each step's own", time_slice)
             return norm(x, position, lengths)  # type: ignore[no-any-return]
         if isinstance(norm, SequenceBatchNorm):
-            if overwrite:
-                return norm.run(x, lengths, time_slice, overwrite=True)
-            return norm(x, lengths, time_slice)  # type: ignore[no-any-return]
+            options = {"overwrite": True} if overwrite else {}
+            return norm(x, lengths, time_slice, **options)  # type: ignore[no-any-return]
         if isinstance(norm, nn.SyncBatchNorm):
             raise TypeError(
                 "torch.nn.SyncBatchNorm.convert_sync_batchnorm has replaced a unit's norm by one that does not know "

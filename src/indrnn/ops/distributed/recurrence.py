@@ -19,8 +19,8 @@ from ..autograd import OPS
 from ..calls import Forward
 from ..checks import check, check_lengths
 from ..names import check_name
-from ..scan.maps import Map
-from .exchange import Group, add_up, finite, from_rank, gather, gather_objects, ranks_in_order
+from ..scan.maps import Map, finite
+from .exchange import Group, add_up, from_rank, gather, gather_objects, ranks_in_order
 
 
 def split_recurrence(
