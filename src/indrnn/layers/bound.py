@@ -116,17 +116,15 @@ class RecurrentBound(nn.Module):
                 self._constrain_(u)
 
     def _constrain_(self, u: Tensor) -> None:
-        if math.isfinite(self.upper):
-            upper = _rounded(self.upper, u.dtype, up=False)
+        upper = _rounded(self.upper, u.dtype, up=False) if math.isfinite(self.upper) else math.inf
+        if math.isfinite(upper):
             u.clamp_(-upper, upper)
         if self.lower > 0 and u.numel() > 0:
             # Without asking for the value, so that a GPU does not wait: the largest is moved up if it is too small.
             flat = u.view(-1)
             largest = flat.abs().argmax(keepdim=True)
             value = flat[largest]
-            least = _rounded(self.lower, u.dtype, up=True)
-            if math.isfinite(self.upper):
-                least = min(least, upper)
+            least = min(_rounded(self.lower, u.dtype, up=True), upper)
             lower = torch.full_like(value, least).copysign(value)
             flat[largest] = torch.where(value.abs() < lower.abs(), lower, value)
 
@@ -219,11 +217,7 @@ def attach_constraint(optimizer: torch.optim.Optimizer, module: nn.Module) -> Re
     if next(_layers(module), None) is None:
         raise ValueError(f"module must hold an IndRNN layer to constrain, got {type(module).__name__} without one")
     list(_bounded(module))  # what cannot be held is refused here, and not after the first step
-
-    def hook(*_: Any) -> None:
-        constrain_(module)
-
-    return optimizer.register_step_post_hook(hook)
+    return optimizer.register_step_post_hook(lambda *_: constrain_(module))
 
 
 def recurrent_weights(module: nn.Module) -> Iterator[nn.Parameter]:

@@ -15,6 +15,7 @@ from ..ops.distributed.time import TimeSlice
 from ..ops.names import check_nonlinearity
 from .bound import RecurrentBound
 from .config import describe
+from .indrnn import add_parameters, init_parameters
 from .options import BoundOptions
 from .padding import last_steps, without_padding
 
@@ -70,21 +71,14 @@ class _ConvIndRNN(nn.Module):
         if padding == "same" and max(self.stride) > 1:
             raise ValueError(f"padding must not be 'same' where stride is not 1, got a stride of {self.stride}")
         self.bound = RecurrentBound(**recurrent)
-
-        def parameter(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-
-        self.weight_ih = parameter(out_channels, in_channels // groups, *self.kernel_size)
-        self.weight_hh = parameter(out_channels, *(self.positions or ()))
-        self.register_parameter("bias", parameter(out_channels) if bias else None)
+        weight_ih = (out_channels, in_channels // groups, *self.kernel_size)
+        weight_hh = (out_channels, *(self.positions or ()))
+        add_parameters(self, weight_ih, weight_hh, bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""
-        nn.init.kaiming_uniform_(self.weight_ih, a=8)
-        self.bound.init_(self.weight_hh)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        init_parameters(self)
 
     def forward(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Unpack, overload
+from typing import Any, TypeVar, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,8 @@ from .dropout import dropout_mask
 from .options import BoundOptions
 from .padding import last_steps, unpack, without_padding
 from .recompute import Parameters, in_pieces
+
+Input = TypeVar("Input", Tensor, PackedSequence)
 
 
 class IndRNN(nn.Module):
@@ -100,7 +102,7 @@ class IndRNN(nn.Module):
         self._suffixes = [f"_l{layer}{way}" for layer in range(num_layers) for way in ways]
         for i, suffix in enumerate(self._suffixes):
             inputs = input_size if i < self._directions else hidden_size * self._directions
-            _add_parameters(self, suffix, inputs, hidden_size, bias, device, dtype)
+            add_parameters(self, (hidden_size, inputs), (hidden_size,), bias, suffix, device=device, dtype=dtype)
         self.reset_parameters()
 
     @property
@@ -111,41 +113,20 @@ class IndRNN(nn.Module):
         """Reinitialise all parameters."""
         first_of_last = len(self._suffixes) - self._directions
         for i, suffix in enumerate(self._suffixes):
-            _init_parameters(self, suffix, i >= first_of_last)
+            init_parameters(self, suffix, long_memory=i >= first_of_last)
 
     def flatten_parameters(self) -> None:
         """Do nothing; for compatibility with code written for `torch.nn.RNN`."""
 
-    @overload
     def forward(
         self,
-        input: Tensor,
+        input: Input,
         hx: Tensor | None = None,
         *,
         lengths: Lengths = None,
         resets: Tensor | None = None,
         time_slice: TimeSlice | None = None,
-    ) -> tuple[Tensor, Tensor]: ...
-
-    @overload
-    def forward(
-        self,
-        input: PackedSequence,
-        hx: Tensor | None = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-    ) -> tuple[PackedSequence, Tensor]: ...
-
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: Tensor | None = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-        time_slice: TimeSlice | None = None,
-    ) -> tuple[Tensor | PackedSequence, Tensor]:
+    ) -> tuple[Input, Tensor]:
         """Run over a sequence.
 
         Args:
@@ -346,12 +327,12 @@ class IndRNNCell(nn.Module):
         check_nonlinearity(nonlinearity)
         self.input_size, self.hidden_size, self.nonlinearity = input_size, hidden_size, nonlinearity
         self.bound = RecurrentBound(**recurrent)
-        _add_parameters(self, "", input_size, hidden_size, bias, device, dtype)
+        add_parameters(self, (hidden_size, input_size), (hidden_size,), bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""
-        _init_parameters(self, "", True)
+        init_parameters(self)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return h' (B, hidden_size) from the input (B, input_size) and h (B, hidden_size), each with or without B."""
@@ -394,34 +375,30 @@ def _step(x: Tensor, u: Tensor, bias: Tensor | None, h: Tensor | None, nonlinear
 # ---- parameters, under the names that torch.nn.RNN gives them
 
 
-def _add_parameters(
-    module: nn.Module,
-    suffix: str,
-    inputs: int,
-    hidden: int,
+def add_parameters(
+    layer: nn.Module,
+    weight_ih: tuple[int, ...],
+    weight_hh: tuple[int, ...],
     bias: bool,
-    device: torch.device | str | None,
-    dtype: torch.dtype | None,
+    suffix: str = "",
+    **factory: Any,
 ) -> None:
-    def parameter(*shape: int) -> nn.Parameter:
-        return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-
-    module.register_parameter(f"weight_ih{suffix}", parameter(hidden, inputs))
-    module.register_parameter(f"weight_hh{suffix}", parameter(hidden))
-    module.register_parameter(f"bias{suffix}", parameter(hidden) if bias else None)
-
-
-def _parameters(module: nn.Module, suffix: str) -> tuple[Tensor, Tensor, Tensor | None]:
-    return (
-        getattr(module, f"weight_ih{suffix}"),
-        getattr(module, f"weight_hh{suffix}"),
-        getattr(module, f"bias{suffix}"),
-    )
+    """Add parameters of these shapes; a bias has a number for each neuron or channel."""
+    shapes = {"weight_ih": weight_ih, "weight_hh": weight_hh, "bias": weight_hh[:1] if bias else None}
+    for name, shape in shapes.items():
+        parameter = None if shape is None else nn.Parameter(torch.empty(shape, **factory))
+        layer.register_parameter(f"{name}{suffix}", parameter)
 
 
-def _init_parameters(module: IndRNN | IndRNNCell, suffix: str, long_memory: bool) -> None:
-    weight_ih, weight_hh, bias = _parameters(module, suffix)
+def init_parameters(layer: nn.Module, suffix: str = "", *, long_memory: bool = True) -> None:
+    """Reinitialise the parameters of this suffix: the layer's, or those of one of its layers and directions."""
+    weight_ih, weight_hh, bias = _parameters(layer, suffix)
     nn.init.kaiming_uniform_(weight_ih, a=8)
-    module.bound.init_(weight_hh, long_memory)
+    assert isinstance(layer.bound, RecurrentBound)
+    layer.bound.init_(weight_hh, long_memory)
     if bias is not None:
         nn.init.zeros_(bias)
+
+
+def _parameters(layer: nn.Module, suffix: str) -> tuple[Tensor, Tensor, Tensor | None]:
+    return getattr(layer, f"weight_ih{suffix}"), getattr(layer, f"weight_hh{suffix}"), getattr(layer, f"bias{suffix}")

@@ -201,14 +201,9 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
     series = {**strided("grad_y", "g", grad_y), **strided("x", "x", x)}
     results = {"grad_x": grad_x, "carry": carry, **sums, "eps": call.eps, "before": x is not None}
     run("norm_backward", pack("norm_backward", h, call, **series, **inputs, **results))
-    return (
-        grad_x,
-        _cast(grad_u, u.dtype),
-        _cast(grad_bias, u.dtype),
-        _cast(carry, h.dtype if h_0 is None else h_0.dtype),
-        _cast(grad_weight, weight.dtype),
-        _cast(grad_shift, weight.dtype),
-    )
+    start_dtype = h.dtype if h_0 is None else h_0.dtype
+    grad_u, grad_bias, grad_h_0 = _cast(grad_u, u.dtype), _cast(grad_bias, u.dtype), _cast(carry, start_dtype)
+    return grad_x, grad_u, grad_bias, grad_h_0, _cast(grad_weight, weight.dtype), _cast(grad_shift, weight.dtype)
 
 
 # ---- tensors as the kernel takes them

@@ -186,14 +186,8 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
         S2 = of_x
         _combine(shape, x, grad_x, mask=None, **correct(S1, S2))
         grad_bias = torch.zeros_like(grad_u)
-    return (
-        grad_x,
-        grad_u.to(u.dtype),
-        grad_bias.to(u.dtype),
-        grad_h_0,
-        (S2 * rstd).to(weight.dtype),
-        S1.to(weight.dtype),
-    )
+    grad_weight, grad_shift = (S2 * rstd).to(weight.dtype), S1.to(weight.dtype)
+    return grad_x, grad_u.to(u.dtype), grad_bias.to(u.dtype), grad_h_0, grad_weight, grad_shift
 
 
 def _combine(shape: Shape, v: Tensor, to: Tensor, **constants: Tensor | None) -> None:
