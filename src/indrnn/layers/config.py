@@ -62,12 +62,10 @@ def _value(name: str, value: Any) -> Any:
 
 def describe(layer: nn.Module, kind: type[nn.Module]) -> str:
     """The sizes of a recurrent layer of this kind, and its options that are not at their defaults: its `extra_repr`."""
-    texts = []
-    for name, parameter in inspect.signature(kind).parameters.items():
-        if name in ("device", "dtype") or parameter.kind is parameter.VAR_KEYWORD:
-            continue
-        value, default = _value(name, getattr(layer, name)), parameter.default
-        if default is parameter.empty and isinstance(value, int):
+    texts, parameters = [], inspect.signature(kind).parameters
+    for name in _arguments(kind):
+        value, default = _value(name, getattr(layer, name)), parameters[name].default
+        if default is inspect.Parameter.empty and isinstance(value, int):
             texts.append(str(value))
         elif value != default and value != (default,) * len(value if isinstance(value, tuple) else ()):
             texts.append(f"{name}={value!r}")

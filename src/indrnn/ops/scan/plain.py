@@ -34,7 +34,7 @@ def forward(call: Forward) -> tuple[Tensor, Tensor]:
     valid, kept = _flags(x, lengths, resets)
     steps = _Steps(T, reverse)
     a = steps.cut(inputs if valid is None else torch.where(valid, inputs, 0.0), 0.0)
-    b = steps.cut(_slopes(u.to(dtype), kept, valid, inputs), 1.0)
+    b = steps.cut(_slopes(u.to(dtype).expand(x.shape), kept, valid), 1.0)
     largest = torch.finfo(dtype).max
     low = torch.full((), 0.0 if activation == "relu" else -largest, dtype=dtype, device=x.device)
     high = torch.full((), largest, dtype=dtype, device=x.device)
@@ -88,8 +88,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if valid is not None:
         incoming = torch.where(valid, incoming, 0.0)
     # delta_t = active_t · (incoming_t + carry); the carry before it: kept_t · u · delta_t, or unchanged in the padding
-    slope = u_ * active if kept is None else torch.where(kept, u_ * active, 0.0)
-    slope = slope if valid is None else torch.where(valid, slope, 1.0)
+    slope = _slopes(u_ * active, kept, valid)
     offset = slope * incoming if valid is None else torch.where(valid, slope * incoming, 0.0)
     g, m, A, B = (steps.cut(part, fill) for part, fill in ((incoming, 0.0), (active, 0.0), (offset, 0.0), (slope, 1.0)))
     whole_a, whole_b = A[0], B[0]
@@ -147,8 +146,9 @@ def _flags(x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> tuple[Te
     return valid, None if resets is None else ~resets.view(shape)
 
 
-def _slopes(u: Tensor, kept: Tensor | None, valid: Tensor | None, like: Tensor) -> Tensor:
-    slopes = u.expand(like.shape) if kept is None else torch.where(kept, u, 0.0)
+def _slopes(slopes: Tensor, kept: Tensor | None, valid: Tensor | None) -> Tensor:
+    """0 where the state is forgotten, and 1 past the end of a sequence."""
+    slopes = slopes if kept is None else torch.where(kept, slopes, 0.0)
     return slopes if valid is None else torch.where(valid, slopes, 1.0)
 
 
