@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_state, check_tensor
-from ..ops import check_name, recurrence, reference
+from ..checks import Lengths, as_lengths, check_count, check_resets, check_state, check_tensor
+from ..ops import recurrence, reference
 from ..ops.distributed.time import TimeSlice
-from ..ops.names import check_nonlinearity
+from ..ops.names import check_name, check_nonlinearity
 from .bound import RecurrentBound
 from .config import describe
 from .indrnn import add_parameters, init_parameters
@@ -162,7 +162,6 @@ class _ConvIndRNN(nn.Module):
             time_and_batch = "B, T" if self.batch_first else "T, B"
             expected = f"({time_and_batch}, {self.in_channels}, {'L' if self._dims == 1 else 'H, W'})"
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
-        check_like_weight("input", input, self.weight_ih)
         size = self._output_size(tuple(input.shape[3:]))
         if min(size) < 1:
             kernel = f"kernel_size = {self.kernel_size} with dilation = {self.dilation} and padding = {self.padding}"

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..checks import Lengths, as_lengths, check_count, check_probability, check_resets, check_state, check_tensor
-from ..ops import check_name, recurrence_, reference
+from ..ops import recurrence_, reference
 from ..ops.distributed.time import TimeSlice, check_whole
-from ..ops.names import check_nonlinearity
+from ..ops.names import check_name, check_nonlinearity
 from .bound import RecurrentBound
 from .config import describe
 from .dropout import dropout_mask
