@@ -97,7 +97,7 @@ class _BatchNorm(TorchBatchNorm):
         return mean, var, count
 
     def _over_processes(self, value: Tensor) -> Tensor:
-        return _SumOverProcesses.apply(value) if self._in_group else value  # type: ignore[no-any-return]
+        return _SumOverProcesses.apply(value) if self._in_group else value
 
     def _normalise(
         self,

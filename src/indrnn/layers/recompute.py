@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Parameters = Sequence[Tensor | None]
+Parameters = Sequence[Any]
+"""Tensors, or None for one that is not there."""
 Run = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Parameters], tuple[Tensor, Tensor]]
 """From a piece of x, the state before it, its lengths and resets and the parameters to its output and state."""
 
@@ -32,7 +33,7 @@ def in_pieces(
         h_0: the state before the first step.
         lengths: (B,), as for `recurrence`.
         resets: (T, B), as for `recurrence`.
-        parameters: what `run` is differentiated in besides x and h_0; None for one that is not there.
+        parameters: what `run` is differentiated in besides x and h_0.
     """
     if torch.compiler.is_compiling():
         raise RuntimeError("recompute cannot be compiled; leave it out, and let torch.compile save memory its own way")
@@ -57,8 +58,8 @@ class _InPieces(torch.autograd.Function):
     def forward(ctx: Any, run: Run, steps: int, *tensors: Any) -> tuple[Tensor, Tensor]:
         x, h_0, lengths, resets, *parameters = tensors
         states, output = [h_0], None
-        for place, part, *flags in _pieces(x, steps, lengths, resets):
-            out, state = run(part, states[-1], *flags, parameters)
+        for place, part, part_lengths, part_resets in _pieces(x, steps, lengths, resets):
+            out, state = run(part, states[-1], part_lengths, part_resets, parameters)
             if output is None:
                 output = out.new_empty(x.shape[0], *out.shape[1:])
             output[place] = out

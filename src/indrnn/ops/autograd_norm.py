@@ -48,6 +48,7 @@ def _backward(
     grad_y = torch.zeros_like(h) if grad_y is None else grad_y
     call = NormBackward(grad_y, grad_h_last, h, *others, *ctx.options)
     grad_h = None if ctx.y_is_h else grad_h
+    gradients: tuple[Tensor, ...]
     if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or grad_h is not None):
         gradients = reference_norm.backward(call, lambda inner: recurrence_backward(*inner, ctx.backend), grad_h)
     elif direct and are_plain(*call[:12]):  # a gradient may not be, nor what a saved tensor's hook returned

@@ -6,6 +6,8 @@ them, whose sizes are those that the caller sees under `vmap`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -32,7 +34,7 @@ def check(call: Forward | Backward | NormForward | NormBackward) -> None:
     x, mask = getattr(call, of), getattr(call, "mask", None)
     _check_dense(of, x)
     for name in (*vectors, *states, *series, "lengths", "resets", "mask"):
-        value = getattr(call, name, None)
+        value: Any = getattr(call, name, None)
         if value is None and name in _OPTIONAL:
             continue
         _check_dense(name, value, " or None" if name in _OPTIONAL else "")

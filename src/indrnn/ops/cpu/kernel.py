@@ -210,7 +210,7 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
 
 
 def pack(
-    name: str, x: Tensor, call: Forward | Backward | NormForward | NormBackward, /, **fields: Tensor | float | None
+    name: str, x: Tensor, call: Forward | Backward | NormForward | NormBackward, /, **fields: Any
 ) -> ctypes.Structure:
     """The struct of a pass over a tensor like x, with the addresses of tensors, which it keeps alive."""
     T, B, *between, N = x.shape

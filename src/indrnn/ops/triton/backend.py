@@ -150,7 +150,7 @@ def norm_forward(call: NormForward) -> NormResult:
         shape.run("moments", at_once, parts, **strided("v", "v", x), mean=means, square=squares, span=span)
         mean, var = shape.moments(means, squares, span)
         y = x.new_empty(0) if mask is None else shape.new(*x.shape, dtype=x.dtype)
-        masked = {"mask": mask, "y": None if mask is None else y}
+        masked: dict[str, Any] = {"mask": mask, "y": None if mask is None else y}
         h, h_last = launch_forward(shape, call.recurrence._replace(bias=None), **masked, **normalise(mean, var))
         if mask is None:
             y, h = h, y
