@@ -63,7 +63,7 @@ def recurrence_(
     call = Forward(x, u, h_0=h_0, **options)
     if not can_overwrite(call, backend):
         return _run(call, backend)
-    h, h_last = autograd.Direct.apply(True, *call, backend)  # which checks
+    h, h_last = autograd.recurrence_direct(True, *call, backend)  # which checks
     return h, h_last
 
 
@@ -119,7 +119,7 @@ def recurrence_norm(
         y, h_last, _, mean, var = autograd_norm.recurrence_norm(*call, backend)
     else:
         overwrite = overwrite and place == "after" and can_overwrite(call.recurrence, backend, weight, shift, mask)
-        y, h_last, _, mean, var = autograd_norm.DirectNorm.apply(overwrite, *call, backend)  # which checks
+        y, h_last, _, mean, var = autograd_norm.recurrence_norm_direct(overwrite, *call, backend)  # which checks
     return y, h_last, mean, var
 
 
@@ -129,7 +129,7 @@ def _run(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
         check(call)
         h, h_last = autograd.recurrence(*call, backend)
     else:
-        h, h_last = autograd.Direct.apply(False, *call, backend)  # which checks
+        h, h_last = autograd.recurrence_direct(False, *call, backend)  # which checks
     return h, h_last
 
 

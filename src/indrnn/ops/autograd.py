@@ -3,13 +3,13 @@
 Two ways lead to the passes of a backend, with the same numbers:
 
 - The registered ops, for whatever sees or transforms operations: compilers, torch.func, exported graphs.
-- `Direct`, past the dispatcher: for eager calls that nothing watches. With `overwrite`, h takes x's place in memory.
+- `direct`, past the dispatcher: for eager calls that nothing watches, which may also overwrite x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,6 +66,40 @@ def differentiable(
     return call
 
 
+def direct(
+    kind: type[NamedTuple],
+    run: Callable[..., tuple[Tensor, ...]],
+    keep: Callable[..., None],
+    derivative: Callable[..., tuple[Tensor | None, ...]],
+) -> Callable[..., Any]:
+    """A function that calls a backend without the dispatcher; what watches operations does not see it.
+
+    Its arguments are those of the op, after whether x is overwritten.
+
+    Args:
+        kind: the type of the call that the op's arguments make.
+        run: the pass, by a backend.
+        keep: as for `differentiable`; sets `ctx.direct` and `ctx.overwritten` to False.
+        derivative: as for `differentiable`; calls a backend too where `ctx.direct`, and nothing watches.
+    """
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, overwrite: bool, *inputs: Any) -> tuple[Tensor, ...]:
+            output = tuple(run(kind(*inputs[:-1]), inputs[-1], overwrite=overwrite))
+            if overwrite:
+                ctx.mark_dirty(inputs[0])
+            keep(ctx, inputs, output)
+            ctx.direct, ctx.overwritten = True, overwrite
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+            return None, *derivative(ctx, *gradients)
+
+    return Direct.apply
+
+
 def register_vmap(name: str, rule: Rule) -> None:
     """Give a registered op a vmap rule, as for `differentiable`."""
     op = getattr(OPS, name)
@@ -79,21 +113,21 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     """Keep h, and nothing else of its size."""
     _, u, bias, h_0, lengths, resets, *ctx.options = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.direct = ctx.overwritten = False
     ctx.save_for_backward(output[0], u, h_0, lengths, resets)
     ctx.set_materialize_grads(False)
 
 
-def _by_op(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
-    return _backward(ctx, grad_h, grad_h_last, recurrence_backward)
-
-
-def _backward(
-    ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None, run: Callable[..., tuple[Tensor, ...]]
-) -> tuple[Tensor | None, ...]:
-    """The gradients of the nine inputs of a forward pass, by this backward pass."""
-    gradients = (dense(grad_h), dense(grad_h_last))
+def _backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradients of the nine inputs: by a backend if nothing watches now and no derivative of it is needed."""
+    by_op = not ctx.direct or torch.is_grad_enabled() or is_watched() or are_batched(grad_h, grad_h_last)
     h, u, h_0, lengths, resets = ctx.saved_tensors
-    grad_x, grad_u, grad_bias, grad_h_0 = run(*gradients, h, u, h_0, lengths, resets, *ctx.options)
+    inputs = (dense(grad_h), dense(grad_h_last), h, u, h_0, lengths, resets, *ctx.options)
+    if by_op or not are_plain(*inputs[:7]):  # a gradient, or what a saved tensor's hook returned
+        gradients = recurrence_backward(*inputs)
+    else:
+        gradients = library.backward(Backward(*inputs[:-1]), inputs[-1], overwritten=ctx.overwritten)
+    grad_x, grad_u, grad_bias, grad_h_0 = gradients
     if ctx.bias_dtype is None:
         of_bias = None
     else:
@@ -115,34 +149,8 @@ def _vmap_forward(function: Any, info: Any, in_dims: tuple[int | None, ...], *ar
     return _out_of_neurons(function(*wide, lengths, resets, *options), size, _neurons(u, u_dim))
 
 
-recurrence = differentiable("recurrence", _keep, _by_op, _vmap_forward)
-
-
-class Direct(torch.autograd.Function):
-    """The backend called without the dispatcher; what watches operations does not see this one."""
-
-    @staticmethod
-    def forward(ctx: Any, overwrite: bool, *inputs: Any) -> tuple[Tensor, Tensor]:
-        """Run the pass."""
-        output = library.forward(Forward(*inputs[:-1]), inputs[-1], overwrite=overwrite)
-        if overwrite:
-            ctx.mark_dirty(inputs[0])
-        _keep(ctx, inputs, output)
-        ctx.overwritten = overwrite
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
-        """By the backend, if nothing watches now and no derivative of it is needed."""
-        if torch.is_grad_enabled() or is_watched() or are_batched(grad_h, grad_h_last):
-            return None, *_by_op(ctx, grad_h, grad_h_last)
-
-        def run(*args: Any) -> tuple[Tensor, ...]:
-            if not are_plain(*args[:7]):  # a gradient, or what a saved tensor's hook returned
-                return OPS.recurrence_backward(*args)  # type: ignore[no-any-return]
-            return library.backward(Backward(*args[:-1]), args[-1], overwritten=ctx.overwritten)
-
-        return None, *_backward(ctx, grad_h, grad_h_last, run)
+recurrence = differentiable("recurrence", _keep, _backward, _vmap_forward)
+recurrence_direct = direct(Forward, library.forward, _keep, _backward)
 
 
 # ---- backward

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import library, reference_norm
-from .autograd import OPS, differentiable, one_by_one, recurrence_backward, register_vmap
+from .autograd import OPS, differentiable, direct, one_by_one, recurrence_backward, register_vmap
 from .calls import NormBackward, NormForward, NormResult
 from .layout import dense
 from .watched import are_batched, are_plain, is_watched
@@ -21,7 +21,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.y_is_h = before and call.mask is None
     ctx.bias_dtype = None if call.bias is None else call.bias.dtype
     ctx.options, ctx.backend = (call.eps, call.activation), inputs[-1]
-    ctx.direct = False
+    ctx.direct = ctx.overwritten = False
     ctx.mark_non_differentiable(result.mean, result.var)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(
@@ -42,7 +42,7 @@ def _backward(
     ctx: Any, grad_y: Tensor | None, grad_h_last: Tensor | None, grad_h: Tensor | None, *_: Any
 ) -> tuple[Tensor | None, ...]:
     """By the op or a backend, or, if it may be differentiated again, in differentiable steps."""
-    direct = ctx.direct and not (is_watched() or are_batched(grad_y, grad_h_last, grad_h))
+    by_op = not ctx.direct or is_watched() or are_batched(grad_y, grad_h_last, grad_h)
     grad_y, grad_h_last, grad_h = dense(grad_y), dense(grad_h_last), dense(grad_h)
     h, *others = ctx.saved_tensors
     grad_y = torch.zeros_like(h) if grad_y is None else grad_y
@@ -51,33 +51,15 @@ def _backward(
     gradients: tuple[Tensor, ...]
     if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or grad_h is not None):
         gradients = reference_norm.backward(call, lambda inner: recurrence_backward(*inner, ctx.backend), grad_h)
-    elif direct and are_plain(*call[:12]):  # a gradient may not be, nor what a saved tensor's hook returned
-        gradients = library.norm_backward(call, ctx.backend)
-    else:
+    elif by_op or not are_plain(*call[:12]):  # a gradient, or what a saved tensor's hook returned
         gradients = OPS.recurrence_norm_backward(*call, ctx.backend)
+    else:
+        gradients = library.norm_backward(call, ctx.backend)
     grad_x, grad_u, grad_bias, grad_h_0, grad_weight, grad_shift = gradients
     of_bias = None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype)
     return grad_x, grad_u, of_bias, None if call.h_0 is None else grad_h_0, grad_weight, grad_shift, *[None] * 7
 
 
 recurrence_norm = differentiable("recurrence_norm", _keep, _backward, one_by_one)  # the statistics are of one call
+recurrence_norm_direct = direct(NormForward, library.norm_forward, _keep, _backward)
 register_vmap("recurrence_norm_backward", one_by_one)
-
-
-class DirectNorm(torch.autograd.Function):
-    """The backend called without the dispatcher."""
-
-    @staticmethod
-    def forward(ctx: Any, overwrite: bool, *inputs: Any) -> tuple[Tensor, ...]:
-        """Run the pass."""
-        output = tuple(library.norm_forward(NormForward(*inputs[:-1]), inputs[-1], overwrite=overwrite))
-        if overwrite:
-            ctx.mark_dirty(inputs[0])
-        _keep(ctx, inputs, output)
-        ctx.direct = True
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """As of the op, but by the backend, if nothing watches now."""
-        return None, *_backward(ctx, *gradients)
