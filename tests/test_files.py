@@ -451,26 +451,3 @@ def test_one_at_a_time_also_after_one_failed(server: Server, tmp_path: Path) -> 
     assert second_came == third_came == [{"first.gz": CONTENTS["first.gz"]}]
     assert len(server.requests) == 2
     assert names(tmp_path / "things") == {"first.gz"}
-
-
-# ---- too large
-
-
-def test_a_download_that_is_too_large_is_broken_off(server: Server, tmp_path: Path) -> None:
-    """By what the server announces, or by what it sends."""
-    small = replace(ONE, files=(replace(ONE.files[0], size=10),))
-    noise = hashlib.shake_256(b"noise").digest(300_000)
-    packed = PACKED["first.gz"]
-    try:
-        PACKED["first.gz"] = noise
-        with pytest.raises(FileNotFoundError, match="more than the 65546"):
-            read(server.set("honours", of=small), tmp_path, lambda _: None)
-    finally:
-        PACKED["first.gz"] = packed
-
-
-def test_an_archive_that_is_too_large_is_not_unpacked(tmp_path: Path) -> None:
-    bomb = replace(ONE, files=(replace(ONE.files[0], size=1000),))
-    (tmp_path / "first.gz").write_bytes(gzip.compress(bytes(10**7)))
-    with pytest.raises(ValueError, match="larger than 1000 bytes"):
-        read(bomb, tmp_path)

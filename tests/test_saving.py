@@ -294,7 +294,7 @@ MODULES: dict[str, Any] = {
     "ConvIndRNN1d": lambda: indrnn.ConvIndRNN1d(M, 4, 3, padding="same", positions=7, gamma=None),
     "ConvIndRNN2d": lambda: indrnn.ConvIndRNN2d(M, 4, (3, 1), stride=2, bias=False),
     "SequenceBatchNorm": lambda: indrnn.SequenceBatchNorm(M, momentum=None),
-    "StepBatchNorm": lambda: indrnn.StepBatchNorm(M, 5, affine=False, rows="document"),
+    "StepBatchNorm": lambda: indrnn.StepBatchNorm(M, 5, affine=False),
     "SharedDropout": lambda: indrnn.SharedDropout(0.2, batch_first=True),
     "PlainIndRNN": lambda: PlainIndRNN(M, 5, 2, norm="step", norm_steps=4, dropout=(0.1, 0.2), bidirectional=True),
     "ResidualIndRNN": lambda: ResidualIndRNN(M, 5, 2, last_transition=3, norm="layer", recompute=4),

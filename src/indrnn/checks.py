@@ -108,6 +108,13 @@ def check_resets(resets: Tensor | None, shape: tuple[int, ...]) -> None:
         raise TypeError(f"resets must be bool, got {resets.dtype}")
 
 
+def check_state(input: Tensor, hx: Tensor | None, shape: tuple[int, ...], weight: Tensor) -> None:
+    """Raise unless a layer's input and state fit its weight, and the state is None or has this shape."""
+    check_like_weight("input", input, weight)
+    check_tensor("hx", hx, shape)
+    check_like_weight("hx", hx, weight)
+
+
 def check_like_weight(name: str, value: Tensor | None, weight: Tensor) -> None:
     """Raise unless `value` is None or on the device, and (but under autocast) of the type, of the layer's weight."""
     if value is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .checks import MissingPackageError
+from .files import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,13 +90,8 @@ def named(name: str, most: int = 60) -> str:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG; the file is never partial."""
-    temporary = path.with_name(f".{path.stem}.tmp.png")
-    try:
-        with _drawing():
-            figure.savefig(temporary, dpi=120)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _drawing():
+        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=120))
 
 
 def svg_of(figure: Figure, label: str, number: int) -> str:

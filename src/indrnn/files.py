@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import gzip
 import hashlib
 import http.client
-import io
 import os
 import socket
-import ssl
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,7 +21,6 @@ from typing import IO
 
 VARIABLE = "INDRNN_DATA"
 _TIMEOUT = 30  # seconds without an answer, or between two pieces of one
-_PACKING = 1 << 16  # bytes that compressing may add to a content that cannot be compressed
 
 
 def write_atomically(path: Path, write: bytes | Callable[[IO[bytes]], object]) -> None:
@@ -156,8 +153,6 @@ class DataFile:
     """Name as it is published, ending in .gz."""
     sha256: str
     """Checksum of the content."""
-    size: int = 1 << 30
-    """Bytes of the content, or the most that it may have: a download or an archive that is larger is broken off."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +170,8 @@ def data_folder(data_dir: Path | None) -> Path:
     """The folder of data sets: `data_dir` if given, else INDRNN_DATA, else a folder of the user's cache."""
     if data_dir is not None:
         return data_dir
-    if os.environ.get(VARIABLE):
-        return Path(os.environ[VARIABLE])
-    return cache_folder()
+    variable = os.environ.get(VARIABLE)
+    return Path(variable) if variable else cache_folder()
 
 
 def cache_folder() -> Path:
@@ -185,7 +179,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "indrnn"
 
 
-def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, bytes]:
+def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], object] | None = None) -> dict[str, bytes]:
     """Read all files of a data set, downloading those that are missing.
 
     Args:
@@ -202,6 +196,8 @@ def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], None]
         FileNotFoundError: if a file is missing and cannot be downloaded.
     """
     folder = data_folder(data_dir)
+    if say is None:
+        say = functools.partial(print, file=sys.stderr)
     contents = {}
     for file in data.files:
         try:
@@ -210,10 +206,7 @@ def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], None]
             path = _find(file, folder, data.name)
         except OSError as error:  # it is where we may not look
             raise ValueError(f"data_dir: cannot look into {folder} ({error.strerror or error})") from None
-        if path is not None:
-            contents[file.name] = _read(file, path)
-        else:
-            contents[file.name] = _download(file, data, folder / data.name, say or _say)
+        contents[file.name] = _download(file, data, folder / data.name, say) if path is None else _read(file, path)
     return contents
 
 
@@ -226,16 +219,9 @@ def is_here(data: DataSet, data_dir: Path | None = None) -> bool:
         return False
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
 def _find(file: DataFile, folder: Path, subfolder: str) -> Path | None:
-    for place in (folder / subfolder, folder):
-        for name in (file.name, file.name.removesuffix(".gz")):
-            if (place / name).is_file():
-                return place / name
-    return None
+    paths = (place / name for place in (folder / subfolder, folder) for name in (file.name, Path(file.name).stem))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _read(file: DataFile, path: Path) -> bytes:
@@ -253,32 +239,17 @@ def _read(file: DataFile, path: Path) -> bytes:
 def _content(file: DataFile, raw: bytes, *, compressed: bool = True) -> bytes:
     if compressed:
         try:
-            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as archive:
-                raw = archive.read(file.size + 1)
+            raw = gzip.decompress(raw)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(str(error) or type(error).__name__) from None
-    if len(raw) > file.size:
-        raise ValueError(f"its content is larger than {file.size} bytes")
     if hashlib.sha256(raw).hexdigest() != file.sha256:
         raise ValueError("its content has another checksum")
     return raw
 
 
-# What is wrong with a mirror, and not with the disk: most are OSErrors too
-_MIRROR_ERRORS = (
-    urllib.error.URLError,
-    http.client.HTTPException,
-    TimeoutError,
-    ConnectionError,
-    ssl.SSLError,
-    ValueError,
-)
-
-
-def _download(file: DataFile, data: DataSet, folder: Path, say: Callable[[str], None]) -> bytes:
+def _download(file: DataFile, data: DataSet, folder: Path, say: Callable[[str], object]) -> bytes:
     """Download a file from the first mirror that has it; it is written when it is verified."""
-    target = folder / file.name
-    problems = []
+    target, problems = folder / file.name, []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / f"{file.name}.lock"):
@@ -287,10 +258,9 @@ def _download(file: DataFile, data: DataSet, folder: Path, say: Callable[[str], 
             for mirror in data.mirrors:
                 address = mirror.rstrip("/") + "/" + file.name
                 try:
-                    packed = _fetch(address, file.size + _PACKING, say)
-                    content = _content(file, packed)
-                except _MIRROR_ERRORS as error:
-                    problems.append(f"{address}: {getattr(error, 'reason', None) or error}")
+                    content = _content(file, packed := _fetch(address, say))
+                except ValueError as error:
+                    problems.append(f"{address}: {error}")
                     continue
                 write_atomically(target, packed)
                 return content
@@ -306,18 +276,17 @@ def _download(file: DataFile, data: DataSet, folder: Path, say: Callable[[str], 
     )
 
 
-def _fetch(address: str, most: int, say: Callable[[str], None]) -> bytes:
-    """The answer of a mirror, of at most `most` bytes."""
-    with urllib.request.urlopen(address, timeout=_TIMEOUT) as answer:
-        size = int(answer.headers.get("Content-Length") or 0)
-        if size > most:
-            raise http.client.HTTPException(f"it has {size} bytes, more than the {most} that it may have")
-        say(f"downloading {address} ({size / 1e6:.1f} MB)")
-        content: bytes = answer.read(most + 1)
-    if len(content) > most:
-        raise http.client.HTTPException(f"it has more than the {most} bytes that it may have")
+def _fetch(address: str, say: Callable[[str], object]) -> bytes:
+    """The answer of a mirror; a ValueError if it has none."""
+    try:
+        with urllib.request.urlopen(address, timeout=_TIMEOUT) as answer:
+            size = int(answer.headers.get("Content-Length") or 0)
+            say(f"downloading {address} ({size / 1e6:.1f} MB)")
+            content: bytes = answer.read(size or None)
+    except (OSError, http.client.HTTPException) as error:
+        raise ValueError(getattr(error, "reason", None) or error) from None
     if len(content) < size:
-        raise http.client.HTTPException(f"it broke off after {len(content)} of {size} bytes")
+        raise ValueError(f"it broke off after {len(content)} of {size} bytes")
     return content
 
 

@@ -24,27 +24,23 @@ def rough_duration(seconds: float | None) -> str:
     """A duration in s, min or h."""
     if seconds is None:
         return "not known"
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def headline(measured: dict[str, Any]) -> tuple[str, float] | None:
     """The main metric of a test: its name and value."""
-    known = {name: float(value) for name, value in measured.items() if isinstance(value, (int, float))}
-    name = next((name for name in known if name.endswith(("accuracy", "mse", "bpc", "perplexity"))), None)
-    name = name or next(iter(known), None)
-    return None if name is None else (name, known[name])
+    values = {name: float(value) for name, value in measured.items() if isinstance(value, (int, float))}
+    main = [name for name in values if name.endswith(("accuracy", "mse", "bpc", "perplexity"))]
+    name = next(iter([*main, *values]), None)
+    return None if name is None else (name, values[name])
 
 
 def words(metric: str) -> str:
     """A metric's name in words."""
-    said = {"mse": "mean squared error", "bpc": "bits per character", "r2": "R²"}
-    return " ".join(said.get(word, word) for word in metric.split("_"))
+    long = {"mse": "mean squared error", "bpc": "bits per character", "r2": "R²"}
+    return " ".join(long.get(word, word) for word in metric.split("_"))
 
 
 def value_of(name: str, value: float) -> str:

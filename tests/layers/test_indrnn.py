@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 from torch.testing import assert_close
 
 from indrnn import IndRNN
-from indrnn.layers.projection import project
+from indrnn.layers.indrnn import project
 
 T, B, M, N = 7, 4, 5, 13
 LENGTHS = {"sorted": [7, 4, 4, 1], "unsorted": [4, 7, 1, 4]}
@@ -827,7 +827,7 @@ def test_batch_first_shapes_are_named() -> None:
 
 def test_unknown_backend_is_named() -> None:
     with pytest.raises(
-        ValueError, match="backend must be None or one of native, reference, scan, triton, auto-scan, got 'quantum'"
+        ValueError, match="backend must be None or one of native, reference, scan, triton, got 'quantum'"
     ):
         IndRNN(M, N, backend="quantum")(X)
     layer = IndRNN(M, N)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from indrnn.layers.norm import SequenceBatchNorm, StepBatchNorm, next_position
-from indrnn.layers.options import Rows
 from indrnn.layers.padding import valid_steps
 from tests.processes import Results, assert_one_batch, divided, work, work_in_processes
 
@@ -38,11 +37,9 @@ forms = pytest.mark.parametrize(
     [
         lambda **options: SequenceBatchNorm(N, **options),
         lambda **options: StepBatchNorm(N, R, **options),
-        lambda **options: StepBatchNorm(N, R, rows="document", **options),
     ],
-    ids=["sequence", "step of a window", "step of a document"],
+    ids=["sequence", "step"],
 )
-kinds_of_rows = pytest.mark.parametrize("rows", ["window", "document"])
 Make = Callable[..., Norm]
 
 
@@ -205,17 +202,19 @@ def walk(
     lengths: Tensor | None = None,
     resets: Tensor | None = None,
 ) -> tuple[list[list[int]], Tensor, Tensor, Tensor]:
-    """Step by step: each sample's row (-1 in padding), the running mean and variance, and the position after."""
+    """Step by step: each sample's row (-1 in padding), the running mean and variance, and the position after.
+
+    Resets are for the position alone.
+    """
     mean, var, tracked = norm.running_mean.clone(), norm.running_var.clone(), norm.num_batches_tracked.tolist()
     seen = [0] * B if position is None else position.tolist()
     valid, rows = valid_by_hand(lengths), []
-    by_document = norm.rows == "document"
     for t in range(T):
         row = [-1] * B
         for b in range(B):
             if valid[t, b]:
-                seen[b] = 0 if by_document and resets is not None and resets[t, b] else seen[b]
-                row[b] = min(seen[b], R - 1) if by_document else min(t, R - 1) if norm.training else seen[b] % R
+                seen[b] = 0 if resets is not None and resets[t, b] else seen[b]
+                row[b] = min(t, R - 1) if norm.training else seen[b] % R
                 seen[b] += 1
         values = x[t, valid[t]].reshape(-1, N)
         if len(values) >= 2:
@@ -238,12 +237,14 @@ def step_options() -> dict[str, dict[str, Tensor]]:
         "positions": {"position": position},
         "resets": {"resets": resets},
         "lengths": {"lengths": LENGTHS},
+        "positions and lengths": {"position": position, "lengths": LENGTHS},
         "few valid": {"lengths": FEW},
         "all": {"position": position, "resets": resets, "lengths": LENGTHS},
     }
 
 
-options_of_steps = pytest.mark.parametrize("options", step_options().values(), ids=step_options().keys())
+WITHOUT_RESETS = {name: options for name, options in step_options().items() if "resets" not in options}
+options_of_steps = pytest.mark.parametrize("options", WITHOUT_RESETS.values(), ids=WITHOUT_RESETS.keys())
 
 
 class StepTwin(nn.Module):
@@ -269,12 +270,11 @@ class StepTwin(nn.Module):
 @dtypes
 @betweens
 @options_of_steps
-@kinds_of_rows
 def test_step_equals_torch_at_each_step(
-    rows: Rows, options: dict[str, Tensor], between: tuple[int, ...], dtype: torch.dtype
+    options: dict[str, Tensor], between: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     # In float32, the deviation of two samples that lie near each other is known to few digits: eps must outweigh it.
-    norm = unsettled(StepBatchNorm(N, R, 1e-5 if dtype == torch.float64 else 0.1, rows=rows, dtype=dtype))
+    norm = unsettled(StepBatchNorm(N, R, 1e-5 if dtype == torch.float64 else 0.1, dtype=dtype))
     x = sequence(*between, dtype=dtype)
     gradient = torch.randn_like(x)
     expected = work(StepTwin(norm), x, options, gradient)
@@ -284,9 +284,8 @@ def test_step_equals_torch_at_each_step(
 
 @pytest.mark.parametrize("momentum", [0.0, 0.1, 0.3, 1.0, None])
 @options_of_steps
-@kinds_of_rows
-def test_step_momentum(rows: Rows, options: dict[str, Tensor], momentum: float | None) -> None:
-    norm = unsettled(StepBatchNorm(N, R, momentum=momentum, rows=rows, dtype=torch.float64))
+def test_step_momentum(options: dict[str, Tensor], momentum: float | None) -> None:
+    norm = unsettled(StepBatchNorm(N, R, momentum=momentum, dtype=torch.float64))
     for _ in range(3):
         x = sequence()
         _, mean, var, _ = walk(norm, x, **options)
@@ -305,23 +304,22 @@ def test_step_with_one_row() -> None:
 
 
 def test_step_leaves_rows_that_do_not_occur() -> None:
-    norm = unsettled(StepBatchNorm(N, T + 4, rows="document"))
+    norm = unsettled(StepBatchNorm(N, T + 4))
     before = copy.deepcopy(norm.state_dict())
-    norm(sequence(dtype=torch.float32), torch.full((B,), 2))
+    norm(sequence(dtype=torch.float32), torch.full((B,), 2))  # positions are for evaluation
     for name, buffer in norm.named_buffers():
         changed = (buffer != before[name]).view(T + 4, -1).all(dim=-1)
-        assert changed.tolist() == [2 <= row < T + 2 for row in range(T + 4)]
+        assert changed.tolist() == [row < T for row in range(T + 4)]
         assert torch.equal(buffer[~changed], before[name][~changed])
 
 
 @betweens
 @options_of_steps
-@kinds_of_rows
 @pytest.mark.parametrize("affine", [True, False], ids=["affine", "not affine"])
 def test_step_evaluation_reads_each_samples_row(
-    affine: bool, rows: Rows, options: dict[str, Tensor], between: tuple[int, ...]
+    affine: bool, options: dict[str, Tensor], between: tuple[int, ...]
 ) -> None:
-    norm = unsettled(StepBatchNorm(N, R, affine=affine, rows=rows, dtype=torch.float64)).eval()
+    norm = unsettled(StepBatchNorm(N, R, affine=affine, dtype=torch.float64)).eval()
     x, before = sequence(*between), copy.deepcopy(norm.state_dict())
     weight, bias = (1.0, 0.0) if norm.weight is None or norm.bias is None else (norm.weight, norm.bias)
     expected = torch.zeros_like(x)
@@ -334,10 +332,10 @@ def test_step_evaluation_reads_each_samples_row(
     assert_close(norm.state_dict(), before, rtol=0, atol=0)
 
 
-@options_of_steps
+@pytest.mark.parametrize("options", step_options().values(), ids=step_options().keys())
 def test_next_position(options: dict[str, Tensor]) -> None:
     x = sequence()
-    expected = walk(StepBatchNorm(N, R, rows="document", dtype=torch.float64), x, **options)[3]
+    expected = walk(StepBatchNorm(N, R, dtype=torch.float64), x, **options)[3]
     arguments: dict[str, Any] = {"position": None, **options}
     assert torch.equal(next_position(x, **arguments), expected)
     assert torch.equal(next_position(x[:0], expected, torch.zeros_like(expected)), expected)
@@ -351,20 +349,18 @@ def test_a_reset_in_the_padding_is_none() -> None:
 
 
 @options_of_steps
-@kinds_of_rows
 @pytest.mark.parametrize("sizes", [[1] * T, [3, 0, 1, 5, 2]], ids=["frames", "ragged chunks"])
-def test_step_in_chunks_equals_whole(sizes: list[int], rows: Rows, options: dict[str, Tensor]) -> None:
-    norm = unsettled(StepBatchNorm(N, R, rows=rows, dtype=torch.float64)).eval()
+def test_step_in_chunks_equals_whole(sizes: list[int], options: dict[str, Tensor]) -> None:
+    norm = unsettled(StepBatchNorm(N, R, dtype=torch.float64)).eval()
     x = sequence()
-    position, lengths, resets = (options.get(name) for name in ("position", "lengths", "resets"))
+    position, lengths = options.get("position"), options.get("lengths")
     pieces, start = [], 0
     for size in sizes:
         piece = slice(start, start + size)
         part = x[piece]
-        here = None if resets is None else resets[piece]
         left = None if lengths is None else (lengths - start).clamp(0, size)
-        pieces.append(norm(part, position, left, here))
-        position = next_position(part, position, left, here if rows == "document" else None)
+        pieces.append(norm(part, position, left))
+        position = next_position(part, position, left)
         start += size
     assert start == T
     assert_close(torch.cat(pieces), norm(x, **options), rtol=0, atol=0)
@@ -490,7 +486,6 @@ BAD_ARGUMENTS: list[tuple[Callable[[], nn.Module], type[Exception], str]] = [
     (lambda: SequenceBatchNorm(N, momentum=1.1), ValueError, r"momentum must lie in \[0, 1\] or be None, got 1\.1"),
     (lambda: SequenceBatchNorm(N, momentum=NAN), ValueError, r"momentum must lie in \[0, 1\] or be None, got nan"),
     (lambda: StepBatchNorm(N, 0), ValueError, "steps must be at least 1, got 0"),
-    (lambda: StepBatchNorm(N, R, rows="page"), ValueError, "rows must be one of 'window', 'document', got 'page'"),  # type: ignore[arg-type]
     (lambda: StepBatchNorm(0, R), ValueError, "num_features must be at least 1, got 0"),
 ]
 
@@ -533,12 +528,10 @@ def shared_batches() -> dict[str, tuple[type[Norm], dict[str, Tensor], int]]:
         "step, uneven": (StepBatchNorm, {}, UNEVEN),
         "step, all samples in one": (StepBatchNorm, {}, 0),
         "step, lengths": (StepBatchNorm, {"lengths": torch.tensor([11, 4, 6, 7, 11, 3, 7])}, EVEN),
-        # A row that occurs in one process is updated in both, or their running statistics part.
         "step, positions": (StepBatchNorm, steps["positions"], EVEN),
-        "step, resets": (StepBatchNorm, steps["resets"], EVEN),
         "step, shorter in one": (StepBatchNorm, early_in_one, EVEN),
         "step, one valid sample each": (StepBatchNorm, one_each, EVEN),
-        "step, positions, resets and lengths": (StepBatchNorm, steps["all"], UNEVEN),
+        "step, positions and lengths": (StepBatchNorm, steps["positions and lengths"], UNEVEN),
     }
 
 
@@ -550,7 +543,7 @@ def in_two_processes(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     for kind, options, first in shared_batches().values():
         norm: Norm = SequenceBatchNorm(N, synchronised=True, dtype=torch.float64)
         if kind is StepBatchNorm:
-            norm = StepBatchNorm(N, R, rows="document", synchronised=True, dtype=torch.float64)
+            norm = StepBatchNorm(N, R, synchronised=True, dtype=torch.float64)
         unsettled(norm)
         x, gradient = sequence(), torch.randn(T, B, N, dtype=torch.float64)
         calls.append(divided(norm, x, options, gradient, first))
@@ -623,12 +616,11 @@ def test_meta(training: bool, make: Make) -> None:
     assert y.shape == (T, B, N)
 
 
-@kinds_of_rows
-def test_memory_of_steps_grows_with_steps_and_not_with_their_square(rows: Rows) -> None:
+def test_memory_of_steps_grows_with_steps_and_not_with_their_square() -> None:
     """What a pass takes at its peak, counted by what torch allocates: twice the steps and rows, twice the memory."""
     peaks = []
     for steps in (200, 400):
-        norm, x = StepBatchNorm(4, steps, rows=rows), torch.randn(steps, 8, 4)
+        norm, x = StepBatchNorm(4, steps), torch.randn(steps, 8, 4)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             norm(x)
         peaks.append(sum(max(event.self_cpu_memory_usage, 0) for event in profile.events() or ()))

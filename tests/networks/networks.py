@@ -32,7 +32,7 @@ NORMS: dict[str, dict[str, Any]] = {
     "norm after": {"norm": "batch"},
     # Fewer steps than T: the last row is shared, and counting begins again in evaluation.
     "step norm before": {"norm": "step", "norm_steps": 6, "norm_place": "before"},
-    "step norm after, by document": {"norm": "step", "norm_steps": 6, "norm_rows": "document"},
+    "step norm after": {"norm": "step", "norm_steps": 6},
     "layer norm": {"norm": "layer"},
     "rms norm before": {"norm": "rms", "norm_place": "before"},
 }
@@ -116,7 +116,7 @@ class Composition:
             y[valid] = norm(x[valid])
             return y
         for t in range(len(x)):
-            row = min(t, norm.steps - 1) if norm.training or norm.rows == "document" else t % norm.steps
+            row = min(t, norm.steps - 1) if norm.training else t % norm.steps
             y[t, valid[t]] = _torch_norm(norm, norm.running_mean[row], norm.running_var[row], x[t, valid[t]])
         return y
 

@@ -37,8 +37,8 @@ pytestmark = pytest.mark.usefixtures("_one_thread")
 
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
 norms = pytest.mark.parametrize("norm", NORMS)
-# Rows of statistics that are counted by windows do not begin again with a document.
-norms_of_documents = pytest.mark.parametrize("norm", [norm for norm in NORMS if norm != "step norm before"])
+# The rows of a step norm's statistics do not begin again with a document.
+norms_of_documents = pytest.mark.parametrize("norm", [norm for norm in NORMS if not norm.startswith("step norm")])
 
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 0}
 STREAM: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
@@ -441,7 +441,7 @@ def test_compile_with_inductor(norm: str, architecture: str) -> None:
 
 @pytest.mark.slow
 @architectures
-@pytest.mark.parametrize("norm", ["norm after", "step norm after, by document"])
+@pytest.mark.parametrize("norm", ["norm after", "step norm after"])
 def test_compiled_stream(norm: str, architecture: str) -> None:
     torch.compiler.reset()
     network = trained(make(architecture, norm))
@@ -645,7 +645,6 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"nonlinearity": "gelu"}, ValueError, "nonlinearity must be one of relu, .*got 'gelu'"),
     ({"norm": "before"}, ValueError, "norm must be one of 'batch', 'step', 'layer', 'rms', None, got 'before'"),
     ({"norm_place": "between"}, ValueError, "norm_place must be one of 'before', 'after', got 'between'"),
-    ({"norm_rows": "page"}, ValueError, "norm_rows must be one of 'window', 'document', got 'page'"),
     ({"norm": "step", "norm_steps": 0}, ValueError, "norm_steps must be at least 1, got 0"),
     ({"norm": "step", "norm_steps": 1.5}, TypeError, "norm_steps must be an integer, got float"),
     ({"norm": "step"}, ValueError, "norm_steps must be given for norm = 'step' and for no other, got None"),

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import indrnn
-from indrnn.ops import choice, reference, scan
+from indrnn.ops import choice, reference
 from indrnn.ops.cpu import kernel
 from indrnn.ops.triton import backend as triton_backend
 
@@ -31,7 +31,7 @@ def test_native_is_the_choice_on_a_cpu_and_the_reference_elsewhere() -> None:
     assert {name for name, backend in on_cpu.items() if backend.chosen} == {"native"}
     assert on_cpu["native"].why_not is None
     assert {name for name, backend in elsewhere.items() if backend.chosen} == {"reference"}
-    assert elsewhere["native"].why_not == "it serves CPU tensors only, not meta"
+    assert elsewhere["native"].why_not == "it supports CPU tensors only, not meta"
     assert indrnn.backends() == on_cpu
 
 
@@ -59,7 +59,7 @@ def test_the_argument_comes_before_the_variable(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDRNN_BACKEND", "nativ")
-    expected = r"INDRNN_BACKEND must be unset or one of native, reference, scan, triton, auto-scan, got 'nativ'"
+    expected = r"INDRNN_BACKEND must be unset or one of native, reference, scan, triton, got 'nativ'"
     with pytest.raises(ValueError, match=expected):
         indrnn.recurrence(X, U)
 
@@ -108,21 +108,5 @@ def test_without_triton_a_gpu_has_the_reference_and_it_says_so_once(monkeypatch:
 def test_one_asked_for_by_name_that_cannot_serve_raises(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     if by == "variable":
         monkeypatch.setenv("INDRNN_BACKEND", "native")
-    with pytest.raises(RuntimeError, match=rf"'native', asked for by the .*{by}.*, cannot serve: the C\+\+ kernel"):
+    with pytest.raises(RuntimeError, match=rf"'native', asked for by the .*{by}.*, is not supported: the C\+\+ kernel"):
         indrnn.recurrence(X, U, backend="native" if by == "argument" else None)
-
-
-@pytest.mark.parametrize("by", ["argument", "variable"])
-@pytest.mark.parametrize(("pays", "name"), [(True, "scan"), (False, "native")])
-def test_the_scan_where_it_is_estimated_to_pay(pays: bool, name: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only where that was asked for."""
-    x = torch.zeros(3, 1, 1)
-    monkeypatch.setattr(scan, "pays", lambda *_: pays)
-    monkeypatch.setattr(kernel, "why_not", lambda *_: None)
-    assert choice.choose(x, "relu", None) is kernel
-    if by == "variable":
-        monkeypatch.setenv("INDRNN_BACKEND", "auto-scan")
-        assert [each for each, backend in indrnn.backends(x).items() if backend.chosen] == [name]
-    else:
-        indrnn.recurrence(x, torch.zeros(1), backend="auto-scan")
-    assert choice.choose(x, "relu", "auto-scan" if by == "argument" else None) is (scan if pays else kernel)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count, check_tensor
-from ..layers.projection import project
+from ..layers.indrnn import project
 from ..ops.cpu import kernel
 from ..ops.layout import written_out
 

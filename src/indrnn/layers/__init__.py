@@ -5,23 +5,21 @@ from typing import TYPE_CHECKING
 from .._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .bound import RecurrentBound, attach_constraint, constrain_
+    from .bound import RecurrentBound, attach_constraint, constrain_, parameter_groups
     from .conv import ConvIndRNN1d, ConvIndRNN2d
     from .dropout import SharedDropout, embedding_dropout, shared_dropout
     from .indrnn import IndRNN, IndRNNCell
     from .norm import SequenceBatchNorm, StepBatchNorm
     from .options import EPSILON
-    from .parameters import parameter_groups
     from .statistics import gather_statistics
 
 _HOMES = {
-    "bound": ("RecurrentBound", "attach_constraint", "constrain_"),
+    "bound": ("RecurrentBound", "attach_constraint", "constrain_", "parameter_groups"),
     "conv": ("ConvIndRNN1d", "ConvIndRNN2d"),
     "dropout": ("SharedDropout", "embedding_dropout", "shared_dropout"),
     "indrnn": ("IndRNN", "IndRNNCell"),
     "norm": ("SequenceBatchNorm", "StepBatchNorm"),
     "options": ("EPSILON",),
-    "parameters": ("parameter_groups",),
     "statistics": ("gather_statistics",),
 }
 

@@ -1,4 +1,4 @@
-"""The bound on recurrent weights, |u| <= γ^(1/T), that keeps gradients over T steps below γ."""
+"""Recurrent weights: their bound |u| <= γ^(1/T), which keeps gradients over T steps below γ; parameter groups."""
 
 from __future__ import annotations
 
@@ -50,23 +50,22 @@ class RecurrentBound(nn.Module):
         highest_start: float | None = None,
     ) -> None:
         super().__init__()
-        if gamma is not None and not (_is_number(gamma) and 0 < gamma < math.inf):
-            raise ValueError(f"gamma must be a positive number or None, got {gamma!r}")
-        if bound is not None and not (_is_number(bound) and 0 < bound < math.inf):
-            raise ValueError(f"bound must be a positive number or None, got {bound!r}")
+        for name, value in (("gamma", gamma), ("bound", bound)):
+            if value is not None and not (_is_number(value) and 0 < value < math.inf):
+                raise ValueError(f"{name} must be a positive number or None, got {value!r}")
         if bound is not None and gamma not in (None, 1):
             raise ValueError(f"bound and gamma cannot both be given, got bound = {bound} and gamma = {gamma}")
         if sequence_length is not None:
             check_count("sequence_length", sequence_length)
         if not (_is_number(epsilon) and 0 < epsilon <= 1):
             raise ValueError(f"epsilon must be a number in (0, 1], got {epsilon!r}")
-        if sequence_length is None:
-            if gamma not in (None, 1):
-                raise ValueError(f"sequence_length is needed to turn gamma = {gamma} into a bound, gamma^(1/T)")
-            if lower_bound:
-                raise ValueError("sequence_length is needed for lower_bound, epsilon^(1/T)")
-            if long_memory:
-                raise ValueError("sequence_length is needed for long_memory, whose weights start above epsilon^(1/T)")
+        for needed, purpose in (
+            (gamma not in (None, 1), f"to turn gamma = {gamma} into a bound, gamma^(1/T)"),
+            (lower_bound, "for lower_bound, epsilon^(1/T)"),
+            (long_memory, "for long_memory, whose weights start above epsilon^(1/T)"),
+        ):
+            if needed and sequence_length is None:
+                raise ValueError(f"sequence_length is needed {purpose}")
         T = sequence_length or 1
         self.options: BoundOptions = {
             "gamma": gamma,
@@ -104,7 +103,7 @@ class RecurrentBound(nn.Module):
         with torch.no_grad():
             u.uniform_(lower, self._end if highest is None else highest)
             if lower:
-                u.clamp_(min=_away_from_zero(lower, u.dtype))
+                u.clamp_(min=_rounded(lower, u.dtype, up=True))
         self.constrain_(u)
 
     def constrain_(self, u: Tensor) -> None:
@@ -117,17 +116,15 @@ class RecurrentBound(nn.Module):
                 self._constrain_(u)
 
     def _constrain_(self, u: Tensor) -> None:
-        if math.isfinite(self.upper):
-            upper = _toward_zero(self.upper, u.dtype)
+        upper = _rounded(self.upper, u.dtype, up=False) if math.isfinite(self.upper) else math.inf
+        if math.isfinite(upper):
             u.clamp_(-upper, upper)
         if self.lower > 0 and u.numel() > 0:
             # Without asking for the value, so that a GPU does not wait: the largest is moved up if it is too small.
             flat = u.view(-1)
             largest = flat.abs().argmax(keepdim=True)
             value = flat[largest]
-            least = _away_from_zero(self.lower, u.dtype)
-            if math.isfinite(self.upper):
-                least = min(least, _toward_zero(self.upper, u.dtype))
+            least = min(_rounded(self.lower, u.dtype, up=True), upper)
             lower = torch.full_like(value, least).copysign(value)
             flat[largest] = torch.where(value.abs() < lower.abs(), lower, value)
 
@@ -148,9 +145,9 @@ class RecurrentBound(nn.Module):
 
         On a GPU, the result is read when it is ready, some passes later, so that the host never waits.
         """
-        passes = self._passes + 1
-        if not passes or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._passes < 0:
             return
+        passes = self._passes + 1
         self.__dict__["_passes"] = passes  # past Module.__setattr__, which takes longer than all the rest
         every = _PATIENCE if passes < 8 * _PATIENCE else 8 * _PATIENCE
         if passes % every or not math.isfinite(self.upper) or torch._C._are_functorch_transforms_active():
@@ -159,12 +156,12 @@ class RecurrentBound(nn.Module):
         if any(type(u) not in (Tensor, nn.Parameter) or u.is_meta or not u.requires_grad for u in weights):
             return
         u = weights[0]
-        exceeds = torch.stack([u.detach().abs().max() for u in weights]).max() > _toward_zero(self.upper, u.dtype)
+        exceeds = torch.stack([u.detach().abs().max() for u in weights]).max() > _rounded(self.upper, u.dtype, up=False)
         if u.device.type == "cpu":
-            self._warn_if(bool(exceeds))
+            self._warn_if(exceeds)
             return
         if self._pending is not None and self._pending[1].query():
-            self._warn_if(bool(self._pending[0]))
+            self._warn_if(self._pending[0])
             self._pending = None
         if self._pending is None:
             flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(exceeds, non_blocking=True)
@@ -172,9 +169,9 @@ class RecurrentBound(nn.Module):
             event.record()
             self._pending = (flag, event)
 
-    def _warn_if(self, exceeds: bool) -> None:
+    def _warn_if(self, exceeds: Tensor) -> None:
         if exceeds:
-            self._passes = -1  # said; until the next constraint
+            self._passes = -1  # until the next constraint
             warnings.warn(
                 "a recurrent weight exceeds its bound in training, and nothing holds it: gradients may explode. Call "
                 "indrnn.attach_constraint(optimizer, model) for the optimizer in use (a copied or rebuilt one has lost "
@@ -220,16 +217,31 @@ def attach_constraint(optimizer: torch.optim.Optimizer, module: nn.Module) -> Re
     if next(_layers(module), None) is None:
         raise ValueError(f"module must hold an IndRNN layer to constrain, got {type(module).__name__} without one")
     list(_bounded(module))  # what cannot be held is refused here, and not after the first step
-
-    def hook(*_: Any) -> None:
-        constrain_(module)
-
-    return optimizer.register_step_post_hook(hook)
+    return optimizer.register_step_post_hook(lambda *_: constrain_(module))
 
 
 def recurrent_weights(module: nn.Module) -> Iterator[nn.Parameter]:
     """Every recurrent weight in `module` that is a parameter; of a pruned one, the original parameter."""
     return (u for layer in _layers(module) for u in _recurrent_weights_of(layer))
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Split a module's parameters for an optimiser: decay on input weights, none on anything else, as in the paper.
+
+    Input weights are the parameters of two and more dimensions (matrices, convolution kernels, embeddings) that are
+    not recurrent weights. Those, biases and the scales of norms are not decayed. Every parameter is in one group.
+
+    Example:
+        optimizer = torch.optim.Adam(indrnn.parameter_groups(model, 1e-4), lr=2e-4)
+    """
+    if weight_decay < 0:
+        raise ValueError(f"weight_decay must not be negative, got {weight_decay}")
+    recurrent = {id(u) for u in recurrent_weights(module)}
+    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": decay} for decay in (weight_decay, 0.0)]
+    for parameter in module.parameters():
+        decayed = parameter.dim() >= 2 and id(parameter) not in recurrent
+        groups[0 if decayed else 1]["params"].append(parameter)
+    return [group for group in groups if group["params"]]
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -276,18 +288,11 @@ def _is_sharded(u: Tensor) -> bool:
     return type(u) not in (Tensor, nn.Parameter) and hasattr(u, "to_local") and hasattr(u, "device_mesh")
 
 
-def _toward_zero(value: float, dtype: torch.dtype) -> float:
-    """The largest number of this type that is not above `value` (which is positive)."""
-    rounded = torch.tensor(value, dtype=dtype, device="cpu")
-    return _neighbour(rounded, -1) if rounded.double() > value else rounded.item()
-
-
-def _away_from_zero(value: float, dtype: torch.dtype) -> float:
-    """The smallest number of this type that is not below `value` (which is positive)."""
-    rounded = torch.tensor(value, dtype=dtype, device="cpu")
-    return _neighbour(rounded, 1) if rounded.double() < value else rounded.item()
-
-
-def _neighbour(number: Tensor, by: int) -> float:
-    """The next positive number of this type: the bits, as integers, are ordered like the values."""
-    return (number.view(_BITS[number.dtype.itemsize]) + by).view(number.dtype).item()
+def _rounded(value: float, dtype: torch.dtype, *, up: bool) -> float:
+    """The number of this type nearest to `value` (which is positive) that is not below it, or, unless `up`, above."""
+    number = torch.tensor(value, dtype=dtype, device="cpu")
+    exact = number.double().item()
+    if exact == value or (exact > value) == up:
+        return exact
+    # The bits of positive numbers, as integers, are ordered like the numbers.
+    return (number.view(_BITS[dtype.itemsize]) + (1 if up else -1)).view(dtype).item()

@@ -58,3 +58,19 @@ def _value(name: str, value: Any) -> Any:
     if name == "bias":  # an option, or the parameter that it made
         return value if isinstance(value, bool) else value is not None
     return config_of(value) if isinstance(value, nn.Module) else value
+
+
+def describe(layer: nn.Module, kind: type[nn.Module]) -> str:
+    """The sizes of a recurrent layer of this kind, and its options that are not at their defaults: its `extra_repr`."""
+    texts, parameters = [], inspect.signature(kind).parameters
+    for name in _arguments(kind):
+        value, default = _value(name, getattr(layer, name)), parameters[name].default
+        if default is inspect.Parameter.empty and isinstance(value, int):
+            texts.append(str(value))
+        elif value != default and value != (default,) * len(value if isinstance(value, tuple) else ()):
+            texts.append(f"{name}={value!r}")
+    options = layer.bound.options if isinstance(layer.bound, RecurrentBound) else {}
+    texts += [
+        f"{name}={value!r}" for name, value in options.items() if name in ("long_memory", "highest_start") and value
+    ]
+    return ", ".join(texts)

@@ -9,14 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_tensor
-from ..ops import check_name, recurrence, reference
+from ..checks import Lengths, as_lengths, check_count, check_resets, check_state, check_tensor
+from ..ops import recurrence, reference
 from ..ops.distributed.time import TimeSlice
-from ..ops.names import check_nonlinearity
+from ..ops.names import check_name, check_nonlinearity
 from .bound import RecurrentBound
-from .indrnn import _describe, _last_steps
+from .config import describe
+from .indrnn import add_parameters, init_parameters
 from .options import BoundOptions
-from .padding import without_padding
+from .padding import last_steps, without_padding
 
 # C is channels; S stands for the sizes of the positions: L, or H, W.
 
@@ -58,38 +59,26 @@ class _ConvIndRNN(nn.Module):
             raise ValueError(f"groups must divide {channels}, got {groups}")
         check_nonlinearity(nonlinearity)
         check_name(backend)
-        self.in_channels = in_channels
-        self.out_channels = out_channels
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.nonlinearity, self.batch_first, self.reverse, self.backend = nonlinearity, batch_first, reverse, backend
         self.kernel_size = self._sizes("kernel_size", kernel_size)
         self.stride = self._sizes("stride", stride)
         self.padding = padding if isinstance(padding, str) else self._sizes("padding", padding, least=0)
         self.dilation = self._sizes("dilation", dilation)
-        self.groups = groups
-        self.nonlinearity = nonlinearity
-        self.batch_first = batch_first
-        self.reverse = reverse
         self.positions = None if positions is None else self._sizes("positions", positions)
-        self.backend = backend
         if isinstance(padding, str) and padding not in ("same", "valid"):
             raise ValueError(f"padding must be 'same', 'valid' or in numbers, got {padding!r}")
         if padding == "same" and max(self.stride) > 1:
             raise ValueError(f"padding must not be 'same' where stride is not 1, got a stride of {self.stride}")
         self.bound = RecurrentBound(**recurrent)
-
-        def parameter(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-
-        self.weight_ih = parameter(out_channels, in_channels // groups, *self.kernel_size)
-        self.weight_hh = parameter(out_channels, *(self.positions or ()))
-        self.register_parameter("bias", parameter(out_channels) if bias else None)
+        weight_ih = (out_channels, in_channels // groups, *self.kernel_size)
+        weight_hh = (out_channels, *(self.positions or ()))
+        add_parameters(self, weight_ih, weight_hh, bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""
-        nn.init.kaiming_uniform_(self.weight_ih, a=8)
-        self.bound.init_(self.weight_hh)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        init_parameters(self)
 
     def forward(
         self,
@@ -124,7 +113,7 @@ class _ConvIndRNN(nn.Module):
         T, B = input.shape[:2]
         input = without_padding(input, lengths, time_slice)
         if resets is not None and self.reverse:
-            resets = _last_steps(resets, lengths)
+            resets = last_steps(resets, lengths)
 
         convolve = F.conv1d if self._dims == 1 else F.conv2d
         steps = input.flatten(0, 1)  # (T · B, C_in, S)
@@ -173,7 +162,6 @@ class _ConvIndRNN(nn.Module):
             time_and_batch = "B, T" if self.batch_first else "T, B"
             expected = f"({time_and_batch}, {self.in_channels}, {'L' if self._dims == 1 else 'H, W'})"
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
-        check_like_weight("input", input, self.weight_ih)
         size = self._output_size(tuple(input.shape[3:]))
         if min(size) < 1:
             kernel = f"kernel_size = {self.kernel_size} with dilation = {self.dilation} and padding = {self.padding}"
@@ -181,8 +169,7 @@ class _ConvIndRNN(nn.Module):
         if self.positions is not None and size != self.positions:
             raise ValueError(f"positions must be the output's, {size} for this input, got {self.positions}")
         T, B = input.shape[1::-1] if self.batch_first else input.shape[:2]
-        check_tensor("hx", hx, (B, self.out_channels, *size))
-        check_like_weight("hx", hx, self.weight_ih)
+        check_state(input, hx, (B, self.out_channels, *size), self.weight_ih)
         check_tensor("lengths", lengths, (B,))
         T = T if time_slice is None else time_slice.total
         check_resets(resets, (B, T) if self.batch_first else (T, B))
@@ -200,24 +187,7 @@ class _ConvIndRNN(nn.Module):
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""
-        ones, zeros = (1,) * self._dims, (0,) * self._dims
-        return _describe(
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}",
-            (
-                ("stride", self.stride, ones),
-                ("padding", self.padding, zeros),
-                ("dilation", self.dilation, ones),
-                ("groups", self.groups, 1),
-                ("bias", self.bias is not None, True),
-                ("nonlinearity", self.nonlinearity, "relu"),
-                ("batch_first", self.batch_first, False),
-                ("reverse", self.reverse, False),
-                ("positions", self.positions, None),
-                ("long_memory", self.bound.start > 0, False),
-                ("highest_start", self.bound.options.get("highest_start"), None),
-                ("backend", self.backend, None),
-            ),
-        )
+        return describe(self, _ConvIndRNN)
 
 
 class ConvIndRNN1d(_ConvIndRNN):

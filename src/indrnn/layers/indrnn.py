@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Unpack, overload
+from typing import Any, TypeVar, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..checks import (
-    Lengths,
-    as_lengths,
-    check_count,
-    check_like_weight,
-    check_probability,
-    check_resets,
-    check_tensor,
-)
-from ..ops import check_name, recurrence_, reference
+from ..checks import Lengths, as_lengths, check_count, check_probability, check_resets, check_state, check_tensor
+from ..ops import recurrence_, reference
 from ..ops.distributed.time import TimeSlice, check_whole
-from ..ops.names import check_nonlinearity
+from ..ops.names import check_name, check_nonlinearity
 from .bound import RecurrentBound
+from .config import describe
 from .dropout import dropout_mask
 from .options import BoundOptions
-from .padding import unpack, without_padding
-from .projection import project
-from .recompute import in_pieces
+from .padding import last_steps, unpack, without_padding
+from .recompute import Parameters, in_pieces
+
+Input = TypeVar("Input", Tensor, PackedSequence)
 
 
 class IndRNN(nn.Module):
@@ -98,22 +92,17 @@ class IndRNN(nn.Module):
             check_count("recompute", recompute)
             if bidirectional:
                 raise ValueError("recompute cannot be combined with bidirectional: the reverse direction starts last")
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.nonlinearity = nonlinearity
-        self.bias = bias
-        self.batch_first = batch_first
-        self.dropout = float(dropout)
-        self.bidirectional = bidirectional
-        self.backend = backend
-        self.recompute = recompute
         check_name(backend)
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.nonlinearity, self.bias, self.batch_first = nonlinearity, bias, batch_first
+        self.dropout, self.bidirectional = float(dropout), bidirectional
+        self.backend, self.recompute = backend, recompute
         self.bound = RecurrentBound(**recurrent)
-        self._suffixes = [_suffix(layer, way) for layer in range(num_layers) for way in range(self._directions)]
+        ways = ("", "_reverse") if bidirectional else ("",)
+        self._suffixes = [f"_l{layer}{way}" for layer in range(num_layers) for way in ways]
         for i, suffix in enumerate(self._suffixes):
             inputs = input_size if i < self._directions else hidden_size * self._directions
-            _add_parameters(self, suffix, inputs, hidden_size, bias, device, dtype)
+            add_parameters(self, (hidden_size, inputs), (hidden_size,), bias, suffix, device=device, dtype=dtype)
         self.reset_parameters()
 
     @property
@@ -124,41 +113,20 @@ class IndRNN(nn.Module):
         """Reinitialise all parameters."""
         first_of_last = len(self._suffixes) - self._directions
         for i, suffix in enumerate(self._suffixes):
-            _init_parameters(self, suffix, i >= first_of_last)
+            init_parameters(self, suffix, long_memory=i >= first_of_last)
 
     def flatten_parameters(self) -> None:
         """Do nothing; for compatibility with code written for `torch.nn.RNN`."""
 
-    @overload
     def forward(
         self,
-        input: Tensor,
+        input: Input,
         hx: Tensor | None = None,
         *,
         lengths: Lengths = None,
         resets: Tensor | None = None,
         time_slice: TimeSlice | None = None,
-    ) -> tuple[Tensor, Tensor]: ...
-
-    @overload
-    def forward(
-        self,
-        input: PackedSequence,
-        hx: Tensor | None = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-    ) -> tuple[PackedSequence, Tensor]: ...
-
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: Tensor | None = None,
-        *,
-        lengths: Lengths = None,
-        resets: Tensor | None = None,
-        time_slice: TimeSlice | None = None,
-    ) -> tuple[Tensor | PackedSequence, Tensor]:
+    ) -> tuple[Input, Tensor]:
         """Run over a sequence.
 
         Args:
@@ -208,28 +176,26 @@ class IndRNN(nn.Module):
         time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
-        if self.training and torch.is_grad_enabled():
+        if self.training:
             self.bound.watch(lambda: [getattr(self, f"weight_hh{suffix}") for suffix in self._suffixes])
         B, N, L = x.shape[1], self.hidden_size, self.num_layers
         masks: list[Tensor | None] = [None] * (L - 1)
         if self.training and self.dropout > 0:
             like = x.new_empty(1, B, N * self._directions)
             masks = [dropout_mask(like, self.dropout, self.training, time_slice) for _ in masks]
-        if time_slice is None and self._is_one_step(x, lengths, resets):
+        plain = time_slice is None and lengths is None and resets is None and self.backend is None
+        if plain and not torch.compiler.is_compiling() and x.shape[0] == 1:  # a stream's step, quicker without the op
             return self._one_step(x, h_0, masks)
         parameters = [parameter for suffix in self._suffixes for parameter in _parameters(self, suffix)]
         if self.recompute is None:
             return self._layers(x, h_0, lengths, resets, parameters, masks, time_slice)
         check_whole("recompute", time_slice)
-        given = [parameter for parameter in parameters if parameter is not None]
 
-        def run(x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, given: Sequence[Tensor]) -> Any:
-            values = iter(given)
-            own = [None if parameter is None else next(values) for parameter in parameters]
-            return self._layers(x, h, lengths, resets, own, masks)
+        def run(x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, parameters: Parameters) -> Any:
+            return self._layers(x, h, lengths, resets, parameters, masks)
 
         h_0 = x.new_zeros(L, B, N) if h_0 is None else h_0
-        return in_pieces(run, self.recompute, x, h_0, lengths, resets, given)
+        return in_pieces(run, self.recompute, x, h_0, lengths, resets, parameters)
 
     def _layers(
         self,
@@ -237,26 +203,25 @@ class IndRNN(nn.Module):
         h_0: Tensor | None,
         lengths: Tensor | None,
         resets: Tensor | None,
-        parameters: Sequence[Tensor | None],
+        parameters: Parameters,
         masks: Sequence[Tensor | None],
         time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, Tensor]:
         """With the parameters of each layer and direction in turn, and the mask after each layer but the last."""
-        resets_of = [resets, None if resets is None or not self.bidirectional else _last_steps(resets, lengths)]
+        resets_of = [resets, None if resets is None or not self.bidirectional else last_steps(resets, lengths)]
         run = recurrence_ if time_slice is None else time_slice.recurrence
-        values = iter(parameters)
-        h_n = []
+        h_n: list[Tensor] = []
         for layer in range(self.num_layers):
             outputs = []
             for direction in range(self._directions):
-                weight_ih, weight_hh, bias = (next(values) for _ in range(3))
+                place = len(h_n)
+                weight_ih, weight_hh, bias = parameters[3 * place : 3 * place + 3]
                 assert weight_ih is not None
                 assert weight_hh is not None
-                start = None if h_0 is None else h_0[layer * self._directions + direction]
                 h, h_last = run(
                     project(x, weight_ih),
                     weight_hh,
-                    start,
+                    None if h_0 is None else h_0[place],
                     bias=bias,
                     activation=self.nonlinearity,
                     reverse=direction == 1,
@@ -266,16 +231,8 @@ class IndRNN(nn.Module):
                 )
                 outputs.append(h)
                 h_n.append(h_last)
-            x = torch.cat(outputs, dim=-1) if self.bidirectional else outputs[0]
-            if layer < self.num_layers - 1 and (mask := masks[layer]) is not None:
-                x = x * mask.to(x.dtype)
+            x = self._joined(layer, outputs, masks)
         return x, h_n[0].unsqueeze(0) if len(h_n) == 1 else torch.stack(h_n)
-
-    def _is_one_step(self, x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> bool:
-        """Whether this is a single step of a stream that needs nothing that only the op can do."""
-        if x.shape[0] != 1 or lengths is not None or resets is not None or self.backend is not None:
-            return False
-        return not torch.compiler.is_compiling()
 
     def _one_step(self, x: Tensor, h_0: Tensor | None, masks: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
         """As `_layers`, for (1, B, M)."""
@@ -287,10 +244,14 @@ class IndRNN(nn.Module):
                 weight_ih, weight_hh, bias = _parameters(self, self._suffixes[place])
                 outputs.append(_step(F.linear(x, weight_ih), weight_hh, bias, starts[place], self.nonlinearity))
             h_n += outputs
-            x = torch.cat(outputs, dim=-1) if self.bidirectional else outputs[0]
-            if layer < self.num_layers - 1 and (mask := masks[layer]) is not None:
-                x = x * mask.to(x.dtype)
+            x = self._joined(layer, outputs, masks)
         return x, torch.cat(h_n)
+
+    def _joined(self, layer: int, outputs: list[Tensor], masks: Sequence[Tensor | None]) -> Tensor:
+        """The output of a layer from those of its directions, after dropout."""
+        x = torch.cat(outputs, dim=-1) if self.bidirectional else outputs[0]
+        mask = masks[layer] if layer < self.num_layers - 1 else None
+        return x if mask is None else x * mask.to(x.dtype)
 
     def _forward_packed(
         self, input: PackedSequence, hx: Tensor | None, lengths: Lengths, resets: Tensor | None
@@ -320,31 +281,14 @@ class IndRNN(nn.Module):
     ) -> None:
         if input.shape[-1] != self.input_size:
             raise ValueError(f"input's last dimension must be input_size = {self.input_size}, got {input.shape[-1]}")
-        weight = self.weight_ih_l0
-        check_like_weight("input", input, weight)
         batches = () if batch is None else (batch,)
-        check_tensor("hx", hx, (self.num_layers * self._directions, *batches, self.hidden_size))
-        check_like_weight("hx", hx, weight)
+        check_state(input, hx, (self.num_layers * self._directions, *batches, self.hidden_size), self.weight_ih_l0)
         check_tensor("lengths", lengths, batches)
         check_resets(resets, (*batches, time) if self.batch_first else (time, *batches))
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""
-        return _describe(
-            f"{self.input_size}, {self.hidden_size}",
-            (
-                ("num_layers", self.num_layers, 1),
-                ("nonlinearity", self.nonlinearity, "relu"),
-                ("bias", self.bias, True),
-                ("batch_first", self.batch_first, False),
-                ("dropout", self.dropout, 0.0),
-                ("bidirectional", self.bidirectional, False),
-                ("long_memory", self.bound.start > 0, False),
-                ("highest_start", self.bound.options.get("highest_start"), None),
-                ("backend", self.backend, None),
-                ("recompute", self.recompute, None),
-            ),
-        )
+        return describe(self, IndRNN)
 
 
 class IndRNNCell(nn.Module):
@@ -381,16 +325,14 @@ class IndRNNCell(nn.Module):
         check_count("input_size", input_size)
         check_count("hidden_size", hidden_size)
         check_nonlinearity(nonlinearity)
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.nonlinearity = nonlinearity
+        self.input_size, self.hidden_size, self.nonlinearity = input_size, hidden_size, nonlinearity
         self.bound = RecurrentBound(**recurrent)
-        _add_parameters(self, "", input_size, hidden_size, bias, device, dtype)
+        add_parameters(self, (hidden_size, input_size), (hidden_size,), bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""
-        _init_parameters(self, "", True)
+        init_parameters(self)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return h' (B, hidden_size) from the input (B, input_size) and h (B, hidden_size), each with or without B."""
@@ -399,25 +341,25 @@ class IndRNNCell(nn.Module):
         if input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
             expected = f"(B, {self.input_size}) or ({self.input_size},)"
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
-        weight = self.weight_ih
-        if self.training and torch.is_grad_enabled():
+        if self.training:
             self.bound.watch(lambda: [self.weight_hh])
-        check_like_weight("input", input, weight)
-        check_tensor("hx", hx, (*input.shape[:-1], self.hidden_size))
-        check_like_weight("hx", hx, weight)
-        return _step(F.linear(input, weight), self.weight_hh, self.bias, hx, self.nonlinearity)
+        check_state(input, hx, (*input.shape[:-1], self.hidden_size), self.weight_ih)
+        return _step(F.linear(input, self.weight_ih), self.weight_hh, self.bias, hx, self.nonlinearity)
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""
-        return _describe(
-            f"{self.input_size}, {self.hidden_size}",
-            (
-                ("bias", self.bias is not None, True),
-                ("nonlinearity", self.nonlinearity, "relu"),
-                ("long_memory", self.bound.start > 0, False),
-                ("highest_start", self.bound.options.get("highest_start"), None),
-            ),
-        )
+        return describe(self, IndRNNCell)
+
+
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """W x_t for each step: (T, B, M) to (T, B, N)."""
+    T, B, M = x.shape
+    # On a CPU the weight's gradient from a very narrow input is slow as one product (T = 1024, B = 50, M = 2: 19 ms)
+    # and near what memory allows as a product per step and a sum (2.6 ms), which is how `bmm` with an expanded
+    # weight is differentiated. While compiling, the test of B would become a guard.
+    if 1 < M <= 8 and x.device.type == "cpu" and not torch.compiler.is_compiling() and B >= 8:
+        return torch.bmm(x, weight.t().expand(T, -1, -1))
+    return F.linear(x, weight)
 
 
 def _step(x: Tensor, u: Tensor, bias: Tensor | None, h: Tensor | None, nonlinearity: str) -> Tensor:
@@ -433,51 +375,30 @@ def _step(x: Tensor, u: Tensor, bias: Tensor | None, h: Tensor | None, nonlinear
 # ---- parameters, under the names that torch.nn.RNN gives them
 
 
-def _suffix(layer: int, direction: int) -> str:
-    return f"_l{layer}" + ("_reverse" if direction == 1 else "")
-
-
-def _add_parameters(
-    module: nn.Module,
-    suffix: str,
-    inputs: int,
-    hidden: int,
+def add_parameters(
+    layer: nn.Module,
+    weight_ih: tuple[int, ...],
+    weight_hh: tuple[int, ...],
     bias: bool,
-    device: torch.device | str | None,
-    dtype: torch.dtype | None,
+    suffix: str = "",
+    **factory: Any,
 ) -> None:
-    def parameter(*shape: int) -> nn.Parameter:
-        return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-
-    module.register_parameter(f"weight_ih{suffix}", parameter(hidden, inputs))
-    module.register_parameter(f"weight_hh{suffix}", parameter(hidden))
-    module.register_parameter(f"bias{suffix}", parameter(hidden) if bias else None)
-
-
-def _parameters(module: nn.Module, suffix: str) -> tuple[Tensor, Tensor, Tensor | None]:
-    return (
-        getattr(module, f"weight_ih{suffix}"),
-        getattr(module, f"weight_hh{suffix}"),
-        getattr(module, f"bias{suffix}"),
-    )
+    """Add parameters of these shapes; a bias has a number for each neuron or channel."""
+    shapes = {"weight_ih": weight_ih, "weight_hh": weight_hh, "bias": weight_hh[:1] if bias else None}
+    for name, shape in shapes.items():
+        parameter = None if shape is None else nn.Parameter(torch.empty(shape, **factory))
+        layer.register_parameter(f"{name}{suffix}", parameter)
 
 
-def _init_parameters(module: IndRNN | IndRNNCell, suffix: str, long_memory: bool) -> None:
-    weight_ih, weight_hh, bias = _parameters(module, suffix)
+def init_parameters(layer: nn.Module, suffix: str = "", *, long_memory: bool = True) -> None:
+    """Reinitialise the parameters of this suffix: the layer's, or those of one of its layers and directions."""
+    weight_ih, weight_hh, bias = _parameters(layer, suffix)
     nn.init.kaiming_uniform_(weight_ih, a=8)
-    module.bound.init_(weight_hh, long_memory)
+    assert isinstance(layer.bound, RecurrentBound)
+    layer.bound.init_(weight_hh, long_memory)
     if bias is not None:
         nn.init.zeros_(bias)
 
 
-def _last_steps(starts: Tensor, lengths: Tensor | None) -> Tensor:
-    """From the first steps of documents, (T, B), the last steps: where the reverse direction enters a document."""
-    last = torch.cat([starts[1:], torch.zeros_like(starts[:1])])
-    if lengths is not None:  # a mark in the padding is no document
-        step = torch.arange(1, starts.shape[0] + 1, device=starts.device)
-        last = last & (step.unsqueeze(1) < lengths)
-    return last
-
-
-def _describe(sizes: str, options: tuple[tuple[str, Any, Any], ...]) -> str:
-    return sizes + "".join(f", {name}={value!r}" for name, value, default in options if value != default)
+def _parameters(layer: nn.Module, suffix: str) -> tuple[Tensor, Tensor, Tensor | None]:
+    return getattr(layer, f"weight_ih{suffix}"), getattr(layer, f"weight_hh{suffix}"), getattr(layer, f"bias{suffix}")

@@ -1,6 +1,6 @@
 """Batch norm over sequences: `SequenceBatchNorm`, one set of statistics, and `StepBatchNorm`, one for each time step.
 
-Shapes: x (T, B, ..., N); lengths (B,); resets (T, B); position (B,). Training always uses the batch's
+Shapes: x (T, B, ..., N); lengths (B,); position (B,). Training always uses the batch's
 statistics, evaluation the running ones. Steps past a sequence's end never enter a statistic, and give zeros.
 """
 
@@ -15,11 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
-from ..checks import check_choice, check_count
+from ..checks import check_count
 from ..ops.distributed.time import TimeSlice, check_whole
 from ..ops.reference import accumulation_dtype
 from ..ops.watched import is_watched
-from .options import Rows
 from .padding import per_step, valid_steps, without_padding
 
 
@@ -51,12 +50,13 @@ class _BatchNorm(TorchBatchNorm):
     def __init__(
         self,
         num_features: int,
-        eps: float,
-        momentum: float | None,
-        affine: bool,
-        synchronised: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        *,
+        synchronised: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         check_count("num_features", num_features)
         if not eps > 0:
@@ -70,16 +70,15 @@ class _BatchNorm(TorchBatchNorm):
         """Raise for a wrong shape, and in training if a statistic would be of a single number."""
         if x.dim() < 3 or x.shape[-1] != self.num_features:
             raise ValueError(f"x must have the shape (T, B, ..., {self.num_features}), got {tuple(x.shape)}")
-        if not self.training or torch.compiler.is_compiling():
+        if not self.training or torch.compiler.is_compiling() or time_slice is not None:
             return
-        if self._over_several_processes or time_slice is not None:
-            return
-        if numbers == 1 and x.numel() > 0:
+        alone = not self._in_group or dist.get_world_size() == 1
+        if alone and numbers == 1 and x.numel() > 0:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.size()}")
 
     @property
-    def _over_several_processes(self) -> bool:
-        return self.synchronised and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    def _in_group(self) -> bool:
+        return self.synchronised and dist.is_available() and dist.is_initialized()
 
     def _statistics(self, x: Tensor, valid: Tensor | None, dims: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, biased variance and count of numbers over `dims` of x, which has zeros in its padding."""
@@ -98,9 +97,7 @@ class _BatchNorm(TorchBatchNorm):
         return mean, var, count
 
     def _over_processes(self, value: Tensor) -> Tensor:
-        if not self.synchronised or not dist.is_available() or not dist.is_initialized():
-            return value
-        return _SumOverProcesses.apply(value)  # type: ignore[no-any-return]
+        return _SumOverProcesses.apply(value) if self._in_group else value
 
     def _normalise(
         self,
@@ -126,10 +123,9 @@ class _BatchNorm(TorchBatchNorm):
 
     def extra_repr(self) -> str:
         """Sizes and settings."""
-        shape = ", ".join(str(size) for size in reversed(self.running_mean.shape))
-        return f"{shape}, eps={self.eps}, momentum={self.momentum}" + (
-            ", synchronised=True" if self.synchronised else ""
-        )
+        shape = ", ".join(map(str, reversed(self.running_mean.shape)))
+        synchronised = ", synchronised=True" if self.synchronised else ""
+        return f"{shape}, eps={self.eps}, momentum={self.momentum}{synchronised}"
 
 
 class SequenceBatchNorm(_BatchNorm):
@@ -148,24 +144,7 @@ class SequenceBatchNorm(_BatchNorm):
         dtype: their type.
     """
 
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        *,
-        synchronised: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(num_features, eps, momentum, affine, synchronised, device, dtype)
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None, time_slice: TimeSlice | None = None) -> Tensor:
-        """Normalise x (T, B, ..., N), of which this process may hold a slice; steps past `lengths` give zeros."""
-        return self.run(x, lengths, time_slice)
-
-    def run(
+    def forward(
         self,
         x: Tensor,
         lengths: Tensor | None = None,
@@ -173,7 +152,10 @@ class SequenceBatchNorm(_BatchNorm):
         *,
         overwrite: bool = False,
     ) -> Tensor:
-        """As `forward`; with `overwrite`, in evaluation without gradients, the result may take x's place in memory."""
+        """Normalise x (T, B, ..., N), of which this process may hold a slice; steps past `lengths` give zeros.
+
+        With `overwrite`, in evaluation without gradients, the result may take x's place in memory.
+        """
         self.check(x, lengths, time_slice)
         dtype, values = x.dtype, without_padding(x, lengths, time_slice).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths, time_slice)
@@ -189,7 +171,8 @@ class SequenceBatchNorm(_BatchNorm):
     def check(self, x: Tensor, lengths: Tensor | None, time_slice: TimeSlice | None = None) -> None:
         """Raise if x cannot be normalised, such as a single number in training, as torch's norms do."""
         numbers = math.prod(x.shape[:-1])
-        if lengths is not None and self.training and lengths.device.type == "cpu" and _can_be_read(lengths):
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if lengths is not None and self.training and lengths.device.type == "cpu" and not traced:
             numbers = int(lengths.sum()) * math.prod(x.shape[2:-1])  # on a GPU the host would wait for it
         self._check(x, numbers, time_slice)
 
@@ -212,21 +195,16 @@ class StepBatchNorm(_BatchNorm):
     """Batch norm with separate statistics per time step, for tasks that may not see the future; one scale and shift.
 
     In training a step is normalised with the statistics of that step over the batch. The running statistics have a row
-    for each step, (steps, N), and `num_batches_tracked` a number for each row. The row of a step is:
-
-    - `rows="window"`: the step within the training window, as in the paper's code. In evaluation it is the position in
-      the stream modulo `steps`, so that a stream in pieces gives the same results as in one call. Resets have no
-      effect. In training, steps beyond `steps` share the last row.
-    - `rows="document"`: the step within the document, which begins at a reset, in training as in evaluation. Steps
-      beyond `steps` share the last row.
+    for each step of the training window, (steps, N), and `num_batches_tracked` a number for each row; steps beyond
+    `steps` share the last row. In evaluation the row is the position in the stream modulo `steps`, as in the paper's
+    code, so that a stream in pieces gives the same results as in one call.
 
     Args:
         num_features: N, the last dimension of the input.
-        steps: rows of the running statistics: the window's length, or the number of positions told apart.
+        steps: rows of the running statistics, the window's length.
         eps: added to the variance.
         momentum: weight of a batch in the running statistics; None for the mean over all batches.
         affine: whether there is a scale and a shift.
-        rows: "window" or "document".
         synchronised: take the statistics over all processes of the default process group.
         device: where parameters and statistics are made.
         dtype: their type.
@@ -240,35 +218,31 @@ class StepBatchNorm(_BatchNorm):
         momentum: float | None = 0.1,
         affine: bool = True,
         *,
-        rows: Rows = "window",
         synchronised: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         check_count("steps", steps)
-        check_choice("rows", rows, ("window", "document"))
-        super().__init__(num_features, eps, momentum, affine, synchronised, device, dtype)
-        self.steps, self.rows = steps, rows
+        super().__init__(num_features, eps, momentum, affine, synchronised=synchronised, device=device, dtype=dtype)
+        self.steps = steps
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             buffer = getattr(self, name)
             setattr(self, name, buffer.expand(steps, *buffer.shape).clone())
 
-    def forward(
-        self, x: Tensor, position: Tensor | None = None, lengths: Tensor | None = None, resets: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, position: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         """Normalise x (T, B, ..., N).
 
         Args:
             x: the sequence.
-            position: (B,), how many steps each row has seen before this call, of its stream or document; 0 if None.
-            lengths: (B,), the valid steps of each row.
-            resets: (T, B), bool, the first steps of documents.
+            position: (B,), the steps of each sample's stream before this call; 0 if None.
+            lengths: (B,), the valid steps of each sample.
         """
         self._check(x, math.prod(x.shape[1:-1]))
         dtype, values = x.dtype, without_padding(x, lengths).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths)
         if not self.training:
-            rows = self._rows(x, position, resets)
+            step = torch.arange(x.shape[0], device=x.device).unsqueeze(1)  # (T, 1), or (T, B) with positions
+            rows = (step if position is None else step + position) % self.steps
             between = [1] * (x.dim() - 3)
             mean, var = (
                 buffer[rows].view(*rows.shape, *between, self.num_features).to(values.dtype)
@@ -279,36 +253,14 @@ class StepBatchNorm(_BatchNorm):
         # In half precision the products of an update would lose most digits; meta has no autocast.
         full = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
         with full:
-            self._update(mean.detach(), var.detach(), count.expand(x.shape[0]), self._rows(x, position, resets), valid)
+            self._update(mean.detach(), var.detach(), count.expand(x.shape[0]))
         shape = (x.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
         return self._normalise(values, mean.view(shape), var.view(shape), valid, dtype)
 
-    def _rows(self, x: Tensor, position: Tensor | None, resets: Tensor | None) -> Tensor:
-        """The row of each step, (T, B), or (T, 1) if it is the same for the whole batch."""
-        if self.rows == "document":
-            return positions(x, position, resets).clamp_max(self.steps - 1)
-        step = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
-        if self.training:
-            return step.clamp_max(self.steps - 1)
-        return (step if position is None else step + position) % self.steps
-
-    def _update(self, mean: Tensor, var: Tensor, count: Tensor, rows: Tensor, valid: Tensor | None) -> None:
-        """Update the rows that occur in each step with its statistics, in the order of time."""
-        T, R = rows.shape[0], self.steps
-        if T == 0:
-            return
-        step = torch.arange(T, device=rows.device)
-        if self.rows == "window":
-            row, new = rows.squeeze(1), count >= 2
-        else:
-            # Each pair of row and step counts once, however many samples have it: sorted, others are repeats.
-            pairs = rows * T + step.unsqueeze(1)
-            if valid is not None:
-                pairs = torch.where(valid, pairs, R * T)
-            pairs = self._of_all_processes(pairs).sort().values
-            row, step = (pairs // T).clamp_max(R - 1), pairs % T
-            repeated = torch.cat([pairs.new_zeros(1, dtype=torch.bool), pairs[1:] == pairs[:-1]])
-            new = ~repeated & (pairs < R * T) & (count >= 2)[step]
+    def _update(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        """Update each step's row with its statistics, in the order of time."""
+        T, R = mean.shape[0], self.steps
+        row, new = torch.arange(T, device=mean.device).clamp_max(R - 1), count >= 2
         # One after the other, a row's updates are a sum: each one's share is reduced by each later one.
         counted = torch.zeros(R, dtype=torch.int64, device=row.device).index_add_(0, row, new.long())
         rank = new.cumsum(0) - (counted.cumsum(0) - counted)[row]
@@ -322,32 +274,8 @@ class StepBatchNorm(_BatchNorm):
         kept, share = kept.unsqueeze(-1), share.unsqueeze(-1)
         unbiased = var * (count / (count - 1).clamp_min(1)).unsqueeze(-1)
         for buffer, values in ((self.running_mean, mean), (self.running_var, unbiased)):
-            buffer.copy_((buffer * kept).index_add_(0, row, share * values[step]))
+            buffer.copy_((buffer * kept).index_add_(0, row, share * values))
         seen.add_(counted)
-
-    def _of_all_processes(self, pairs: Tensor) -> Tensor:
-        """The pairs (T, B) of every process, flat; those of a process with fewer samples are padded."""
-        if not self._over_several_processes:
-            return pairs.flatten()
-        batch = torch.tensor(pairs.shape[1], device=pairs.device)
-        dist.all_reduce(batch, dist.ReduceOp.MAX)
-        own = pairs.new_full((pairs.shape[0], int(batch)), self.steps * pairs.shape[0])
-        own[:, : pairs.shape[1]] = pairs
-        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-        dist.all_gather(every, own)
-        return torch.cat(every, dim=1).flatten()
-
-
-def positions(x: Tensor, position: Tensor | None, resets: Tensor | None, steps: int | None = None) -> Tensor:
-    """(T, B), how many steps of its document each row has seen before each step; T is `steps`, or those of x."""
-    T, B = x.shape[0] if steps is None else steps, x.shape[1]
-    step = torch.arange(T, device=x.device).unsqueeze(1).expand(T, B)
-    start = step if position is None else step + position
-    if resets is None:
-        return start
-    # The step of the last reset so far, or -1: from there on, steps are counted anew.
-    last = torch.where(resets, step, -1).cummax(dim=0).values
-    return torch.where(last >= 0, step - last, start)
 
 
 def next_position(
@@ -357,18 +285,12 @@ def next_position(
     resets: Tensor | None = None,
     time_slice: TimeSlice | None = None,
 ) -> Tensor:
-    """(B,), the position after the sequence, for the next call."""
+    """(B,), the position after the sequence, for the next call: steps since the last reset, if any."""
     T, B = x.shape[0] if time_slice is None else time_slice.total, x.shape[1]
     before = torch.zeros(B, dtype=torch.int64, device=x.device) if position is None else position
-    if T == 0:
-        return before
-    after = positions(x, position, resets, T) + 1
-    if lengths is None:
-        return after[-1]
-    last = after.gather(0, (lengths.long() - 1).clamp_min(0).unsqueeze(0)).squeeze(0)
-    return torch.where(lengths > 0, last, before)
-
-
-def _can_be_read(lengths: Tensor) -> bool:
-    """Whether its values may be read: not while they are traced into a graph."""
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    end = before.new_full((B,), T) if lengths is None else lengths.long()
+    if resets is None or T == 0:
+        return before + end
+    step = torch.arange(T, device=x.device).unsqueeze(1)
+    last = torch.where(resets & (step < end), step, -1).amax(dim=0)  # -1 without a reset
+    return torch.where(last >= 0, end - last, before + end)

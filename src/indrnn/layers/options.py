@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 EPSILON = 0.2
 """Default of `epsilon`: a long-memory neuron passes at least a fifth of a gradient over T steps (the value that the
 paper's authors used for pixel-by-pixel MNIST)."""
-
-Rows = Literal["window", "document"]
-"""What the rows of a step norm's statistics are counted from."""
 
 
 class BoundOptions(TypedDict, total=False):

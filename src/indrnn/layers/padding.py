@@ -1,4 +1,4 @@
-"""Padding masks: which steps of a padded batch are within their sequences."""
+"""Padding and documents: which steps are within their sequences, and which are the last of a document."""
 
 from __future__ import annotations
 
@@ -28,6 +28,15 @@ def without_padding(x: Tensor, lengths: Tensor | None, time_slice: TimeSlice | N
     """Return x (T, B, ...) with zeros past each sequence's end: a NaN there must not reach a weight's gradient."""
     valid = valid_steps(x, lengths, time_slice)
     return x if valid is None else x.masked_fill(~per_step(valid, x), 0.0)
+
+
+def last_steps(starts: Tensor, lengths: Tensor | None) -> Tensor:
+    """From the first steps of documents, (T, B), the last steps: where the reverse direction enters a document."""
+    last = torch.cat([starts[1:], torch.zeros_like(starts[:1])])
+    if lengths is not None:  # a mark in the padding is no document
+        step = torch.arange(1, starts.shape[0] + 1, device=starts.device)
+        last = last & (step.unsqueeze(1) < lengths)
+    return last
 
 
 def unpack(packed: PackedSequence) -> tuple[Tensor, Tensor, Callable[[Tensor], PackedSequence]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-Run = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Sequence[Tensor]], tuple[Tensor, Tensor]]
+Parameters = Sequence[Any]
+"""Tensors, or None for one that is not there."""
+Run = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Parameters], tuple[Tensor, Tensor]]
 """From a piece of x, the state before it, its lengths and resets and the parameters to its output and state."""
 
 
@@ -19,7 +21,7 @@ def in_pieces(
     h_0: Tensor,
     lengths: Tensor | None,
     resets: Tensor | None,
-    parameters: Sequence[Tensor],
+    parameters: Parameters,
 ) -> tuple[Tensor, Tensor]:
     """Compute run(x, h_0, lengths, resets, parameters) in pieces, keeping only the states between them.
 
@@ -31,7 +33,7 @@ def in_pieces(
         h_0: the state before the first step.
         lengths: (B,), as for `recurrence`.
         resets: (T, B), as for `recurrence`.
-        parameters: tensors besides x and h_0 that `run` is differentiated in.
+        parameters: what `run` is differentiated in besides x and h_0.
     """
     if torch.compiler.is_compiling():
         raise RuntimeError("recompute cannot be compiled; leave it out, and let torch.compile save memory its own way")
@@ -40,36 +42,31 @@ def in_pieces(
     return _InPieces.apply(run, steps, x, h_0, lengths, resets, *parameters)  # type: ignore[no-any-return]
 
 
-def _piece(x: Tensor, start: int, steps: int, lengths: Tensor | None, resets: Tensor | None) -> tuple[Any, ...]:
-    x = x[start : start + steps]
-    lengths = None if lengths is None else (lengths - start).clamp(0, x.shape[0])
-    return x, lengths, None if resets is None else resets[start : start + steps]
+def _pieces(
+    x: Tensor, steps: int, lengths: Tensor | None, resets: Tensor | None
+) -> Iterator[tuple[slice, Tensor, Tensor | None, Tensor | None]]:
+    """Each piece's place, and its part of x, lengths and resets."""
+    for start in range(0, x.shape[0], steps):
+        place = slice(start, start + steps)
+        part = x[place]
+        own_lengths = None if lengths is None else (lengths - start).clamp(0, part.shape[0])
+        yield place, part, own_lengths, None if resets is None else resets[place]
 
 
 class _InPieces(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        run: Run,
-        steps: int,
-        x: Tensor,
-        h_0: Tensor,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        *parameters: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        starts, states = range(0, x.shape[0], steps), [h_0]
-        output = None
-        for start in starts:
-            piece, piece_lengths, piece_resets = _piece(x, start, steps, lengths, resets)
-            out, state = run(piece, states[-1], piece_lengths, piece_resets, parameters)
+    def forward(ctx: Any, run: Run, steps: int, *tensors: Any) -> tuple[Tensor, Tensor]:
+        x, h_0, lengths, resets, *parameters = tensors
+        states, output = [h_0], None
+        for place, part, part_lengths, part_resets in _pieces(x, steps, lengths, resets):
+            out, state = run(part, states[-1], part_lengths, part_resets, parameters)
             if output is None:
                 output = out.new_empty(x.shape[0], *out.shape[1:])
-            output[start : start + steps] = out
+            output[place] = out
             states.append(state)
         assert output is not None
         device = x.device.type
-        ctx.run, ctx.steps, ctx.pieces = run, steps, len(starts)
+        ctx.run, ctx.steps, ctx.pieces = run, steps, len(states) - 1
         ctx.autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
         ctx.save_for_backward(x, lengths, resets, *states[:-1], *parameters)
         return output, states[-1]
@@ -83,21 +80,18 @@ class _InPieces(torch.autograd.Function):
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[2] else None
         needed = ctx.needs_input_grad[6:]
         totals: list[Tensor | None] = [None] * len(parameters)
-        for i in reversed(range(ctx.pieces)):
-            start = i * ctx.steps
-            piece, piece_lengths, piece_resets = _piece(x, start, ctx.steps, lengths, resets)
+        pieces = list(_pieces(x, ctx.steps, lengths, resets))
+        for (place, part, *flags), state in zip(reversed(pieces), reversed(states), strict=True):
             with torch.enable_grad(), torch.autocast(*ctx.autocast):
-                inputs = [piece.detach().requires_grad_(grad_x is not None), states[i].detach().requires_grad_()]
-                own = [p.detach().requires_grad_(need) for p, need in zip(parameters, needed, strict=True)]
-                out, state = ctx.run(*inputs, piece_lengths, piece_resets, own)
-            wanted = [tensor for tensor in (*inputs, *own) if tensor.requires_grad]
-            gradients = iter(
-                torch.autograd.grad(
-                    (out, state), wanted, (grad_output[start : start + ctx.steps], grad_state), materialize_grads=True
-                )
-            )
+                inputs = [part.detach().requires_grad_(grad_x is not None), state.detach().requires_grad_()]
+                given = zip(parameters, needed, strict=True)
+                own = [None if p is None else p.detach().requires_grad_(need) for p, need in given]
+                outputs = ctx.run(*inputs, *flags, own)
+            leaves = [tensor for tensor in (*inputs, *own) if tensor is not None and tensor.requires_grad]
+            cotangents = (grad_output[place], grad_state)
+            gradients = iter(torch.autograd.grad(outputs, leaves, cotangents, materialize_grads=True))
             if grad_x is not None:
-                grad_x[start : start + ctx.steps] = next(gradients)
+                grad_x[place] = next(gradients)
             grad_state = next(gradients)
             for k, need in enumerate(needed):
                 if need:

@@ -39,7 +39,7 @@ def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = 
     momenta = [norm.momentum for norm in norms]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     gathered = {id(buffer) for norm in norms for buffer in (norm.running_mean, norm.running_var)}
-    done = False
+    seen = done = False
     devices = sorted({buffer.device.index for buffer, _ in buffers if buffer.device.type == "cuda"})
     state = tree_map(lambda value: value.detach().clone() if isinstance(value, Tensor) else value, state)
     try:
@@ -50,13 +50,10 @@ def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = 
             norm.reset_running_stats()
         with torch.no_grad(), torch.random.fork_rng(devices):
             for batch in batches:
-                state = _run(model, batch, state, call)
-                done = True
-        if not done:
+                state, seen = _run(model, batch, state, call), True
+        if not seen:
             raise ValueError("batches must hold at least one batch, got none")
-    except BaseException:
-        done = False
-        raise
+        done = True
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
@@ -85,7 +82,6 @@ def _run(model: nn.Module, batch: Any, state: Any, call: Call | None) -> Any:
         return None
     result = model(*first, **{"state": state, **arguments})
     if not (isinstance(result, tuple) and len(result) == 2):
-        raise TypeError(
-            f"model must return its output and its state where a state is given, got {type(result).__name__}"
-        )
+        got = type(result).__name__
+        raise TypeError(f"model must return its output and its state where a state is given, got {got}")
     return result[1]

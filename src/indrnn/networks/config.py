@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
 from ..checks import check_choice, check_count, check_positive, check_probability
-from ..layers.options import EPSILON, BoundOptions, Rows
+from ..layers.options import EPSILON, BoundOptions
 from ..ops.names import check_name, check_nonlinearity
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ class NetworkConfig:
     """Normalise before or after the recurrence. Over hundreds of steps only "after" starts at a usable loss."""
     norm_steps: int | None = None
     """For norm = step: number of steps with statistics of their own, the length of the training windows."""
-    norm_rows: Rows = "window"
-    """For norm = step: count steps within the window, or within the document."""
     synchronised: bool = False
     """Synchronise batch-norm statistics across processes."""
     gamma: float | None = 1.0
@@ -103,7 +101,6 @@ class NetworkConfig:
         check_nonlinearity(self.nonlinearity)
         check_choice("norm", self.norm, (*get_args(Norm), None))
         check_choice("norm_place", self.norm_place, get_args(Place))
-        check_choice("norm_rows", self.norm_rows, get_args(Rows))
         check_options(check_count, self, "input_size", "norm_steps", "recompute")
         if (self.norm == "step") != (self.norm_steps is not None):
             raise ValueError(

@@ -168,7 +168,7 @@ class Network(nn.Module):
         else:
             entering = iter([None] * len(self._sizes) if state is None else state.h)
             features, h = self._features(x, entering, steps._replace(position=position)._asdict())
-        counted = None if self.config.norm == "step" and self.config.norm_rows == "window" else steps.resets
+        counted = None if self.config.norm == "step" else steps.resets
         return features, State(tuple(h), next_position(x, position, steps.lengths, counted, steps.time_slice))
 
     def _in_pieces(

@@ -15,10 +15,9 @@ from torch.nn.modules import module as _torch_module
 from ..checks import check_count, check_probability
 from ..layers.bound import RecurrentBound
 from ..layers.dropout import dropout_mask, shared_dropout
-from ..layers.indrnn import _last_steps
+from ..layers.indrnn import project
 from ..layers.norm import SequenceBatchNorm, StepBatchNorm
-from ..layers.padding import without_padding
-from ..layers.projection import project
+from ..layers.padding import last_steps, without_padding
 from ..ops import recurrence, recurrence_, recurrence_norm
 from ..ops.distributed.time import TimeSlice, check_whole
 from .config import Factory, NetworkConfig
@@ -183,7 +182,7 @@ class RecurrentUnit(nn.Module):
         for part, reverse in ((slice(0, half), False), (slice(half, None), True)):
             start = None if h_0 is None else h_0[..., part]
             options |= {"bias": None if bias is None else bias[part], "reverse": reverse}
-            options["resets"] = _last_steps(resets, lengths) if reverse and resets is not None else resets
+            options["resets"] = last_steps(resets, lengths) if reverse and resets is not None else resets
             outputs.append(run(x[..., part], self.weight_hh[part], start, **options))
         (h, last), (h_reverse, last_reverse) = outputs
         return torch.cat([h, h_reverse], dim=-1), torch.cat([last, last_reverse], dim=-1)
@@ -223,15 +222,14 @@ class RecurrentUnit(nn.Module):
         return y, h_last
 
     def _normalise(self, x: Tensor, steps: Steps, overwrite: bool = False) -> Tensor:
-        lengths, resets, position, time_slice = steps
+        lengths, _, position, time_slice = steps
         norm = self.norm
         if isinstance(norm, StepBatchNorm):
             check_whole("batch norm with statistics of each step's own", time_slice)
-            return norm(x, position, lengths, resets)  # type: ignore[no-any-return]
+            return norm(x, position, lengths)  # type: ignore[no-any-return]
         if isinstance(norm, SequenceBatchNorm):
-            if overwrite:
-                return norm.run(x, lengths, time_slice, overwrite=True)
-            return norm(x, lengths, time_slice)  # type: ignore[no-any-return]
+            options = {"overwrite": True} if overwrite else {}
+            return norm(x, lengths, time_slice, **options)  # type: ignore[no-any-return]
         if isinstance(norm, nn.SyncBatchNorm):
             raise TypeError(
                 "torch.nn.SyncBatchNorm.convert_sync_batchnorm has replaced a unit's norm by one that does not know "
@@ -275,7 +273,5 @@ def _make_norm(size: int, config: NetworkConfig, factory: Factory) -> nn.Module 
         return SequenceBatchNorm(size, synchronised=config.synchronised, **factory)
     if config.norm == "step":
         assert config.norm_steps is not None
-        return StepBatchNorm(
-            size, config.norm_steps, rows=config.norm_rows, synchronised=config.synchronised, **factory
-        )
+        return StepBatchNorm(size, config.norm_steps, synchronised=config.synchronised, **factory)
     return (nn.LayerNorm if config.norm == "layer" else nn.RMSNorm)(size, eps=1e-5, **factory)

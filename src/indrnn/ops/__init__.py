@@ -9,21 +9,18 @@ if TYPE_CHECKING:
     from .choice import Backend, backends
     from .distributed.recurrence import split_recurrence
     from .distributed.time import TimeSlice, split_time, sum_gradients
-    from .names import check_name
 
 _HOMES = {
     "api": ("recurrence", "recurrence_", "recurrence_norm"),
     "choice": ("Backend", "backends"),
     "distributed.recurrence": ("split_recurrence",),
     "distributed.time": ("TimeSlice", "split_time", "sum_gradients"),
-    "names": ("check_name",),
 }
 
 __all__ = [
     "Backend",
     "TimeSlice",
     "backends",
-    "check_name",
     "recurrence",
     "recurrence_",
     "recurrence_norm",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from . import choice
-from .autograd import OPS, Direct, Recurrence
-from .autograd_norm import DirectNorm, RecurrenceNorm
+from . import autograd, autograd_norm, choice
 from .calls import Forward, NormForward
-from .checks import check_forward, check_norm_forward
+from .checks import check
 from .cpu import kernel
 from .names import check_name
 from .watched import are_plain, is_watched, keeps_results
@@ -53,26 +53,17 @@ def recurrence(
 
 
 def recurrence_(
-    x: Tensor,
-    u: Tensor,
-    h_0: Tensor | None = None,
-    *,
-    bias: Tensor | None = None,
-    activation: str = "relu",
-    reverse: bool = False,
-    lengths: Tensor | None = None,
-    resets: Tensor | None = None,
-    backend: str | None = None,
+    x: Tensor, u: Tensor, h_0: Tensor | None = None, *, backend: str | None = None, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """`recurrence`, to the bit, for an x that is the result of an operation and that nothing else needs.
 
     If the C++ kernel is used in eager mode, h takes x's place in memory. A leaf that requires a gradient, a view, and
     anything that is watched are not overwritten.
     """
-    call = Forward(x, u, bias, h_0, lengths, resets, activation, reverse)
+    call = Forward(x, u, h_0=h_0, **options)
     if not can_overwrite(call, backend):
         return _run(call, backend)
-    h, h_last = Direct.apply(True, *call, backend)  # which checks
+    h, h_last = autograd.recurrence_direct(True, *call, backend)  # which checks
     return h, h_last
 
 
@@ -124,38 +115,22 @@ def recurrence_norm(
     check_name(backend)
     call = NormForward(x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place)
     if is_watched() or not are_plain(*call[:9]):
-        check_norm_forward(call)
-        run = OPS.recurrence_norm if torch.compiler.is_exporting() else RecurrenceNorm.apply
-        y, h_last, _, mean, var = run(*call, backend)
+        check(call)
+        y, h_last, _, mean, var = autograd_norm.recurrence_norm(*call, backend)
     else:
         overwrite = overwrite and place == "after" and can_overwrite(call.recurrence, backend, weight, shift, mask)
-        y, h_last, _, mean, var = DirectNorm.apply(overwrite, *call, backend)  # which checks
+        y, h_last, _, mean, var = autograd_norm.recurrence_norm_direct(overwrite, *call, backend)  # which checks
     return y, h_last, mean, var
 
 
 def _run(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
     check_name(backend)
     if is_watched() or not are_plain(*call[:6]):
-        check_forward(call)
-        return _by_op(call, backend)
-    h, h_last = Direct.apply(False, *call, backend)  # which checks
+        check(call)
+        h, h_last = autograd.recurrence(*call, backend)
+    else:
+        h, h_last = autograd.recurrence_direct(False, *call, backend)  # which checks
     return h, h_last
-
-
-def _by_op(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
-    if torch.compiler.is_exporting():  # strict export would put a Function's forward under no_grad, in the graph itself
-        return OPS.recurrence(*call, backend)  # type: ignore[no-any-return]
-    if torch.compiler.is_compiling():  # Dynamo does not trace an autograd function with a jvp of its own
-        return Recurrence.apply(*call, backend)  # type: ignore[no-any-return]
-    try:
-        return Recurrence.apply(*call, backend)  # type: ignore[no-any-return]
-    except NotImplementedError as error:
-        if "jvp" not in str(error):  # another's, such as a subclass of tensors that does not know the op
-            raise
-        raise NotImplementedError(
-            "indrnn.recurrence has no forward-mode derivative (jvp, jacfwd, hessian); "
-            "use reverse mode (grad, vjp, jacrev), which it supports twice over"
-        ) from error
 
 
 def can_overwrite(call: Forward, backend: str | None, *others: Tensor | None) -> bool:

@@ -1,16 +1,15 @@
 """First and second derivatives of the recurrence, and its vmap rules.
 
-Three ways lead to the passes of a backend, with the same numbers:
+Two ways lead to the passes of a backend, with the same numbers:
 
-- `Recurrence`, around the registered op: for whatever sees or transforms operations, torch.func and compilers first.
-- `Direct`, past the dispatcher: for eager calls that nothing watches. With `overwrite`, h takes x's place in memory.
-- `register_autograd` on the ops themselves: for graphs that hold them, such as an exported module's.
+- The registered ops, for whatever sees or transforms operations: compilers, torch.func, exported graphs.
+- `direct`, past the dispatcher: for eager calls that nothing watches, which may also overwrite x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,123 +17,156 @@ from torch import Tensor
 from . import library, reference
 from .calls import Backward, Forward
 from .layout import dense
-from .watched import are_batched, are_plain, is_watched
+from .watched import are_batched, are_plain, is_transformed, is_watched
 
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
+Rule = Callable[..., tuple[Any, Any]]
 OPS = torch.ops.indrnn
 
 
-# Dynamo tells a forward without ctx from one with it by counting parameters, so each is spelt out.
+def differentiable(
+    name: str, keep: Callable[..., None], derivative: Callable[..., tuple[Tensor | None, ...]], rule: Rule
+) -> Callable[..., Any]:
+    """Give a registered op a derivative and a vmap rule; return a function that calls the op.
+
+    Under torch.func and in forward mode it calls an autograd function around the op: torch.func does not take the
+    derivatives of torch.library, and in forward mode these would be dropped without a word.
+
+    Args:
+        name: the op's name.
+        keep: keeps what the derivative needs, `setup_context` of an autograd function.
+        derivative: `backward` of an autograd function.
+        rule: `vmap` of an autograd function, with the function that is batched before its arguments.
+    """
+    op = getattr(OPS, name)
+
+    class Function(torch.autograd.Function):
+        setup_context = staticmethod(keep)
+        backward = staticmethod(derivative)
+
+        @staticmethod
+        def forward(*args: Any) -> Any:
+            return op(*args)
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            raise NotImplementedError(
+                "indrnn.recurrence has no forward-mode derivative (jvp, jacfwd, hessian); "
+                "use reverse mode (grad, vjp, jacrev), which it supports twice over"
+            )
+
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+            return rule(Function.apply, info, in_dims, *args)
+
+    def call(*args: Any) -> Any:
+        return Function.apply(*args) if is_transformed() else op(*args)
+
+    torch.library.register_autograd(f"indrnn::{name}", derivative, setup_context=keep, lib=library.LIBRARY)
+    register_vmap(name, rule)
+    return call
 
 
-class Recurrence(torch.autograd.Function):
-    """The registered op, with its derivative."""
+def direct(
+    kind: type[NamedTuple],
+    run: Callable[..., tuple[Tensor, ...]],
+    keep: Callable[..., None],
+    derivative: Callable[..., tuple[Tensor | None, ...]],
+) -> Callable[..., Any]:
+    """A function that calls a backend without the dispatcher; what watches operations does not see it.
 
-    @staticmethod
-    def forward(
-        x: Tensor,
-        u: Tensor,
-        bias: Tensor | None,
-        h_0: Tensor | None,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        activation: str,
-        reverse: bool,
-        backend: str | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Run the op."""
-        return OPS.recurrence(  # type: ignore[no-any-return]
-            x, u, bias, h_0, lengths, resets, activation, reverse, backend
-        )
+    Its arguments are those of the op, after whether x is overwritten.
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep h, and nothing else of its size."""
-        _, u, bias, h_0, lengths, resets, *ctx.options = inputs
-        ctx.bias_dtype = None if bias is None else bias.dtype
-        ctx.save_for_backward(output[0], u, h_0, lengths, resets)
-        ctx.set_materialize_grads(False)
+    Args:
+        kind: the type of the call that the op's arguments make.
+        run: the pass, by a backend.
+        keep: as for `differentiable`; sets `ctx.direct` and `ctx.overwritten` to False.
+        derivative: as for `differentiable`; calls a backend too where `ctx.direct`, and nothing watches.
+    """
 
-    @staticmethod
-    def backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
-        """By a function that is differentiable itself."""
-        # A compiled graph has no second derivative, and Dynamo does not trace one autograd function inside another.
-        function = OPS.recurrence_backward if torch.compiler.is_compiling() else RecurrenceBackward.apply
-        return _backward(ctx, grad_h, grad_h_last, function)
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, overwrite: bool, *inputs: Any) -> tuple[Tensor, ...]:
+            output = tuple(run(kind(*inputs[:-1]), inputs[-1], overwrite=overwrite))
+            if overwrite:
+                ctx.mark_dirty(inputs[0])
+            keep(ctx, inputs, output)
+            ctx.direct, ctx.overwritten = True, overwrite
+            return output
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """A batch of calls as one call."""
-        return _vmap_forward(Recurrence.apply, info, in_dims, *args)
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+            return None, *derivative(ctx, *gradients)
+
+    return Direct.apply
 
 
-class Direct(torch.autograd.Function):
-    """The backend called without the dispatcher; what watches operations does not see this one."""
-
-    @staticmethod
-    def forward(ctx: Any, overwrite: bool, *inputs: Any) -> tuple[Tensor, Tensor]:
-        """Run the pass."""
-        output = library.forward(Forward(*inputs[:-1]), inputs[-1], overwrite=overwrite)
-        if overwrite:
-            ctx.mark_dirty(inputs[0])
-        Recurrence.setup_context(ctx, inputs, output)
-        ctx.overwritten = overwrite
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Likewise, if nothing watches now and no derivative of it is needed."""
-        if torch.is_grad_enabled() or is_watched() or are_batched(grad_h, grad_h_last):
-            return None, *Recurrence.backward(ctx, grad_h, grad_h_last)
-
-        def function(*args: Any) -> Gradients:
-            if not are_plain(*args[:7]):  # a gradient, or what a saved tensor's hook returned
-                return OPS.recurrence_backward(*args)  # type: ignore[no-any-return]
-            return library.backward(Backward(*args[:-1]), args[-1], overwritten=ctx.overwritten)
-
-        return None, *_backward(ctx, grad_h, grad_h_last, function)
+def register_vmap(name: str, rule: Rule) -> None:
+    """Give a registered op a vmap rule, as for `differentiable`."""
+    op = getattr(OPS, name)
+    torch.library.register_vmap(f"indrnn::{name}", lambda *args: rule(op, *args), lib=library.LIBRARY)
 
 
-class RecurrenceBackward(torch.autograd.Function):
-    """The registered op of the backward pass, with its derivative."""
+# ---- forward
 
-    @staticmethod
-    def forward(
-        grad_h: Tensor | None,
-        grad_h_last: Tensor | None,
-        h: Tensor,
-        u: Tensor,
-        h_0: Tensor | None,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        activation: str,
-        reverse: bool,
-        backend: str | None,
-    ) -> Gradients:
-        """Run the op."""
-        return OPS.recurrence_backward(  # type: ignore[no-any-return]
-            grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse, backend
-        )
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep all inputs."""
-        *tensors, activation, reverse, _ = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.options = (activation, reverse)
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    """Keep h, and nothing else of its size."""
+    _, u, bias, h_0, lengths, resets, *ctx.options = inputs
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.direct = ctx.overwritten = False
+    ctx.save_for_backward(output[0], u, h_0, lengths, resets)
+    ctx.set_materialize_grads(False)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """The second derivative."""
-        inputs = ctx.saved_tensors
-        gradients = iter(_DoubleBackward.apply(*grads, *inputs, *ctx.options))
-        differentiable = (*inputs[:5], *[None] * 5)  # all but lengths, resets and the options
-        return tuple(None if tensor is None else next(gradients) for tensor in differentiable)
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """A batch of calls as one call."""
-        return _vmap_backward(RecurrenceBackward.apply, info, in_dims, *args)
+def _backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradients of the nine inputs: by a backend if nothing watches now and no derivative of it is needed."""
+    by_op = not ctx.direct or torch.is_grad_enabled() or is_watched() or are_batched(grad_h, grad_h_last)
+    h, u, h_0, lengths, resets = ctx.saved_tensors
+    inputs = (dense(grad_h), dense(grad_h_last), h, u, h_0, lengths, resets, *ctx.options)
+    if by_op or not are_plain(*inputs[:7]):  # a gradient, or what a saved tensor's hook returned
+        gradients = recurrence_backward(*inputs)
+    else:
+        gradients = library.backward(Backward(*inputs[:-1]), inputs[-1], overwritten=ctx.overwritten)
+    grad_x, grad_u, grad_bias, grad_h_0 = gradients
+    if ctx.bias_dtype is None:
+        of_bias = None
+    else:
+        of_bias = grad_bias if grad_bias.dtype == ctx.bias_dtype else grad_bias.to(ctx.bias_dtype)
+    return grad_x, grad_u, of_bias, None if h_0 is None else grad_h_0, *[None] * 5
+
+
+def _vmap_forward(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+    x, u, bias, h_0, lengths, resets, *options = args
+    x_dim, u_dim, bias_dim, h_0_dim, lengths_dim, resets_dim, *_ = in_dims
+    size = info.batch_size
+    if lengths_dim is not None or resets_dim is not None:
+        return one_by_one(function, info, in_dims, *args)
+    if u_dim is None and bias_dim is None:  # one more dimension between B and N
+        x = _batch_at(x, x_dim, size, 2)
+        h_0 = _batch_at(h_0, h_0_dim, size, 1)
+        return function(x, u, bias, h_0, lengths, resets, *options), (2, 1)
+    wide = [_into_neurons(t, dim, size) for t, dim in zip((x, u, bias, h_0), in_dims[:4], strict=True)]
+    return _out_of_neurons(function(*wide, lengths, resets, *options), size, _neurons(u, u_dim))
+
+
+recurrence = differentiable("recurrence", _keep, _backward, _vmap_forward)
+recurrence_direct = direct(Forward, library.forward, _keep, _backward)
+
+
+# ---- backward
+
+
+def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, activation, reverse, _ = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.options = (activation, reverse)
+
+
+def _second_derivative(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    inputs = ctx.saved_tensors
+    gradients = iter(_DoubleBackward.apply(*grads, *inputs, *ctx.options))
+    differentiable = (*inputs[:5], *[None] * 5)  # all but lengths, resets and the options
+    return tuple(None if tensor is None else next(gradients) for tensor in differentiable)
 
 
 class _DoubleBackward(torch.autograd.Function):
@@ -147,7 +179,7 @@ class _DoubleBackward(torch.autograd.Function):
         grads, inputs, options = args[:4], args[4:9], args[9:]
         present = [i for i, tensor in enumerate(inputs) if tensor is not None]
 
-        def backward(*tensors: Tensor) -> Gradients:
+        def backward(*tensors: Tensor) -> tuple[Tensor, ...]:
             by_place = dict(zip(present, tensors, strict=True))
             full: list[Any] = [by_place.get(i) for i in range(5)]
             return reference.backward(Backward(*full, *options))
@@ -178,49 +210,20 @@ def _itself(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _backward(
-    ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None, function: Callable[..., Gradients]
-) -> tuple[Tensor | None, ...]:
-    """The gradients of the nine inputs of a forward pass, by this backward pass."""
-    gradients = (dense(grad_h), dense(grad_h_last))
-    h, u, h_0, lengths, resets = ctx.saved_tensors
-    grad_x, grad_u, grad_bias, grad_h_0 = function(*gradients, h, u, h_0, lengths, resets, *ctx.options)
-    if ctx.bias_dtype is None:
-        of_bias = None
-    else:
-        of_bias = grad_bias if grad_bias.dtype == ctx.bias_dtype else grad_bias.to(ctx.bias_dtype)
-    return grad_x, grad_u, of_bias, None if h_0 is None else grad_h_0, *[None] * 5
-
-
-def _backward_by_op(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
-    return _backward(ctx, grad_h, grad_h_last, OPS.recurrence_backward)
-
-
-# ---- vmap
-
-
-def _vmap_forward(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-    x, u, bias, h_0, lengths, resets, *options = args
-    x_dim, u_dim, bias_dim, h_0_dim, lengths_dim, resets_dim, *_ = in_dims
-    size = info.batch_size
-    if lengths_dim is not None or resets_dim is not None:
-        return one_by_one(function, size, in_dims, args)
-    if u_dim is None and bias_dim is None:  # one more dimension between B and N
-        x = _batch_at(x, x_dim, size, 2)
-        h_0 = _batch_at(h_0, h_0_dim, size, 1)
-        return function(x, u, bias, h_0, lengths, resets, *options), (2, 1)
-    wide = [_into_neurons(t, dim, size) for t, dim in zip((x, u, bias, h_0), in_dims[:4], strict=True)]
-    return _out_of_neurons(function(*wide, lengths, resets, *options), size, _neurons(u, u_dim))
-
-
 def _vmap_backward(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
     *tensors, lengths, resets, activation, reverse, backend = args
     if in_dims[5] is not None or in_dims[6] is not None:
-        return one_by_one(function, info.batch_size, in_dims, args)
+        return one_by_one(function, info, in_dims, *args)
     # u's gradient is wanted for each batch element apart, so u always gets the dimension.
     wide = [_into_neurons(t, dim, info.batch_size) for t, dim in zip(tensors, in_dims[: len(tensors)], strict=True)]
     results = function(*wide, lengths, resets, activation, reverse, backend)
     return _out_of_neurons(results, info.batch_size, _neurons(tensors[3], in_dims[3]))
+
+
+recurrence_backward = differentiable("recurrence_backward", _keep_all, _second_derivative, _vmap_backward)
+
+
+# ---- batches of calls
 
 
 def _batch_at(tensor: Tensor | None, dim: int | None, size: int, at: int) -> Tensor | None:
@@ -252,35 +255,11 @@ def _out_of_neurons(tensors: tuple[Tensor, ...], size: int, N: int) -> tuple[tup
     return split, tuple(tensor.dim() - 2 for tensor in split)
 
 
-def one_by_one(
-    function: Callable[..., tuple[Tensor, ...]], size: int, in_dims: tuple[int | None, ...], args: tuple[Any, ...]
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+def one_by_one(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
     """A batch of calls as a loop, for batched lengths or resets, which are rare."""
     results = [
         function(*(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)))
-        for i in range(size)
+        for i in range(info.batch_size)
     ]
     stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
     return stacked, (0,) * len(stacked)
-
-
-# ---- of the ops themselves
-
-
-def _by_op(rule: Callable[..., tuple[Any, Any]], op: Any) -> Callable[..., tuple[Any, Any]]:
-    return lambda info, in_dims, *args: rule(op, info, in_dims, *args)
-
-
-torch.library.register_autograd(
-    "indrnn::recurrence", _backward_by_op, setup_context=Recurrence.setup_context, lib=library.LIBRARY
-)
-torch.library.register_autograd(
-    "indrnn::recurrence_backward",
-    RecurrenceBackward.backward,
-    setup_context=RecurrenceBackward.setup_context,
-    lib=library.LIBRARY,
-)
-torch.library.register_vmap("indrnn::recurrence", _by_op(_vmap_forward, OPS.recurrence), lib=library.LIBRARY)
-torch.library.register_vmap(
-    "indrnn::recurrence_backward", _by_op(_vmap_backward, OPS.recurrence_backward), lib=library.LIBRARY
-)

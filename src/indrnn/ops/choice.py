@@ -20,10 +20,9 @@ _BACKENDS: dict[str, ModuleType] = {
     "scan": scan,
     "triton": triton_backend,
 }
-# What the automatic choice takes on each kind of device; where there is nothing or it cannot serve, the reference.
-# In its interpreter Triton serves CPU tensors as well, for tests: there it is never taken unless asked for.
+# What the automatic choice takes on each kind of device; where there is nothing or it is not supported, the reference.
+# In its interpreter Triton supports CPU tensors as well, for tests: there it is never taken unless asked for.
 _FAST = {"cpu": "native", "cuda": "triton"}
-_AUTO_SCAN = "auto-scan"  # the automatic choice, or the scan where that is estimated to be faster
 _VARIABLE = "INDRNN_BACKEND"
 
 
@@ -32,11 +31,11 @@ class Backend:
     """One backend, as described by `backends()`."""
 
     available: bool
-    """Whether it can serve."""
+    """Whether it supports the tensor."""
     chosen: bool
-    """Whether it is the one that would be used."""
+    """Whether it would be used."""
     why_not: str | None
-    """Why it cannot serve, where it cannot."""
+    """Reason why it does not support the tensor; None if it does."""
 
 
 def backends(x: Tensor | None = None, activation: str = "relu") -> dict[str, Backend]:
@@ -48,12 +47,11 @@ def backends(x: Tensor | None = None, activation: str = "relu") -> dict[str, Bac
 
     Returns:
         One `Backend` for each name that `recurrence(backend=...)` and the environment variable INDRNN_BACKEND take.
-        They also take "auto-scan": the automatic choice, or the scan if `scan.pays` estimates that to be faster.
     """
     x = torch.empty(0, dtype=torch.float32, device="cpu") if x is None else x
     reasons = {name: module.why_not(x, activation) for name, module in _BACKENDS.items()}
     fast = _FAST.get(x.device.type, "reference")
-    chosen = _asked(None, x, activation) or (fast if reasons[fast] is None else "reference")
+    chosen = _requested(None) or (fast if reasons[fast] is None else "reference")
     return {
         name: Backend(reason is None, name == chosen and reason is None, reason) for name, reason in reasons.items()
     }
@@ -61,33 +59,27 @@ def backends(x: Tensor | None = None, activation: str = "relu") -> dict[str, Bac
 
 def choose(x: Tensor, activation: str, backend: str | None) -> ModuleType:
     """The module that computes the recurrence for this tensor; raises if one requested by name cannot."""
-    asked = _asked(backend, x, activation)
-    if asked is not None:
-        reason = _BACKENDS[asked].why_not(x, activation)
-        if reason is not None:
-            by = "by the argument backend" if backend is not None else f"by the environment variable {_VARIABLE}"
-            raise RuntimeError(f"backend {asked!r}, asked for {by}, cannot serve: {reason}")
-        return _BACKENDS[asked]
-    fast = _BACKENDS[_FAST.get(x.device.type, "reference")]
-    reason = fast.why_not(x, activation)
+    requested = _requested(backend)
+    module = _BACKENDS[requested or _FAST.get(x.device.type, "reference")]
+    reason = module.why_not(x, activation)
     if reason is None:
-        return fast
+        return module
+    if requested is not None:
+        by = "by the argument backend" if backend is not None else f"by the environment variable {_VARIABLE}"
+        raise RuntimeError(f"backend {requested!r}, asked for {by}, is not supported: {reason}")
     _say_once(f"indrnn computes in plain PyTorch, which is slow: {reason}")
     return reference
 
 
-def _asked(backend: str | None, x: Tensor, activation: str) -> str | None:
+def _requested(backend: str | None) -> str | None:
     """The requested backend; None for the automatic choice."""
-    if backend is None:
-        backend = os.environ.get(_VARIABLE)
-        if not backend:
-            return None
-        if backend not in names.BACKENDS:
-            raise ValueError(f"{_VARIABLE} must be unset or one of {', '.join(names.BACKENDS)}, got {backend!r}")
-    names.check_name(backend)
-    if backend == _AUTO_SCAN:
-        return "scan" if scan.pays(x, activation) else None
-    return backend
+    if backend is not None:
+        names.check_name(backend)
+        return backend
+    backend = os.environ.get(_VARIABLE)
+    if backend and backend not in names.BACKENDS:
+        raise ValueError(f"{_VARIABLE} must be unset or one of {', '.join(names.BACKENDS)}, got {backend!r}")
+    return backend or None
 
 
 _said: set[str] = set()

@@ -18,13 +18,9 @@ def readable(call: Call) -> Call:
     return call
 
 
-def _is_lazy(tensor: Tensor) -> bool:
-    return tensor.is_neg() or tensor._is_zerotensor()
-
-
 def written_out(tensor: Tensor) -> Tensor:
     """The tensor with its numbers in memory: without torch's negative bit, and not one of its zero tensors."""
-    return tensor.clone() if _is_lazy(tensor) else tensor
+    return tensor.clone() if tensor.is_neg() or tensor._is_zerotensor() else tensor
 
 
 def dense(gradient: Tensor | None) -> Tensor | None:

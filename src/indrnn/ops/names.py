@@ -5,7 +5,7 @@ from __future__ import annotations
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "identity")
 """The activations of the recurrence."""
 
-BACKENDS = ("native", "reference", "scan", "triton", "auto-scan")
+BACKENDS = ("native", "reference", "scan", "triton")
 """The backends that can be asked for by name."""
 
 

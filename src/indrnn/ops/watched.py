@@ -9,13 +9,18 @@ from torch.utils._device import DeviceContext
 
 def is_watched() -> bool:
     """Whether a compiler, a torch.func transformation, a mode, forward-mode AD, a profiler or a trace is active."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_transformed():
         return True
-    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
-        return True
-    if torch.autograd.forward_ad._current_level >= 0 or torch._C._autograd._profiler_enabled():
+    if torch._C._len_torch_dispatch_stack() or torch._C._autograd._profiler_enabled():
         return True
     return torch._C._get_tracing_state() is not None
+
+
+def is_transformed() -> bool:
+    """Whether a torch.func transformation or forward-mode AD is active, outside a compiler."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 def keeps_results() -> bool:

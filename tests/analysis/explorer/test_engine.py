@@ -24,7 +24,7 @@ NORMS: list[dict[str, Any]] = [
     {"norm": None},
     *({"norm": norm, "norm_place": place} for norm in ("batch", "layer", "rms") for place in ("before", "after")),
     {"norm": "step", "norm_steps": 9, "norm_place": "before"},
-    {"norm": "step", "norm_steps": 50, "norm_place": "after", "norm_rows": "document"},
+    {"norm": "step", "norm_steps": 50, "norm_place": "after"},
 ]
 NETWORKS: dict[str, AnyNetwork] = {
     "plain": Plain(INPUTS, 7, 3),

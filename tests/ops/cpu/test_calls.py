@@ -36,7 +36,7 @@ def reason() -> str:
     loaded = kernel.library()
     assert isinstance(loaded, str)
     assert indrnn.backends()["native"].why_not == loaded
-    with pytest.raises(RuntimeError, match=r"'native'.*cannot serve: the C\+\+ kernel is of another version"):
+    with pytest.raises(RuntimeError, match=r"'native'.*is not supported: the C\+\+ kernel is of another version"):
         indrnn.recurrence(torch.zeros(1, 1, 1), torch.zeros(1), backend="native")
     assert "build it again with `pip install" in loaded
     return loaded
@@ -49,12 +49,12 @@ def test_a_kernel_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("_loaded_anew")
-@pytest.mark.parametrize("name", kernel._PASSES)
+@pytest.mark.parametrize("name", kernel.PASSES)
 def test_a_kernel_with_other_arguments_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a field was added and the version forgotten."""
-    ours = kernel._PASSES[name]
+    ours = kernel.PASSES[name]
     longer = type("Longer", (ours,), {"_fields_": [("another", ctypes.c_void_p)]})
-    monkeypatch.setitem(kernel._PASSES, name, longer)
+    monkeypatch.setitem(kernel.PASSES, name, longer)
     size = ctypes.sizeof(ours)
     assert f"has arguments of {size} bytes for {name}, not {size + ctypes.sizeof(ctypes.c_void_p)};" in reason()
 
@@ -73,11 +73,11 @@ def test_an_unknown_type_is_told() -> None:
     """Nothing is computed; the caller has an error and not whatever was in memory."""
     loaded = kernel.library()
     assert not isinstance(loaded, str)
-    assert loaded.indrnn_forward(kernel._Forward(dtype=9)) == 2
+    assert loaded.indrnn_forward(kernel.PASSES["forward"](dtype=9)) == 2
     assert _has_kernel()
     assert loaded.indrnn_sru(_Call(dtype=2)) == 2
     with pytest.raises(AssertionError):
-        kernel.run("forward", kernel._Forward(dtype=9))
+        kernel.run("forward", kernel.PASSES["forward"](dtype=9))
 
 
 # ---- limits, in processes of their own
@@ -169,10 +169,8 @@ for name, calls in cases.items():
 x = torch.randn(64, 16, 4096)
 h, state = torch.empty_like(x), torch.zeros(16, 4096)
 bias = torch.zeros(4096)
-call = kernel._Forward(
-    **kernel._common(x, "relu", None, None), x=x.data_ptr(), x_t=x.stride(0), x_b=x.stride(1), u=bias.data_ptr(),
-    bias=bias.data_ptr(), h=h.data_ptr(), state=state.data_ptr(),
-)
+tensors = {"u": bias, "bias": bias, "h": h, "state": state}
+call = kernel.pack("forward", x, Forward(x, bias), **kernel.strided("x", "x", x), **tensors)
 function = kernel.library().indrnn_forward
 assert function(call) == 0
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]

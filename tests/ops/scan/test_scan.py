@@ -17,7 +17,7 @@ from indrnn import recurrence
 from indrnn.ops import reference, scan
 from indrnn.ops.calls import Backward, Forward
 from indrnn.ops.cpu import kernel
-from indrnn.ops.scan import Map, cost
+from indrnn.ops.scan import Map, plain
 from indrnn.ops.triton import backend as triton_backend
 from indrnn.ops.triton import launch
 
@@ -132,7 +132,7 @@ def test_a_state_that_overflows_is_infinite() -> None:
 
 @pytest.mark.parametrize("activation", ["tanh", "sigmoid"])
 def test_other_activations_are_refused(activation: str) -> None:
-    with pytest.raises(RuntimeError, match=f"'scan'.*cannot serve: it serves relu and identity.*not {activation}"):
+    with pytest.raises(RuntimeError, match=f"'scan'.*is not supported: it supports relu and .*not {activation}"):
         recurrence(torch.zeros(3, 2, 1), torch.zeros(1), activation=activation, backend="scan")
 
 
@@ -146,34 +146,15 @@ def test_it_is_not_chosen_by_itself() -> None:
 
 @pytest.mark.parametrize("T", [1, 2, 3, 50, 784, 100_000, 10**7])
 def test_chunks_make_the_steps_that_follow_each_other_few(T: int) -> None:
-    C = cost.chunk_length(T)
+    C = plain.chunk_length(T)
     assert 1 <= C <= 512
     best = min(2 * c + -(-T // c) for c in range(1, min(T, 512) + 1))
     assert best + 2 >= 2 * C + -(-T // C)
 
 
-# ---- when it pays, by the cost model
-
-
-def test_the_cost_model_wants_few_chains_and_long_sequences() -> None:
-    def pays(T: int, chains: int) -> bool:
-        sequential, in_chunks = cost.estimate(T, chains, 4)
-        return in_chunks < sequential
-
-    assert pays(10_000, 128)
-    assert pays(100_000, 512)
-    assert not pays(100, 128)
-    assert not pays(10_000, 50 * 128)
-    assert not pays(784, 128 * 2000)
-
-
-def test_on_a_cpu_it_never_pays() -> None:
-    assert not scan.pays(torch.zeros(10_000, 1, 1), "relu")
-
-
 @pytest.mark.parametrize(("T", "chains"), [(0, 5), (1, 1), (784, 6400), (784, 4096), (5000, 256_000), (10**7, 1)])
 def test_chunks_on_a_gpu_are_of_whole_steps_at_once_and_not_too_many(T: int, chains: int) -> None:
-    C = cost.gpu_chunk_length(T, chains)
+    C = scan.gpu_chunk_length(T, chains)
     assert C % 16 == 0
     assert C > 0
     assert -(-T // C) * chains <= 2**17 + chains
@@ -182,7 +163,7 @@ def test_chunks_on_a_gpu_are_of_whole_steps_at_once_and_not_too_many(T: int, cha
 
 # ---- in Triton
 
-GPU_CHUNK_LENGTH = cost.gpu_chunk_length
+GPU_CHUNK_LENGTH = scan.gpu_chunk_length
 LANES = 64
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {"h_0": False, "bias": False},
@@ -204,7 +185,7 @@ def _in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     if reason is not None:
         pytest.skip(reason)
     monkeypatch.setattr(scan, "INTERPRET", True)
-    monkeypatch.setattr(cost, "gpu_chunk_length", lambda _T, _chains: 2)
+    monkeypatch.setattr(scan, "gpu_chunk_length", lambda _T, _chains: 2)
     monkeypatch.setattr(launch, "LANES", LANES)
 
 
@@ -332,7 +313,7 @@ def test_triton_is_the_same_to_the_bit_each_time() -> None:
 @pytest.mark.parametrize("T", [33, pytest.param(64, marks=pytest.mark.slow), pytest.param(784, marks=pytest.mark.slow)])
 def test_triton_rounding_with_the_chunks_of_a_gpu(T: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of docs/scan.md, in float32."""
-    monkeypatch.setattr(cost, "gpu_chunk_length", GPU_CHUNK_LENGTH)
+    monkeypatch.setattr(scan, "gpu_chunk_length", GPU_CHUNK_LENGTH)
     x, grad = torch.randn(T, 1, 33), torch.randn(T, 1, 33)
     u = torch.linspace(-1, 1, 33)
     h, _ = scan.forward(Forward(x, u))
@@ -353,7 +334,7 @@ def test_triton_rounding_with_the_chunks_of_a_gpu(T: int, monkeypatch: pytest.Mo
 def test_triton_awkward_sizes(
     T: int, B: int, N: int, between: tuple[int, ...], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cost, "gpu_chunk_length", lambda _T, _chains: chunk)
+    monkeypatch.setattr(scan, "gpu_chunk_length", lambda _T, _chains: chunk)
     p = problem(T, B, N, between, lengths=True, resets=(T + N) % 3 > 0, reverse=T % 2 > 0)
     p.u.clamp_(-1, 1)
     check(p)

@@ -20,7 +20,6 @@ import torch
 
 from indrnn.ops import scan
 from indrnn.ops.calls import Backward, Forward, NormBackward, NormForward
-from indrnn.ops.scan import cost
 from indrnn.ops.triton import backend, launch
 from indrnn.ops.triton import scan as triton_scan
 
@@ -80,7 +79,7 @@ def launches(B: int, N: int, dtype: torch.dtype, lanes: int, options: str) -> li
                 backend.backward(backward)
                 if scan.why_not(x, activation) is None:
                     use = f"scan, {use}"
-                    chunk = cost.gpu_chunk_length(T, B * N)
+                    chunk = scan.gpu_chunk_length(T, B * N)
                     if chunk < T:
                         triton_scan.forward(forward, chunk)
                         triton_scan.backward(backward, chunk)

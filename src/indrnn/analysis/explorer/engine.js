@@ -197,7 +197,7 @@ const Engine = (() => {
           for (let n = 0; n < size; n++) squares += (x[row + n] - center) ** 2;
           factor = 1 / Math.sqrt(squares / size + norm.eps);
         } else {
-          own = norm.kind === "step" ? (norm.rows === "window" ? t % norm.steps : Math.min(t, norm.steps - 1)) * size : 0;
+          own = norm.kind === "step" ? (t % norm.steps) * size : 0;
         }
         for (let n = 0; n < size; n++) {
           const away = mean ? x[row + n] - mean[own + n] : x[row + n] - center;

@@ -257,7 +257,7 @@ class _Writer:
                 "scale": self.reference(scale if norm.weight is None else scale * norm.weight),
                 "shift": None if norm.bias is None else self.reference(norm.bias),
             }
-            return node if isinstance(norm, SequenceBatchNorm) else node | {"steps": norm.steps, "rows": norm.rows}
+            return node if isinstance(norm, SequenceBatchNorm) else node | {"steps": norm.steps}
         if isinstance(norm, nn.LayerNorm):
             shift = None if norm.bias is None else self.reference(norm.bias)
             return {"kind": "layer", "scale": self.reference(norm.weight), "shift": shift, "eps": norm.eps}

@@ -48,43 +48,24 @@ class _Call(ctypes.Structure):
     )
 
 
-class _Forward(_Call):
-    _fields_ = (*_series("x", "x"), *pointers("u", "bias", "h", "state"))
-
-
-class _Backward(_Call):
-    _fields_ = (
-        *_series("grad_h", "g"),
-        *pointers("h", "u", "h_0", "grad_x", "carry", "grad_u", "grad_bias"),
-    )
-
-
-class _NormForward(_Call):
-    _fields_ = (
-        ("eps", c_double),
-        ("before", c_int64),
-        *_series("x", "x"),
+_NORM = [("eps", c_double), ("before", c_int64)]
+_FIELDS = {
+    "forward": [*_series("x", "x"), *pointers("u", "bias", "h", "state")],
+    "backward": [*_series("grad_h", "g"), *pointers("h", "u", "h_0", "grad_x", "carry", "grad_u", "grad_bias")],
+    "norm_forward": [
+        *(*_NORM, *_series("x", "x")),
         *pointers("u", "bias", "weight", "shift", "mask", "h", "y", "state", "mean", "var"),
-    )
-
-
-class _NormBackward(_Call):
-    _fields_ = (
-        ("eps", c_double),
-        ("before", c_int64),
-        *_series("grad_y", "g"),
-        *_series("x", "x"),
+    ],
+    "norm_backward": [
+        *(*_NORM, *_series("grad_y", "g"), *_series("x", "x")),
         *pointers("h", "u", "h_0", "weight", "mean", "var", "mask"),
         *pointers("grad_x", "carry", "grad_u", "grad_bias", "grad_weight", "grad_shift"),
-    )
-
-
-_PASSES: dict[str, type[ctypes.Structure]] = {
-    "forward": _Forward,
-    "backward": _Backward,
-    "norm_forward": _NormForward,
-    "norm_backward": _NormBackward,
+    ],
 }
+PASSES: dict[str, type[ctypes.Structure]] = {
+    name: type(name, (_Call,), {"_fields_": fields}) for name, fields in _FIELDS.items()
+}
+"""The struct of each pass."""
 
 # ---- the library
 
@@ -114,7 +95,7 @@ def library() -> ctypes.CDLL | str:
     difference = _difference(loaded)
     if difference is not None:
         return f"the C++ kernel is of another version of indrnn: {path} has {difference}; build it again with {_BUILD}"
-    for name, struct in _PASSES.items():
+    for name, struct in PASSES.items():
         declare(loaded, name, struct)
     return loaded
 
@@ -135,7 +116,7 @@ def _difference(loaded: ctypes.CDLL) -> str | None:
     size.argtypes, size.restype = [ctypes.c_char_p], c_int64
     if version() != ABI_VERSION:
         return f"interface version {version()}, not {ABI_VERSION}"
-    for name, struct in _PASSES.items():
+    for name, struct in PASSES.items():
         theirs, ours = size(name.encode()), ctypes.sizeof(struct)
         if theirs != ours:
             return f"arguments of {theirs} bytes for {name}, not {ours}"
@@ -155,7 +136,7 @@ def run(name: str, call: ctypes.Structure) -> None:
 def why_not(x: Tensor, activation: str) -> str | None:
     """Why the kernel cannot be used for this tensor, or None if it can."""
     if x.device.type != "cpu":
-        return f"it serves CPU tensors only, not {x.device.type}"
+        return f"it supports CPU tensors only, not {x.device.type}"
     loaded = library()
     return loaded if isinstance(loaded, str) else None
 
@@ -165,158 +146,101 @@ def why_not(x: Tensor, activation: str) -> str | None:
 
 def forward(call: Forward, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; with `overwrite` h takes the place of x, which must be contiguous."""
-    x, u, bias, h_0, lengths, resets, activation, reverse = call
-    x = with_contiguous_rows(x)
+    x = with_contiguous_rows(call.x)
     dtype = accumulation_dtype(x.dtype)
-    u, bias = _as(dtype, u), _as_or_none(dtype, bias)
-    state = _start(h_0, x.shape[1:], dtype)
-    lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
-    h = x if overwrite else torch.empty(x.shape, dtype=x.dtype, device="cpu")
-    arguments = _Forward(
-        **_common(x, activation, lengths, resets, reverse),
-        x=x.data_ptr(),
-        x_t=x.stride(0),
-        x_b=x.stride(1),
-        u=u.data_ptr(),
-        bias=pointer(bias),
-        h=h.data_ptr(),
-        state=state.data_ptr(),
-    )
-    run("forward", arguments)
+    state = _start(call.h_0, x.shape[1:], dtype)
+    h = x if overwrite else _empty(x.shape, x.dtype)
+    tensors = {"u": _as(dtype, call.u), "bias": _as(dtype, call.bias), "h": h, "state": state}
+    run("forward", pack("forward", x, call, **strided("x", "x", x), **tensors))
     return h, _cast(state, x.dtype)
 
 
 def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.backward`."""
-    grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse = call
-    h = _as(h.dtype, h)
-    grad_h = None if grad_h is None else with_contiguous_rows(grad_h)
+    grad_h, _, h, u, h_0, *_ = call
+    h, grad_h = _as(h.dtype, h), None if grad_h is None else with_contiguous_rows(grad_h)
     dtype = accumulation_dtype(h.dtype)
-    u_, start = _as(dtype, u), _as_or_none(dtype, h_0)
-    carry = _start(grad_h_last, h.shape[1:], dtype)
-    lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
+    u_ = _as(dtype, u)
+    carry = _start(call.grad_h_last, h.shape[1:], dtype)
     grad_x, grad_u, grad_bias = torch.empty_like(h), torch.empty_like(u_), torch.empty_like(u_)
-    arguments = _Backward(
-        **_common(h, activation, lengths, resets, reverse),
-        grad_h=pointer(grad_h),
-        g_t=0 if grad_h is None else grad_h.stride(0),
-        g_b=0 if grad_h is None else grad_h.stride(1),
-        h=h.data_ptr(),
-        u=u_.data_ptr(),
-        h_0=pointer(start),
-        grad_x=grad_x.data_ptr(),
-        carry=carry.data_ptr(),
-        grad_u=grad_u.data_ptr(),
-        grad_bias=grad_bias.data_ptr(),
-    )
-    run("backward", arguments)
+    tensors = {"h": h, "u": u_, "h_0": _as(dtype, h_0), "grad_x": grad_x, "carry": carry}
+    sums = {"grad_u": grad_u, "grad_bias": grad_bias}
+    run("backward", pack("backward", h, call, **strided("grad_h", "g", grad_h), **tensors, **sums))
     start_dtype = h.dtype if h_0 is None else h_0.dtype
     return grad_x, _cast(grad_u, u.dtype), _cast(grad_bias, u.dtype), _cast(carry, start_dtype)
 
 
 def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
     """As `reference_norm.forward`; with `overwrite` h takes the place of x, which must be contiguous."""
-    x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place = call
-    x = with_contiguous_rows(x)
+    x, before = with_contiguous_rows(call.x), call.place == "before"
     dtype = accumulation_dtype(x.dtype)
-    u, weight, shift, bias = _as(dtype, u), _as(dtype, weight), _as(dtype, shift), _as_or_none(dtype, bias)
-    mask = None if mask is None else _as(dtype, mask).expand(1, *x.shape[1:]).contiguous()
-    state = _start(h_0, x.shape[1:], dtype)
-    lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
-    h = x if overwrite else torch.empty(x.shape, dtype=x.dtype, device="cpu")
-    y = torch.empty(x.shape, dtype=x.dtype, device="cpu") if place == "after" or mask is not None else None
-    mean, var = torch.empty(u.shape, dtype=dtype, device="cpu"), torch.empty(u.shape, dtype=dtype, device="cpu")
-    arguments = _NormForward(
-        **_common(x, activation, lengths, resets),
-        eps=eps,
-        before=place == "before",
-        x=x.data_ptr(),
-        x_t=x.stride(0),
-        x_b=x.stride(1),
-        u=u.data_ptr(),
-        bias=pointer(bias),
-        weight=weight.data_ptr(),
-        shift=shift.data_ptr(),
-        mask=pointer(mask),
-        h=h.data_ptr(),
-        y=pointer(y),
-        state=state.data_ptr(),
-        mean=mean.data_ptr(),
-        var=var.data_ptr(),
-    )
-    run("norm_forward", arguments)
+    state = _start(call.h_0, x.shape[1:], dtype)
+    h = x if overwrite else _empty(x.shape, x.dtype)
+    y = None if before and call.mask is None else _empty(x.shape, x.dtype)
+    mean, var = _empty(call.u.shape, dtype), _empty(call.u.shape, dtype)
+    vectors = {name: _as(dtype, getattr(call, name)) for name in ("u", "bias", "weight", "shift")}
+    results = {"h": h, "y": y, "state": state, "mean": mean, "var": var}
+    inputs = {**strided("x", "x", x), **vectors, "mask": _mask(call.mask, x, dtype)}
+    run("norm_forward", pack("norm_forward", x, call, eps=call.eps, before=before, **inputs, **results))
     h_last = _cast(state, x.dtype)
     return NormResult(h, h_last, x.new_empty(0), mean, var) if y is None else NormResult(y, h_last, h, mean, var)
 
 
 def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `reference_norm.backward`."""
-    grad_y, grad_h_last, h, x, u, h_0, weight, mean, var, mask, lengths, resets, eps, activation = call
-    h, grad_y = _as(h.dtype, h), with_contiguous_rows(grad_y)
+    x, u, h_0, weight = call.x, call.u, call.h_0, call.weight
+    h, grad_y = _as(call.h.dtype, call.h), with_contiguous_rows(call.grad_y)
     x = None if x is None else with_contiguous_rows(x)
     dtype = accumulation_dtype(h.dtype)
-    u_, weight_, mean, var = _as(dtype, u), _as(dtype, weight), _as(dtype, mean), _as(dtype, var)
-    mask = None if mask is None else _as(dtype, mask).expand(1, *h.shape[1:]).contiguous()
-    start = _as_or_none(dtype, h_0)
-    carry = _start(grad_h_last, h.shape[1:], dtype)
-    lengths, resets = _as_or_none(torch.int64, lengths), _as_or_none(torch.bool, resets)
+    carry = _start(call.grad_h_last, h.shape[1:], dtype)
+    vectors = {name: _as(dtype, getattr(call, name)) for name in ("u", "weight", "mean", "var")}
+    inputs = {"h": h, "h_0": _as(dtype, h_0), "mask": _mask(call.mask, h, dtype), **vectors}
     grad_x = torch.empty_like(h)
-    grad_u, grad_bias, grad_weight, grad_shift = (torch.empty_like(u_) for _ in range(4))
-    arguments = _NormBackward(
-        **_common(h, activation, lengths, resets),
-        eps=eps,
-        before=x is not None,
-        grad_y=grad_y.data_ptr(),
-        g_t=grad_y.stride(0),
-        g_b=grad_y.stride(1),
-        x=pointer(x),
-        x_t=0 if x is None else x.stride(0),
-        x_b=0 if x is None else x.stride(1),
-        h=h.data_ptr(),
-        u=u_.data_ptr(),
-        h_0=pointer(start),
-        weight=weight_.data_ptr(),
-        mean=mean.data_ptr(),
-        var=var.data_ptr(),
-        mask=pointer(mask),
-        grad_x=grad_x.data_ptr(),
-        carry=carry.data_ptr(),
-        grad_u=grad_u.data_ptr(),
-        grad_bias=grad_bias.data_ptr(),
-        grad_weight=grad_weight.data_ptr(),
-        grad_shift=grad_shift.data_ptr(),
-    )
-    run("norm_backward", arguments)
-    return (
-        grad_x,
-        _cast(grad_u, u.dtype),
-        _cast(grad_bias, u.dtype),
-        _cast(carry, h.dtype if h_0 is None else h_0.dtype),
-        _cast(grad_weight, weight.dtype),
-        _cast(grad_shift, weight.dtype),
-    )
+    grad_u, grad_bias, grad_weight, grad_shift = (_empty(u.shape, dtype) for _ in range(4))
+    sums = {"grad_u": grad_u, "grad_bias": grad_bias, "grad_weight": grad_weight, "grad_shift": grad_shift}
+    series = {**strided("grad_y", "g", grad_y), **strided("x", "x", x)}
+    results = {"grad_x": grad_x, "carry": carry, **sums, "eps": call.eps, "before": x is not None}
+    run("norm_backward", pack("norm_backward", h, call, **series, **inputs, **results))
+    start_dtype = h.dtype if h_0 is None else h_0.dtype
+    grad_u, grad_bias, grad_h_0 = _cast(grad_u, u.dtype), _cast(grad_bias, u.dtype), _cast(carry, start_dtype)
+    return grad_x, grad_u, grad_bias, grad_h_0, _cast(grad_weight, weight.dtype), _cast(grad_shift, weight.dtype)
 
 
 # ---- tensors as the kernel takes them
 
 
-def _common(
-    x: Tensor, activation: str, lengths: Tensor | None, resets: Tensor | None, reverse: bool = False
-) -> dict[str, Any]:
-    """The fields that all passes of the recurrence have."""
+def pack(
+    name: str, x: Tensor, call: Forward | Backward | NormForward | NormBackward, /, **fields: Any
+) -> ctypes.Structure:
+    """The struct of a pass over a tensor like x, with the addresses of tensors, which it keeps alive."""
     T, B, *between, N = x.shape
-    return {
-        "dtype": DTYPES[x.dtype],
-        "activation": _ACTIVATIONS[activation],
-        "reverse": reverse,
-        "threads": torch.get_num_threads(),
-        "T": T,
-        "B": B,
-        "M": math.prod(between),
-        "N": N,
-        "lengths": pointer(lengths),
-        "resets": pointer(resets),
-    }
+    lengths, resets = _as(torch.int64, call.lengths), _as(torch.bool, call.resets)
+    packed = PASSES[name](
+        DTYPES[x.dtype],
+        _ACTIVATIONS[call.activation],
+        getattr(call, "reverse", False),
+        torch.get_num_threads(),
+        *(T, B, math.prod(between), N),
+        *(pointer(lengths), pointer(resets)),
+        **{field: value.data_ptr() if isinstance(value, Tensor) else value for field, value in fields.items()},
+    )
+    packed.tensors = (lengths, resets, fields)
+    return packed
+
+
+def strided(name: str, prefix: str, x: Tensor | None) -> dict[str, Any]:
+    """A tensor over time with its strides over time and batch."""
+    t, b = (0, 0) if x is None else x.stride()[:2]
+    return {name: x, f"{prefix}_t": t, f"{prefix}_b": b}
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """The address of a tensor; None for None."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _empty(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -324,14 +248,16 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
-def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    """The tensor in this type and contiguous: itself if it is that already."""
+def _as(dtype: torch.dtype, tensor: Tensor | None) -> Any:
+    """The tensor in this type and contiguous: itself if it is that already; None for None."""
+    if tensor is None:
+        return None
     tensor = _cast(tensor, dtype)
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
-def _as_or_none(dtype: torch.dtype, tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else _as(dtype, tensor)
+def _mask(mask: Tensor | None, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+    return None if mask is None else _as(dtype, mask).expand(1, *x.shape[1:]).contiguous()
 
 
 def _start(value: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -339,8 +265,3 @@ def _start(value: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tenso
     if value is None:
         return torch.zeros(shape, dtype=dtype, device="cpu")
     return value.to(dtype, copy=True, memory_format=torch.contiguous_format)
-
-
-def pointer(tensor: Tensor | None) -> int | None:
-    """The address of a tensor; None for None."""
-    return None if tensor is None else tensor.data_ptr()

@@ -55,11 +55,6 @@ def ranks_in_order(group: Group, reverse: bool) -> list[int]:
     return ranks[::-1] if reverse else ranks
 
 
-def finite(*tensors: Tensor) -> bool:
-    """Whether every number is finite."""
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
-
-
 class SumOverRanks(torch.autograd.Function):
     """The sum over the ranks, on each of them; the gradient is that of the sum of their losses."""
 

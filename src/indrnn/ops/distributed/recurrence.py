@@ -17,10 +17,10 @@ from torch import Tensor
 from .. import reference
 from ..autograd import OPS
 from ..calls import Forward
-from ..checks import check_forward, check_lengths
+from ..checks import check, check_lengths
 from ..names import check_name
-from ..scan.maps import Map
-from .exchange import Group, add_up, finite, from_rank, gather, gather_objects, ranks_in_order
+from ..scan.maps import Map, finite
+from .exchange import Group, add_up, from_rank, gather, gather_objects, ranks_in_order
 
 
 def split_recurrence(
@@ -61,34 +61,41 @@ def split_recurrence(
         h (T_r, B, ..., N), the states of this rank's steps, and h_last (B, ..., N), the state after the last step of
         the whole sequence, on every rank.
     """
-    check_forward(Forward(x, u, bias, h_0, lengths, None, activation, reverse))
+    call = Forward(x, u, bias, h_0, lengths, None, activation, reverse)
+    check(call)
     if activation not in ("relu", "identity"):
         raise ValueError(f"activation must be relu or identity where time is split over processes, got {activation!r}")
     check_name(backend)
-    given = (h_0 is not None, bias is not None, lengths is not None, resets is not None)
-    alike = (tuple(x.shape[1:]), x.dtype, activation, reverse, given, torch.is_grad_enabled(), summed)
-    needs = any(tensor is not None and tensor.requires_grad for tensor in (x, u, bias, h_0))
-    rows = gather_objects((x.shape[0], needs, alike), group)
-    for rank, (_, _, other) in enumerate(rows):
-        if other != rows[0][2]:
-            names = (
-                "x's shape without T, x's type, activation, reverse, which arguments are given, the grad mode, summed"
-            )
-            raise ValueError(f"every rank must have the same ({names}), got {rows[0][2]} on rank 0, {other} on {rank}")
-    steps = [steps for steps, *_ in rows]
+    steps, differentiable = _agree(call, resets, summed, group)
     start, total = sum(steps[: dist.get_rank(group)]), sum(steps)
-    whole = x.new_empty(()).expand(total, *x.shape[1:])
-    check_forward(Forward(whole, u, bias, h_0, lengths, resets, activation, reverse))
+    check(call._replace(x=x.new_empty(()).expand(total, *x.shape[1:]), resets=resets))
     check_lengths(lengths, total)
     if lengths is not None:
         lengths = (lengths - start).clamp(0, x.shape[0])
     if resets is not None:
         resets = resets[start : start + x.shape[0]]
     # A rank on which nothing needs a gradient takes part in the backward pass all the same.
-    anchor = torch.zeros((), requires_grad=True) if any(row[1] for row in rows) else None
-    options = (activation, reverse, backend)
-    h, h_last = _SplitRecurrence.apply(x, u, bias, h_0, anchor, lengths, resets, options, group, summed)
+    anchor = torch.zeros((), requires_grad=True) if differentiable else None
+    call = call._replace(lengths=lengths, resets=resets)
+    h, h_last = _SplitRecurrence.apply(anchor, backend, group, summed, *call)
     return h, h_last
+
+
+def _agree(call: Forward, resets: Tensor | None, summed: bool, group: Group) -> tuple[list[int], bool]:
+    """The ranks' numbers of steps, and whether any needs a gradient; raises if their arguments differ."""
+    x, _, bias, h_0, lengths, _, activation, reverse = call
+    given = tuple(tensor is not None for tensor in (h_0, bias, lengths, resets))
+    alike = (tuple(x.shape[1:]), x.dtype, activation, reverse, given, torch.is_grad_enabled(), summed)
+    differentiable = any(tensor is not None and tensor.requires_grad for tensor in call[:4])
+    ranks = gather_objects((x.shape[0], differentiable, alike), group)
+    expected = ranks[0][2]
+    for rank, (_, _, other) in enumerate(ranks):
+        if other != expected:
+            names = (
+                "x's shape without T, x's type, activation, reverse, which arguments are given, the grad mode, summed"
+            )
+            raise ValueError(f"every rank must have the same ({names}), got {expected} on rank 0, {other} on {rank}")
+    return [steps for steps, *_ in ranks], any(needs for _, needs, _ in ranks)
 
 
 class _SplitRecurrence(torch.autograd.Function):
@@ -96,19 +103,9 @@ class _SplitRecurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        u: Tensor,
-        bias: Tensor | None,
-        h_0: Tensor | None,
-        anchor: Tensor | None,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        options: tuple[str, bool, str | None],
-        group: Group,
-        summed: bool,
+        ctx: Any, anchor: Tensor | None, backend: str | None, group: Group, summed: bool, *call: Any
     ) -> tuple[Tensor, Tensor]:
-        activation, reverse, backend = options
+        x, u, bias, h_0, lengths, resets, activation, reverse = call
         dtype = reference.accumulation_dtype(x.dtype)
         u_, bias_ = u.to(dtype), None if bias is None else bias.to(dtype)
         state = x.new_zeros(x.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
@@ -131,22 +128,22 @@ class _SplitRecurrence(torch.autograd.Function):
             torch.maximum(*ends).clamp(-largest, largest),
         )
         maps = [Map(*part) for part in gather(torch.stack(own), group)]
-        ranks = ranks_in_order(group, reverse)
+        rank, ranks = dist.get_rank(group), ranks_in_order(group, reverse)
         states = [state]
-        for rank in ranks:
-            states.append(maps[rank](states[-1]))
-        if finite(*(torch.stack(each) for each in maps)) and all(bool((h.abs() < largest).all()) for h in states):
-            start, h_last = states[ranks.index(dist.get_rank(group))], states[-1]
+        for each in ranks:
+            states.append(maps[each](states[-1]))
+        if finite(*(torch.stack(part) for part in maps)) and all(bool((h.abs() < largest).all()) for h in states):
+            start, h_last = states[ranks.index(rank)], states[-1]
             h = run(x, start)[0]
         else:  # the sequential order puts NaN and Inf where the equation does; bounds would make Inf the largest number
-            for rank in ranks:
-                if rank == dist.get_rank(group):
+            for each in ranks:
+                if each == rank:
                     start = state
                     h, state = run(exact, start)
-                state = from_rank(rank, state, group)
+                state = from_rank(each, state, group)
             h, h_last = h.to(x.dtype), state
         ctx.save_for_backward(h, u, start, lengths, resets)
-        ctx.options, ctx.group, ctx.summed = options, group, summed
+        ctx.options, ctx.group, ctx.summed = (activation, reverse, backend), group, summed
         ctx.dtypes = (None if bias is None else bias.dtype, None if h_0 is None else h_0.dtype)
         ctx.set_materialize_grads(False)
         return h, h_last.to(x.dtype, copy=True)
@@ -158,12 +155,12 @@ class _SplitRecurrence(torch.autograd.Function):
                 "indrnn.ops.split_recurrence can be differentiated once, and a second derivative was asked for"
             )
         h, u, start, lengths, resets = ctx.saved_tensors
-        activation, reverse, backend = ctx.options
-        u_ = u.to(start.dtype)
+        activation, reverse, _ = ctx.options
+        u_, rank, ranks = u.to(start.dtype), dist.get_rank(ctx.group), ranks_in_order(ctx.group, not reverse)
 
         def pull(carry: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             return OPS.recurrence_backward(  # type: ignore[no-any-return]
-                grad_h, carry, h, u_, start, lengths, resets, activation, reverse, backend
+                grad_h, carry, h, u_, start, lengths, resets, *ctx.options
             )
 
         zero = torch.zeros_like(start)
@@ -171,33 +168,29 @@ class _SplitRecurrence(torch.autograd.Function):
         own = torch.stack([pull(zero)[3], slope, zero if grad_h_last is None else grad_h_last.to(start.dtype)])
         parts = gather(own, ctx.group)
         carry = add_up([part[2] for part in parts])
-        ranks = ranks_in_order(ctx.group, not reverse)
         carries = [carry]
-        for rank in ranks:
-            offset, slope, _ = parts[rank]
+        for each in ranks:
+            offset, slope, _ = parts[each]
             carries.append(offset + slope * carries[-1])
         if finite(*carries, *parts):
-            gradients = pull(carries[ranks.index(dist.get_rank(ctx.group))])
+            gradients = pull(carries[ranks.index(rank)])
             carry = carries[-1]
         else:
-            for rank in ranks:
-                if rank == dist.get_rank(ctx.group):
+            for each in ranks:
+                if each == rank:
                     gradients = pull(carry)
                     carry = gradients[3]
-                carry = from_rank(rank, carry, ctx.group)
+                carry = from_rank(each, carry, ctx.group)
         grad_x, grad_u, grad_bias, _ = gradients
         if ctx.summed:
             grad_u, grad_bias = add_up(gather(torch.stack([grad_u, grad_bias]), ctx.group))
-        elif dist.get_rank(ctx.group) != ranks[-1]:
+        elif rank != ranks[-1]:
             carry = zero
-        bias_dtype, h_0_dtype = ctx.dtypes
-        return (
-            grad_x,
-            grad_u.to(u.dtype),
-            None if bias_dtype is None else grad_bias.to(bias_dtype),
-            None if h_0_dtype is None else carry.to(h_0_dtype),
-            *[None] * 6,
+        of_bias, of_h_0 = (
+            None if dtype is None else gradient.to(dtype)
+            for dtype, gradient in zip(ctx.dtypes, (grad_bias, carry), strict=True)
         )
+        return *[None] * 4, grad_x, grad_u.to(u.dtype), of_bias, of_h_0, *[None] * 4
 
 
 def _slope(u: Tensor, x: Tensor, lengths: Tensor | None, resets: Tensor | None, active: Tensor | None = None) -> Tensor:

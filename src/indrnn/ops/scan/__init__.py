@@ -1,17 +1,19 @@
 """The recurrence parallel in time, for relu and identity: in Triton on GPUs, in plain PyTorch on any device.
 
 A step of the recurrence is a clamped affine map of the state, h → clamp(a + b·h, lo, hi), and such maps compose to such
-maps: maps.py. The length of a chunk of time, and when it pays: cost.py. The passes: plain.py, and triton/scan.py.
+maps: maps.py. The passes: plain.py, and triton/scan.py.
 """
 
 from __future__ import annotations
+
+import math
 
 from torch import Tensor
 
 from ..calls import Backward, Forward
 from ..triton import backend as triton_backend
 from ..triton import scan as triton_scan
-from . import cost, plain
+from . import plain
 from .maps import Map
 
 INTERPRET = False
@@ -22,15 +24,7 @@ def why_not(x: Tensor, activation: str) -> str | None:
     """Why the scan cannot be used: other activations do not compose."""
     if activation in ("relu", "identity"):
         return None
-    return f"it serves relu and identity, whose steps compose in closed form, not {activation}"
-
-
-def pays(x: Tensor, activation: str) -> bool:
-    """Whether the scan is estimated to be faster than the sequential order for this tensor; never on a CPU."""
-    if not x.is_cuda or x.numel() == 0 or why_not(x, activation) is not None or not _in_triton(x, activation):
-        return False
-    sequential, in_chunks = cost.estimate(x.shape[0], x.numel() // x.shape[0], x.element_size())
-    return in_chunks < sequential
+    return f"it supports relu and identity, whose steps compose in closed form, not {activation}"
 
 
 def _in_triton(x: Tensor, activation: str) -> bool:
@@ -56,8 +50,17 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _chunk(x: Tensor) -> int | None:
     """The steps of a chunk on a GPU; None if one chunk would be all of time."""
     T = x.shape[0]
-    chunk = cost.gpu_chunk_length(T, x[0].numel() if T else 0)
+    chunk = gpu_chunk_length(T, x[0].numel() if T else 0)
     return None if chunk >= T else chunk
 
 
-__all__ = ["Map", "backward", "forward", "pays", "why_not"]
+def gpu_chunk_length(T: int, chains: int) -> int:
+    """The length of a chunk for the Triton kernels, a multiple of 16, so of the steps whose loads go out together.
+
+    As short as gives 2^17 threads, which fill a GPU, but not shorter than the one for which the fewest steps follow
+    each other.
+    """
+    return 16 * max(1, math.ceil(max(T * chains / 2**17, math.sqrt(T / 2)) / 16))
+
+
+__all__ = ["Map", "backward", "forward", "why_not"]

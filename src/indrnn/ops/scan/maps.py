@@ -30,3 +30,8 @@ class Map(NamedTuple):
             torch.clamp(low, self.lo, self.hi),
             torch.clamp(high, self.lo, self.hi),
         )
+
+
+def finite(*tensors: Tensor) -> bool:
+    """Whether every number is finite; if not, the sequential order puts NaN and Inf where the equation does."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)

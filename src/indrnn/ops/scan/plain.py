@@ -6,14 +6,22 @@ by side from their true initial states. The backward pass does the same with aff
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from .. import reference
 from ..calls import Backward, Forward
 from ..reference import accumulation_dtype
-from .cost import chunk_length
-from .maps import Map
+from .maps import Map, finite
+
+_LONGEST_CHUNK = 512
+
+
+def chunk_length(T: int) -> int:
+    """The length of a chunk for which 2·C + T/C, the steps that follow each other, are fewest."""
+    return max(1, min(_LONGEST_CHUNK, round(math.sqrt(T / 2))))
 
 
 def forward(call: Forward) -> tuple[Tensor, Tensor]:
@@ -26,7 +34,7 @@ def forward(call: Forward) -> tuple[Tensor, Tensor]:
     valid, kept = _flags(x, lengths, resets)
     steps = _Steps(T, reverse)
     a = steps.cut(inputs if valid is None else torch.where(valid, inputs, 0.0), 0.0)
-    b = steps.cut(_slopes(u.to(dtype), kept, valid, inputs), 1.0)
+    b = steps.cut(_slopes(u.to(dtype).expand(x.shape), kept, valid), 1.0)
     largest = torch.finfo(dtype).max
     low = torch.full((), 0.0 if activation == "relu" else -largest, dtype=dtype, device=x.device)
     high = torch.full((), largest, dtype=dtype, device=x.device)
@@ -43,7 +51,7 @@ def forward(call: Forward) -> tuple[Tensor, Tensor]:
     for i in range(1, steps.length):
         whole = step(i).after(whole)
     state = x.new_zeros(x.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
-    if not _finite(whole.a, whole.b, state):
+    if not finite(whole.a, whole.b, state):
         return reference.forward(call)
     starts = []
     for k in range(steps.chunks):
@@ -56,7 +64,7 @@ def forward(call: Forward) -> tuple[Tensor, Tensor]:
         rows.append(states)
     h = steps.join(torch.stack(rows))
     h_last = states[-1]
-    if not _finite(2 * h, 2 * begin):  # at the number that stands for infinity, or near it
+    if not finite(2 * h, 2 * begin):  # at the number that stands for infinity, or near it
         return reference.forward(call)
     if valid is not None:
         h = torch.where(valid, h, 0.0)
@@ -80,8 +88,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if valid is not None:
         incoming = torch.where(valid, incoming, 0.0)
     # delta_t = active_t · (incoming_t + carry); the carry before it: kept_t · u · delta_t, or unchanged in the padding
-    slope = u_ * active if kept is None else torch.where(kept, u_ * active, 0.0)
-    slope = slope if valid is None else torch.where(valid, slope, 1.0)
+    slope = _slopes(u_ * active, kept, valid)
     offset = slope * incoming if valid is None else torch.where(valid, slope * incoming, 0.0)
     g, m, A, B = (steps.cut(part, fill) for part, fill in ((incoming, 0.0), (active, 0.0), (offset, 0.0), (slope, 1.0)))
     whole_a, whole_b = A[0], B[0]
@@ -89,7 +96,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         whole_a, whole_b = A[i] + B[i] * whole_a, B[i] * whole_b
     start = h.new_zeros(h.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
     carry = torch.zeros_like(start) if grad_h_last is None else grad_h_last.to(dtype)
-    if not _finite(whole_a, whole_b, carry, h, start):
+    if not finite(whole_a, whole_b, carry, h, start):
         return reference.backward(call)
     carries = []
     for k in range(steps.chunks):
@@ -107,11 +114,6 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     start_dtype = h.dtype if h_0 is None else h_0.dtype
     grad_h_0 = carry[-1].to(start_dtype).clone(memory_format=torch.contiguous_format)
     return steps.join(torch.stack(rows)).to(h.dtype).contiguous(), grad_u, grad_bias, grad_h_0
-
-
-def _finite(*tensors: Tensor) -> bool:
-    """Whether every number is finite; if not, the sequential order puts NaN and Inf where the equation does."""
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 class _Steps:
@@ -138,15 +140,15 @@ class _Steps:
 
 def _flags(x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """(T, B, 1, ..., 1) each: whether a step is within its sequence, and whether the state before it is kept."""
-    ones = [1] * (x.dim() - 2)
-    valid = None
-    if lengths is not None:
-        valid = (torch.arange(x.shape[0], device=x.device).unsqueeze(1) < lengths).view(*x.shape[:2], *ones)
-    return valid, None if resets is None else ~resets.view(*x.shape[:2], *ones)
+    shape = (*x.shape[:2], *[1] * (x.dim() - 2))
+    step = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
+    valid = None if lengths is None else (step < lengths).view(shape)
+    return valid, None if resets is None else ~resets.view(shape)
 
 
-def _slopes(u: Tensor, kept: Tensor | None, valid: Tensor | None, like: Tensor) -> Tensor:
-    slopes = u.expand(like.shape) if kept is None else torch.where(kept, u, 0.0)
+def _slopes(slopes: Tensor, kept: Tensor | None, valid: Tensor | None) -> Tensor:
+    """0 where the state is forgotten, and 1 past the end of a sequence."""
+    slopes = slopes if kept is None else torch.where(kept, slopes, 0.0)
     return slopes if valid is None else torch.where(valid, slopes, 1.0)
 
 

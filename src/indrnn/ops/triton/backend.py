@@ -18,7 +18,7 @@ from torch import Tensor
 from ..calls import Backward, Forward, NormBackward, NormForward, NormResult
 from ..layout import with_contiguous_rows
 from . import launch
-from .launch import Shape, strided
+from .launch import Shape, contiguous, strided
 
 
 @functools.cache
@@ -43,91 +43,62 @@ def _driver_error() -> str | None:
 def why_not(x: Tensor, activation: str) -> str | None:
     """Why the kernels cannot be used for this tensor, or None if they can."""
     if x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        return "it serves GPU tensors, and CPU tensors only in Triton's interpreter (TRITON_INTERPRET=1), to test it"
+        return "it supports GPU tensors, and CPU tensors only in Triton's interpreter (TRITON_INTERPRET=1), to test it"
     if x.device.type not in ("cuda", "cpu"):
-        return f"it serves CUDA and ROCm tensors only, not {x.device.type}"
+        return f"it supports CUDA and ROCm tensors only, not {x.device.type}"
     return _import_error() or (_driver_error() if x.device.type == "cuda" else None)
 
 
 # ---- the recurrence
 
-
-NO_NORM = {"offset": None, "slope": None, "center": None, "mask": None}
+_NO_NORM = dict.fromkeys(("offset", "slope", "center", "mask"))
+_FORWARD = {**_NO_NORM, **dict.fromkeys(("y", "mean", "square"))}
+_BACKWARD = {**_NO_NORM, "gain": None}
 
 
 def forward(call: Forward) -> tuple[Tensor, Tensor]:
     """As `reference.forward`."""
-    x, u, bias, h_0, lengths, resets, activation, reverse = call
-    shape = Shape(with_contiguous_rows(x), lengths, resets)
-    return launch_forward(shape, u, bias, h_0, activation, reverse, y=None, mean=None, square=None, **NO_NORM)
+    return launch_forward(Shape(with_contiguous_rows(call.x), call.lengths, call.resets), call)
 
 
-def launch_forward(
-    shape: Shape,
-    u: Tensor,
-    bias: Tensor | None,
-    h_0: Tensor | None,
-    activation: str,
-    reverse: bool,
-    chunk: int | None = None,
-    **norm: Any,
-) -> tuple[Tensor, Tensor]:
-    """With a length of chunks, they run side by side, and h_0 has the start of each."""
+def launch_forward(shape: Shape, call: Forward, chunk: int | None = None, **norm: Any) -> tuple[Tensor, Tensor]:
+    """Run over x as it is in `shape`.
+
+    Args:
+        shape: of x, which need not be the call's.
+        call: the recurrence.
+        chunk: a length of chunks that run side by side, with the start of each in h_0; None for all of time in one.
+        norm: what a norm adds to the kernel's arguments.
+    """
     x = shape.x
-    numbers = 1 if norm["slope"] is None and shape.resets is None else 2  # a norm's and the resets take registers too
-    at_once, parts, span = launch.chunks(shape, launch.steps(numbers, x.dtype, activation), chunk)
+    numbers = 1 if "slope" not in norm and shape.resets is None else 2  # a norm's and the resets take registers too
+    at_once, parts, span = launch.chunks(shape, launch.steps(numbers, x.dtype, call.activation), chunk)
     h, h_last = shape.new(*x.shape, dtype=x.dtype), shape.new(*x.shape[1:], dtype=x.dtype)
-    shape.run(
-        "forward",
-        at_once,
-        parts,
-        **strided("x", "x", x),
-        u=shape.vector(u),
-        bias=None if bias is None else shape.vector(bias),
-        h_0=None if h_0 is None else h_0.contiguous(),
-        resets=shape.resets,
-        h=h,
-        h_last=h_last,
-        B=shape.B,
-        span=span,
-        ACTIVATION=activation,
-        REVERSE=reverse,
-        **norm,
-    )
+    arguments = {**shape.recurrence(call), **_FORWARD, **norm, "bias": shape.vector(call.bias), "span": span}
+    h_0 = contiguous(call.h_0)
+    shape.run("forward", at_once, parts, **strided("x", "x", x), h_0=h_0, h=h, h_last=h_last, **arguments)
     return h, h_last
 
 
 def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.backward`."""
-    grad_h, grad_h_last, h, u, h_0, lengths, resets, activation, reverse = call
-    shape = Shape(h.contiguous(), lengths, resets)
-    grad_x, grad_h_0, sum_u, sum_bias, _ = launch_backward(
-        shape, grad_h, grad_h_last, None, u, h_0, activation, reverse, gain=None, **NO_NORM
-    )
-    return grad_x, sum_u.to(u.dtype), sum_bias.to(u.dtype), grad_h_0
+    shape = Shape(call.h.contiguous(), call.lengths, call.resets)
+    grad_x, grad_h_0, sum_u, sum_bias, _ = launch_backward(shape, call)
+    return grad_x, sum_u.to(call.u.dtype), sum_bias.to(call.u.dtype), grad_h_0
 
 
 def launch_backward(
-    shape: Shape,
-    grad_h: Tensor | None,
-    grad_h_last: Tensor | None,
-    x: Tensor | None,
-    u: Tensor,
-    h_0: Tensor | None,
-    activation: str,
-    reverse: bool,
-    chunk: int | None = None,
-    **norm: Any,
+    shape: Shape, call: Backward, chunk: int | None = None, x: Tensor | None = None, **norm: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of x, h_0, and, in float64, u and bias, and the sum of x's gradient times x less its center.
 
-    With a length of chunks, they run side by side, and grad_h_last has what comes to each.
+    Arguments are those of `launch_forward`; with a length of chunks, grad_h_last has what comes to each.
     """
-    h = shape.x
-    numbers = 3 if x is not None or norm["gain"] is not None or shape.resets is not None else 2
+    h, grad_h = shape.x, call.grad_h
+    numbers = 3 if x is not None or "gain" in norm or shape.resets is not None else 2
     at_once, parts, span = launch.chunks(shape, launch.steps(numbers, h.dtype), chunk)
     grad_x = shape.new(*h.shape, dtype=h.dtype)
-    grad_h_0 = shape.new(*h.shape[1:], dtype=h.dtype if h_0 is None else h_0.dtype)
+    grad_h_0 = shape.new(*h.shape[1:], dtype=h.dtype if call.h_0 is None else call.h_0.dtype)
     sum_u, sum_bias = (shape.new(parts, shape.chains, dtype=torch.float64) for _ in range(2))
     sum_x = None if x is None else shape.new(parts, shape.chains, dtype=torch.float64)
     shape.run(
@@ -136,21 +107,16 @@ def launch_backward(
         parts,
         **strided("grad_h", "g", None if grad_h is None else with_contiguous_rows(grad_h)),
         **strided("x", "x", x),
+        **{**shape.recurrence(call), **_BACKWARD, **norm},
         h=h,
-        u=shape.vector(u),
-        h_0=None if h_0 is None else h_0.contiguous(),
-        grad_h_last=None if grad_h_last is None else grad_h_last.contiguous(),
-        resets=shape.resets,
+        h_0=contiguous(call.h_0),
+        grad_h_last=contiguous(call.grad_h_last),
         grad_x=grad_x,
         grad_h_0=grad_h_0,
         sum_u=sum_u,
         sum_bias=sum_bias,
         sum_x=sum_x,
-        B=shape.B,
         span=span,
-        ACTIVATION=activation,
-        REVERSE=reverse,
-        **norm,
     )
     of_x = None if sum_x is None else shape.add_up(sum_x)
     return grad_x, grad_h_0, shape.add_up(sum_u), shape.add_up(sum_bias), of_x
@@ -161,21 +127,19 @@ def launch_backward(
 
 def norm_forward(call: NormForward) -> NormResult:
     """As `reference_norm.forward`."""
-    x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place = call
-    x = with_contiguous_rows(x)
-    shape = Shape(x, lengths, resets)
-    mask = shape.mask(mask)
+    x = with_contiguous_rows(call.x)
+    shape = Shape(x, call.lengths, call.resets)
+    mask = shape.mask(call.mask)
 
     def normalise(mean: Tensor, var: Tensor) -> dict[str, Any]:
         """Constants of weight * (v - mean) / deviation + shift; what rounding takes from the mean, the shift gets."""
-        scale, center = weight.double() / (var + eps).sqrt(), mean.to(shape.dtype)
-        offset = shift.double() + scale * (center.double() - mean)
+        scale, center = call.weight.double() / (var + call.eps).sqrt(), mean.to(shape.dtype)
+        offset = call.shift.double() + scale * (center.double() - mean)
         return {"offset": shape.vector(offset), "slope": shape.vector(scale), "center": center}
 
-    if place == "after":
+    if call.place == "after":
         means, squares = shape.new(1, shape.chains, dtype=torch.float64), shape.new(1, shape.chains)
-        statistics: dict[str, Any] = {"mean": means, "square": squares, "y": None}
-        h, h_last = launch_forward(shape, u, bias, h_0, activation, False, **statistics, **NO_NORM)
+        h, h_last = launch_forward(shape, call.recurrence, mean=means, square=squares)
         mean, var = shape.moments(means, squares, shape.T)
         y = shape.new(*x.shape, dtype=x.dtype)
         _combine(shape, h, y, mask=mask, gain=None, **normalise(mean, var))
@@ -186,8 +150,8 @@ def norm_forward(call: NormForward) -> NormResult:
         shape.run("moments", at_once, parts, **strided("v", "v", x), mean=means, square=squares, span=span)
         mean, var = shape.moments(means, squares, span)
         y = x.new_empty(0) if mask is None else shape.new(*x.shape, dtype=x.dtype)
-        places: dict[str, Any] = {"mask": mask, "y": None if mask is None else y, "mean": None, "square": None}
-        h, h_last = launch_forward(shape, u, None, h_0, activation, False, **places, **normalise(mean, var))
+        masked: dict[str, Any] = {"mask": mask, "y": None if mask is None else y}
+        h, h_last = launch_forward(shape, call.recurrence._replace(bias=None), **masked, **normalise(mean, var))
         if mask is None:
             y, h = h, y
     return NormResult(y, h_last, h, mean.to(shape.dtype), var.to(shape.dtype))
@@ -195,11 +159,10 @@ def norm_forward(call: NormForward) -> NormResult:
 
 def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `reference_norm.backward`."""
-    grad_y, grad_h_last, h, x, u, h_0, weight, mean, var, mask, lengths, resets, eps, activation = call
-    grad_y = with_contiguous_rows(grad_y)
-    shape = Shape(h.contiguous(), lengths, resets)
-    center, mask = shape.vector(mean), shape.mask(mask)
-    rstd = (var.double() + eps).rsqrt()
+    x, u, weight, grad_y = call.x, call.u, call.weight, with_contiguous_rows(call.grad_y)
+    shape = Shape(call.h.contiguous(), call.lengths, call.resets)
+    center, mask = shape.vector(call.mean), shape.mask(call.mask)
+    rstd = (call.var.double() + call.eps).rsqrt()
 
     def correct(S1: Tensor, S2: Tensor) -> dict[str, Any]:
         """Constants of scale * g - scale * (S1 + (v - mean) / deviation^2 * S2) / count, S2 of g * (v - mean)."""
@@ -207,33 +170,24 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
         affine = {"gain": scale, "offset": -scale * S1 / n, "slope": -scale * rstd.square() * S2 / n}
         return {"center": center, **{name: shape.vector(values) for name, values in affine.items()}}
 
-    recurrence = (u, h_0, activation, False)
+    recurrence = call.recurrence(grad_y)
     if x is None:
-        at_once = launch.steps(2, h.dtype)
+        at_once = launch.steps(2, shape.x.dtype)
         parts, span = launch.parts(shape.T, max(1, shape.chains), at_once)
         first, second = shape.new(parts, shape.chains), shape.new(parts, shape.chains)
         sums = {"first": first, "second": second, "center": center, "mask": mask}
         shape.run("products", at_once, parts, **strided("g", "g", grad_y), h=shape.x, span=span, **sums)
         S1, S2 = shape.add_up(first), shape.add_up(second)
-        grad_x, grad_h_0, grad_u, grad_bias, _ = launch_backward(
-            shape, grad_y, grad_h_last, None, *recurrence, mask=mask, **correct(S1, S2)
-        )
+        grad_x, grad_h_0, grad_u, grad_bias, _ = launch_backward(shape, recurrence, mask=mask, **correct(S1, S2))
     else:
         x = with_contiguous_rows(x)
-        constants: dict[str, Any] = {"gain": None, "offset": None, "slope": None, "center": center, "mask": mask}
-        grad_x, grad_h_0, grad_u, S1, of_x = launch_backward(shape, grad_y, grad_h_last, x, *recurrence, **constants)
+        grad_x, grad_h_0, grad_u, S1, of_x = launch_backward(shape, recurrence, x=x, center=center, mask=mask)
         assert of_x is not None
         S2 = of_x
         _combine(shape, x, grad_x, mask=None, **correct(S1, S2))
         grad_bias = torch.zeros_like(grad_u)
-    return (
-        grad_x,
-        grad_u.to(u.dtype),
-        grad_bias.to(u.dtype),
-        grad_h_0,
-        (S2 * rstd).to(weight.dtype),
-        S1.to(weight.dtype),
-    )
+    grad_weight, grad_shift = (S2 * rstd).to(weight.dtype), S1.to(weight.dtype)
+    return grad_x, grad_u.to(u.dtype), grad_bias.to(u.dtype), grad_h_0, grad_weight, grad_shift
 
 
 def _combine(shape: Shape, v: Tensor, to: Tensor, **constants: Tensor | None) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..calls import Backward, Forward
 from ..reference import accumulation_dtype
 
 LANES = 64 if torch.version.hip else 32
 """Threads in a warp."""
 
 
-def blocks(chains: int, N: int, dtype: torch.dtype) -> tuple[int, int]:
+def blocks(chains: int) -> tuple[int, int]:
     """How many chains a program owns, and its warps.
 
     A chain is a thread's, and threads are what a recurrence has few of: a small problem is spread over programs of one
@@ -48,17 +49,11 @@ def parts(T: int, chains: int, at_once: int) -> tuple[int, int]:
 
 
 MODULES = {
-    "forward": "recurrence_kernels",
-    "backward": "recurrence_kernels",
-    "moments": "norm_kernels",
-    "products": "norm_kernels",
-    "combine": "norm_kernels",
-    "forward_maps": "scan_kernels",
-    "forward_starts": "scan_kernels",
-    "backward_maps": "scan_kernels",
-    "backward_starts": "scan_kernels",
+    **dict.fromkeys(("forward", "backward"), "recurrence_kernels"),
+    **dict.fromkeys(("moments", "products", "combine"), "norm_kernels"),
+    **dict.fromkeys(("forward_maps", "forward_starts", "backward_maps", "backward_starts"), "scan_kernels"),
 }
-"""Where each kernel is."""
+"""Module of each kernel."""
 
 
 def chunks(shape: Shape, at_once: int, chunk: int | None) -> tuple[int, int, int]:
@@ -87,7 +82,7 @@ class Shape:
         self.M = math.prod(between)
         self.R = self.M * self.N
         self.chains = self.B * self.R
-        self.block, self.warps = blocks(self.chains, self.N, x.dtype)
+        self.block, self.warps = blocks(self.chains)
         if lengths is not None:
             message = f"lengths must lie between 0 and T = {self.T}"
             torch._assert_async(((lengths >= 0) & (lengths <= self.T)).all(), message)  # on a GPU, no waiting
@@ -107,9 +102,14 @@ class Shape:
         """A tensor for results, in the accumulation type unless another is asked for."""
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
 
-    def vector(self, values: Tensor) -> Tensor:
+    def vector(self, values: Tensor | None) -> Tensor | None:
         """A vector (N,) as the kernels take it."""
-        return values.to(self.dtype).contiguous()
+        return None if values is None else values.to(self.dtype).contiguous()
+
+    def recurrence(self, call: Forward | Backward) -> dict[str, Any]:
+        """The kernels' arguments that are the same in both directions."""
+        options = {"ACTIVATION": call.activation, "REVERSE": call.reverse}
+        return {"u": self.vector(call.u), "resets": self.resets, "B": self.B, **options}
 
     def mask(self, mask: Tensor | None) -> Tensor | None:
         """A mask of dropout, shared over time, as the kernels take it."""
@@ -136,6 +136,11 @@ class Shape:
         total = (each * means).sum(over) / n
         var = (squares + each * (means - total).square()).sum(over) / n
         return total, var
+
+
+def contiguous(tensor: Tensor | None) -> Tensor | None:
+    """A state as the kernels take it."""
+    return None if tensor is None else tensor.contiguous()
 
 
 def strided(name: str, prefix: str, x: Tensor | None) -> dict[str, Any]:
