@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._lazy import Lazy
-from ...files import cache_folder, progress, write_atomically
+from ...files import cache_folder, checksum, progress, write_atomically
 from ...networks.tokeniser import (
     END,
     NAMES,
@@ -89,19 +89,23 @@ def encode_file(
         tokeniser: tokeniser to encode with; None to make one from the file.
     """
     try:
+        identity = checksum(path)
+        vocabulary = None if tokeniser is None else tokeniser.checksum
+        key = json.dumps([_FORMAT, identity, unit, words, rules or {}, vocabulary])
+        target = cache_folder() / "text" / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.npy"
+        cached = _read_cache(target, tokeniser)
+        if cached is not None:
+            return cached
         content = np.fromfile(path, np.uint8)
     except OSError as error:
         raise ValueError(f"{name}: {path} cannot be read: {error.strerror or error}") from None
-    vocabulary = None if tokeniser is None else tokeniser.checksum
-    key = json.dumps([_FORMAT, hashlib.sha256(content.data).hexdigest(), unit, words, rules or {}, vocabulary])
-    target = cache_folder() / "text" / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.npy"
-    encoded = _read_cache(target, tokeniser)
-    if encoded is None:
-        encoded = _encode(f"{name}: {path}", content, unit, words, rules or {}, tokeniser)
-        try:
-            _write_cache(target, encoded)
-        except OSError as error:
-            say(f"{target.parent} cannot be written to ({error.strerror or error}): {path} is encoded in memory")
+    if hashlib.sha256(content.data).hexdigest() != identity:
+        raise ValueError(f"{name}: {path} changed while it was read")
+    encoded = _encode(f"{name}: {path}", content, unit, words, rules or {}, tokeniser)
+    try:
+        _write_cache(target, encoded)
+    except OSError as error:
+        say(f"{target.parent} cannot be written to ({error.strerror or error}): {path} is encoded in memory")
     return encoded
 
 
