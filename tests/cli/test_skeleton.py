@@ -119,7 +119,7 @@ def test_a_run_without_test_subjects_has_no_test(data: Path, call: Call, tmp_pat
     assert_refused(call("evaluate", tmp_path / "run"), "run must have data for a test")
 
 
-def test_a_run_with_relative_paths_is_gone_on_with_from_anywhere(
+def test_a_run_with_relative_paths_is_resumed_from_anywhere(
     data: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "j.json").write_text('{"count": 6}')

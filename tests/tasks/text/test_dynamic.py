@@ -211,7 +211,7 @@ def test_recurrent_weights_stay_in_their_bound() -> None:
     dynamic_evaluation(model, text(200), flat(model), lr=0.02, decay=0.0)
     assert len(seen) == 10
     assert max(seen) <= bound
-    assert max(seen) == pytest.approx(bound, rel=1e-9)  # from where it would have gone on
+    assert max(seen) == pytest.approx(bound, rel=1e-9)  # which it would have passed
 
 
 @pytest.mark.parametrize(

@@ -296,3 +296,9 @@ def test_what_is_no_text(
     for part in (str(path), *parts):
         assert part in str(error.value)
     assert not cache.exists()
+
+
+def test_a_file_that_changes_while_it_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "checksum", lambda path: "0" * 64)
+    with pytest.raises(ValueError, match="changed while it was read"):
+        encoded(file)

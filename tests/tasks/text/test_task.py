@@ -449,7 +449,7 @@ def test_a_small_network_learns_what_only_a_state_can_tell(tmp_path: Path) -> No
 
 
 def main(folder: Path) -> None:
-    """What each process does: a run, and the same one stopped and gone on with."""
+    """What each process does: a run, and the same one stopped and resumed."""
     torch.set_num_threads(1)
     trained(folder / "straight")
     for stop in (7, 16):

@@ -241,11 +241,12 @@ class SkeletonRecipe(Recipe):
         else:
             validation = self.validation_subjects or self.validation
             parts = split_by_subject(recordings, test=self.test_subjects, validation=validation, seed=self.split_seed)
-        found = (*recordings.frames.shape[2:0:-1], 1 + max(recordings.label[part].max(initial=0) for part in parts))
-        if found[:2] != (joints.count, bodies) or found[2] > classes:
+        _, has_bodies, has_joints, _ = recordings.frames.shape
+        has_classes = 1 + max(recordings.label[part].max(initial=0) for part in parts)
+        if (has_joints, has_bodies) != (joints.count, bodies) or has_classes > classes:
             raise ValueError(
                 f"data: {_SETS[self.protocol].title} has {joints.count} joints, {bodies} bodies and {classes} classes, "
-                f"got {found[0]}, {found[1]} and {found[2]}"
+                f"got {has_joints}, {has_bodies} and {has_classes}"
             )
         return SkeletonTask(
             recordings,
@@ -304,7 +305,7 @@ class SkeletonRecipe(Recipe):
         split = next(name for name in ("validation", "test", "train") if task.size(name))
         _, labels = task.data[split]
         of_action = [(labels == label).nonzero().flatten().tolist() for label in labels.unique().tolist()]
-        items = [own[turn] for turn in range(SHOWN) for own in of_action if turn < len(own)][:SHOWN]
+        items = [numbers[turn] for turn in range(SHOWN) for numbers in of_action if turn < len(numbers)][:SHOWN]
         batch = task.batch_of(split, torch.tensor(items))
         right = [actions[label] for label in batch.target.tolist()]
         bodies = task.recordings.frames.shape[1]

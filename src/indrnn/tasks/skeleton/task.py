@@ -196,7 +196,8 @@ class SkeletonTask(TensorTask):
         if samples.swing:
             swing = (1 + samples.swing * torch.rand(len(items), generator=source).mul_(2).sub_(1))[rows]
         recordings, target = self._of("train", items[rows])
-        return Batch(self.inputs(recordings, where, turns, swing, shown), target, count, len(items))
+        inputs = self.inputs(recordings, where, turns=turns, swing=swing, shown=shown)
+        return Batch(inputs, target, count, len(items))
 
     def batch_of(self, split: str, items: Tensor) -> Batch:
         """See `TensorTask.batch_of`: the frame in the middle of each part of a recording, without data augmentation."""
@@ -225,16 +226,9 @@ class SkeletonTask(TensorTask):
         x = place(x, first, joints, turns)
         return x if swing is None else swung(x, swing)
 
-    def inputs(
-        self,
-        items: Tensor,
-        where: Tensor,
-        turns: Tensor | None = None,
-        swing: Tensor | None = None,
-        shown: Tensor | None = None,
-    ) -> Tensor:
+    def inputs(self, items: Tensor, where: Tensor, *, shown: Tensor | None = None, **changes: Tensor | None) -> Tensor:
         """The features of `bodies`, as a network reads them, (T, B, features); for `shown`, see `features_of`."""
-        return features_of(self.bodies(items, where, turns, swing), self.joints, self.samples.features, shown)
+        return features_of(self.bodies(items, where, **changes), self.joints, self.samples.features, shown)
 
     def draws(self, split: str) -> int:
         """Samples per recording of "test" or of another split."""
@@ -321,7 +315,7 @@ def split_by_subject(
     train = np.flatnonzero(~np.isin(recordings.subject, [*test, *subjects]))
     if not len(train):
         raise ValueError("test_subjects and validation_subjects must leave recordings to train on, and leave none")
-    kept = np.flatnonzero(np.isin(recordings.subject, subjects))
+    for_validation = np.flatnonzero(np.isin(recordings.subject, subjects))
     if not isinstance(validation, tuple):
-        train, kept = held_out(train, validation, seed)
-    return train, kept, np.flatnonzero(np.isin(recordings.subject, test))
+        train, for_validation = held_out(train, validation, seed)
+    return train, for_validation, np.flatnonzero(np.isin(recordings.subject, test))

@@ -96,8 +96,8 @@ def _check_file(name: str, path: Path) -> None:
         }
     except PermissionError as error:
         raise ValueError(f"{name}: {path} cannot be read: {error.strerror or error}") from None
-    for problem, found in problems.items():
-        if found:
+    for problem, holds in problems.items():
+        if holds:
             raise ValueError(f"{name} must be a file that holds a text, and {path} {problem}")
 
 

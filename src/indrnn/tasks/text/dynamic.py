@@ -210,11 +210,11 @@ class _Learner:
     ) -> Callable[[list[Tensor]], None]:
         """The update of the parameters after each segment, given their gradients."""
         shapes = {name: tuple(p.shape) for name, p in zip(self.names, self.parameters, strict=True)}
-        found = {name: tuple(square.shape) for name, square in statistics.items()}
-        if shapes != found:
-            wrong = min(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
+        squares = {name: tuple(square.shape) for name, square in statistics.items()}
+        if shapes != squares:
+            wrong = min(name for name in shapes.keys() | squares.keys() if shapes.get(name) != squares.get(name))
             raise ValueError(
-                f"statistics must be of this model, by `gradient_statistics`, got {found.get(wrong)} for {wrong} of "
+                f"statistics must be of this model, by `gradient_statistics`, got {squares.get(wrong)} for {wrong} of "
                 f"the shape {shapes.get(wrong)}"
             )
         roots = [statistics[name].to(p).sqrt() for name, p in zip(self.names, self.parameters, strict=True)]

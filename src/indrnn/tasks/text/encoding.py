@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._lazy import Lazy
-from ...files import cache_folder, progress, write_atomically
+from ...files import cache_folder, checksum, progress, write_atomically
 from ...networks.tokeniser import (
     END,
     NAMES,
@@ -89,19 +89,23 @@ def encode_file(
         tokeniser: tokeniser to encode with; None to make one from the file.
     """
     try:
+        identity = checksum(path)
+        vocabulary = None if tokeniser is None else tokeniser.checksum
+        key = json.dumps([_FORMAT, identity, unit, words, rules or {}, vocabulary])
+        target = cache_folder() / "text" / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.npy"
+        cached = _read_cache(target, tokeniser)
+        if cached is not None:
+            return cached
         content = np.fromfile(path, np.uint8)
     except OSError as error:
         raise ValueError(f"{name}: {path} cannot be read: {error.strerror or error}") from None
-    vocabulary = None if tokeniser is None else tokeniser.checksum
-    key = json.dumps([_FORMAT, hashlib.sha256(content.data).hexdigest(), unit, words, rules or {}, vocabulary])
-    target = cache_folder() / "text" / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.npy"
-    encoded = _read_cache(target, tokeniser)
-    if encoded is None:
-        encoded = _encode(f"{name}: {path}", content, unit, words, rules or {}, tokeniser)
-        try:
-            _write_cache(target, encoded)
-        except OSError as error:
-            say(f"{target.parent} cannot be written to ({error.strerror or error}): {path} is encoded in memory")
+    if hashlib.sha256(content.data).hexdigest() != identity:
+        raise ValueError(f"{name}: {path} changed while it was read")
+    encoded = _encode(f"{name}: {path}", content, unit, words, rules or {}, tokeniser)
+    try:
+        _write_cache(target, encoded)
+    except OSError as error:
+        say(f"{target.parent} cannot be written to ({error.strerror or error}): {path} is encoded in memory")
     return encoded
 
 
@@ -109,11 +113,8 @@ def _write_cache(target: Path, encoded: Encoded) -> None:
     """Write the ids, then their description; processes that do so at the same time write the same."""
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, lambda file: np.save(file, encoded.ids))
-    description = {
-        "checksum": checksum_of(encoded.ids),
-        "tokeniser": encoded.tokeniser.to_json(),
-        "unknown": encoded.unknown,
-    }
+    tokeniser, unknown = encoded.tokeniser.to_json(), encoded.unknown
+    description = {"checksum": checksum_of(encoded.ids), "tokeniser": tokeniser, "unknown": unknown}
     write_atomically(target.with_suffix(".json"), json.dumps(description).encode())
 
 
@@ -130,22 +131,22 @@ def _read_cache(target: Path, tokeniser: Tokeniser | None) -> Encoded | None:
 
 
 def _encode(
-    where: str, content: Ids, unit: Unit, words: int | None, rules: dict[str, Any], given: Tokeniser | None
+    where: str, content: Ids, unit: Unit, words: int | None, rules: dict[str, Any], vocabulary: Tokeniser | None
 ) -> Encoded:
-    """The bytes of a file as ids, by the given vocabulary or by its own; `where` begins messages."""
+    """The bytes of a file as ids, by a tokeniser's vocabulary or by its own; `where` begins messages."""
     if unit == "byte":
-        return Encoded(content, given or Tokeniser("byte"))
-    strips = bool(rules.get("strip_lines")) if given is None else given.strip_lines
-    with progress(len(content) * (2 if given is None else 1)) as advance:
+        return Encoded(content, vocabulary or Tokeniser("byte"))
+    strips = bool(rules.get("strip_lines")) if vocabulary is None else vocabulary.strip_lines
+    with progress(len(content) * (2 if vocabulary is None else 1)) as advance:
         pieces = partial(_pieces, where, content, strips, advance)
-        tokeniser = given or _tokeniser(where, pieces(), unit, words, rules)
+        tokeniser = vocabulary or _tokeniser(where, pieces(), unit, words, rules)
         classes = tokeniser.classes
         dtype = np.dtype(np.uint8 if classes <= 1 << 8 else np.uint16 if classes <= 1 << 16 else np.int32)
         encoded, unknown = bytearray(), Unknown(tokeniser)
         for text, line, column in pieces():
             ids = tokeniser.lookup(_stripped(text) if strips else text)
             if ids.min(initial=0) < 0:
-                if given is not None:  # of the file's own words, rare ones are unknown by intent
+                if vocabulary is not None:  # of the file's own words, rare ones are unknown by intent
                     in_place = tokeniser.lookup(text)
                     for blank in _AT_LINE_ENDS.finditer(text) if strips else ():
                         in_place[slice(*blank.span())] = 0

@@ -187,9 +187,9 @@ class LanguageTask:
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
         """See `Task.test`; the metrics include the batch and the number of predicted tokens."""
         split = self.corpus.test
-        about = {"batch": min(self.test_batch, len(split) - 1), "tokens": len(split) - 1}
+        counts = {"batch": min(self.test_batch, len(split) - 1), "tokens": len(split) - 1}
         for means, count in self.measure(model, split, self.test_batch, shard):
-            yield {**means, **about}, count
+            yield {**means, **counts}, count
 
     def measure(self, model: nn.Module, split: Split, batch: int, shard: Shard) -> Iterator[Measured]:
         """The loss over all tokens of a part but the first; the streams are divided among the processes."""
