@@ -10,13 +10,14 @@ import pytest
 pytest.importorskip("neuralforecast", reason="forecasts need the extra: pip install 'indrnn[forecast]'")
 
 from benchmarks import forecast
+from indrnn.networks import Plain
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about itself
 
 
 def test_models_and_naive_forecasts_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast, "SETS", {"airline": forecast.airline})
-    monkeypatch.setattr(forecast, "NETWORK", forecast.Plain(hidden_size=3, layers=1, norm=None))
+    monkeypatch.setattr(forecast, "NETWORK", Plain(hidden_size=3, layers=1, norm=None))
     assert forecast.main(["--seeds", "2", "--steps", "2", "--out", str(tmp_path)]) == 0
     runs = json.loads((tmp_path / "forecast.json").read_text())["runs"]
     assert len(runs) == 2 * 6
