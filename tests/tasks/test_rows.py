@@ -28,6 +28,8 @@ from indrnn.tasks.adding import Adding, AddingRecipe
 from indrnn.tasks.pixels import Pixels, PixelsRecipe
 from indrnn.tasks.recipe import Row
 from indrnn.tasks.rows import find, kinds, rows
+from indrnn.tasks.runs import recorded_recipe, restored_recipe
+from indrnn.tasks.series.fit import Fit
 from indrnn.tasks.skeleton.recipe import SkeletonRecipe
 from indrnn.tasks.text import recipe as language
 from indrnn.training import Constant, Cosine, OneCycle, Plateau, Shard, Steps, Training
@@ -395,3 +397,12 @@ def test_bad_options_for_digits_are_named_before_data_is_read(options: dict[str,
     with pytest.raises(ValueError, match=message):
         PixelsRecipe(data_dir=Path("nowhere"), **options)
     assert not Path("nowhere").exists()
+
+
+def test_paths_and_tuples_are_read_back_as_such() -> None:
+    skeletons = replace(find("skeleton-6-aug").recipe, data=Path("a.npz"), test_subjects=(2, 4))
+    for recipe in (skeletons, replace(find("text-char").recipe, text=Path("a.txt")), Fit(Path("b.npz"), balanced=True)):
+        written = json.loads(json.dumps({"recipe": recorded_recipe(recipe, "own")}))
+        again = restored_recipe(written)
+        names = {field.name for field in fields(recipe)} - {"training"}
+        assert {name: getattr(again, name) for name in names} == {name: getattr(recipe, name) for name in names}

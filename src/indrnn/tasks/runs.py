@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import torch
 from torch import nn
@@ -58,10 +58,21 @@ def restored_recipe(recorded: dict[str, Any], base: Recipe | None = None) -> Rec
         options["training"] = from_json({"type": "Training", **recorded["training"]}, types)
     if "seed" in recorded and "seed" in names:
         options["seed"] = recorded["seed"]
+    hints = get_type_hints(kind)
     try:
-        return kind(**options)
+        return kind(**{name: _as_hinted(value, hints.get(name)) for name, value in options.items()})
     except TypeError as error:
         raise ValueError(f"config: {error}") from None
+
+
+def _as_hinted(value: Any, hint: Any) -> Any:
+    """A value read from JSON, which has text for a path and a list for a tuple."""
+    for kind in (hint, *get_args(hint)):
+        if kind is Path and isinstance(value, str) and str not in get_args(hint):
+            return Path(value)
+        if get_origin(kind) is tuple and isinstance(value, list):
+            return tuple(value)
+    return value
 
 
 # ---- trained
