@@ -217,8 +217,10 @@ def test_regressor_in_the_shape_of_its_targets(problem: Problem) -> None:
     model = IndRNNRegressor(**QUICK).fit(X, y)
     assert model.predict(X).shape == (48,)
     assert model.score(X, y) > 0.5
-    both = IndRNNRegressor(**QUICK | {"steps": 3}).fit(X, np.stack([y, -y], 1))
+    pairs = np.stack([y, -y], 1).astype(np.float32)
+    both = IndRNNRegressor(**QUICK | {"steps": 3}).fit(X, pairs)
     assert both.predict(X).shape == (48, 2)
+    assert both.score(X, pairs) == both.score(X, pairs, np.ones(48))  # in float64 either way
 
 
 def test_missing_values_constant_channels_and_many_of_them() -> None:

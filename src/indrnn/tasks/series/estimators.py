@@ -577,8 +577,8 @@ class IndRNNRegressor(Estimator):
             sample_weight = _of_steps(sample_weight, predictions)
             predictions, y = (np.concatenate([_columns(steps) for steps in rows]) for rows in (predictions, y))
         predictions, y = (_columns(rows) if np.ndim(rows) == 1 else as_array(rows) for rows in (predictions, y))
-        weights = None if sample_weight is None else as_array(sample_weight)
         y = _like(y, predictions)
+        weights = np.ones(len(y)) if sample_weight is None else as_array(sample_weight)  # which makes means float64
         mean = np.average(y, axis=0, weights=weights)
         rest = np.average((y - predictions) ** 2, axis=0, weights=weights)
         spread = np.average((y - mean) ** 2, axis=0, weights=weights)
