@@ -206,14 +206,7 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
 def pack(
     name: str, x: Tensor, call: Forward | Backward | NormForward | NormBackward, *values: Tensor | float | None
 ) -> ctypes.Structure:
-    """The struct of a pass over a tensor like x, whose memory it keeps alive.
-
-    Args:
-        name: the pass.
-        x: has the sizes and the type.
-        call: has the options, lengths and resets.
-        values: the fields in `_FIELDS`, in this order; tensors in place of their addresses.
-    """
+    """The struct of a pass over a tensor like x; the values are its `_FIELDS`, with tensors, which it keeps alive."""
     T, B, *between, N = x.shape
     lengths, resets = _as(torch.int64, call.lengths), _as(torch.bool, call.resets)
     packed = PASSES[name](
