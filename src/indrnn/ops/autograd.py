@@ -74,13 +74,8 @@ def direct(
 ) -> Callable[..., Any]:
     """A function that calls a backend without the dispatcher; what watches operations does not see it.
 
-    Its arguments are those of the op, after whether x is overwritten.
-
-    Args:
-        kind: the type of the call that the op's arguments make.
-        run: the pass, by a backend.
-        keep: as for `differentiable`; sets `ctx.direct` and `ctx.overwritten` to False.
-        derivative: as for `differentiable`; calls a backend too where `ctx.direct`, and nothing watches.
+    It takes whether x is overwritten, then the arguments of the op, which make a call of this kind. `keep` and
+    `derivative` are those of the op; the derivative calls a backend too where `ctx.direct`, and nothing watches.
     """
 
     class Direct(torch.autograd.Function):

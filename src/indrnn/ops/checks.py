@@ -125,7 +125,9 @@ def is_usual_backward(call: Backward) -> bool:
 def _is_usual(
     x: Tensor, activation: str, u: Tensor, bias: Tensor | None, *states: Tensor | None, like: Tensor | None = None
 ) -> bool:
-    if not (isinstance(x, Tensor) and x.dim() >= 3 and x.dtype in FLOATS and _is_like(x, x, x.shape)):
+    if not (isinstance(x, Tensor) and x.is_cpu and x.dim() >= 3 and x.dtype in FLOATS):
+        return False
+    if x.layout is not torch.strided or x.is_nested or x.is_neg() or x._is_zerotensor():
         return False
     if activation not in reference.ACTIVATIONS or not _is_like(u, x, x.shape[-1:]):
         return False

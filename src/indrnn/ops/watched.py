@@ -9,9 +9,11 @@ from torch.utils._device import DeviceContext
 
 def is_watched() -> bool:
     """Whether a compiler, a torch.func transformation, a mode, forward-mode AD, a profiler or a trace is active."""
-    if torch.compiler.is_compiling() or is_transformed():
+    if torch.compiler.is_compiling():
         return True
-    if torch._C._len_torch_dispatch_stack() or torch._C._autograd._profiler_enabled():
+    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        return True
+    if torch.autograd.forward_ad._current_level >= 0 or torch._C._autograd._profiler_enabled():
         return True
     return torch._C._get_tracing_state() is not None
 

@@ -169,8 +169,7 @@ for name, calls in cases.items():
 x = torch.randn(64, 16, 4096)
 h, state = torch.empty_like(x), torch.zeros(16, 4096)
 bias = torch.zeros(4096)
-tensors = {"u": bias, "bias": bias, "h": h, "state": state}
-call = kernel.pack("forward", x, Forward(x, bias), **kernel.strided("x", "x", x), **tensors)
+call = kernel.pack("forward", x, Forward(x, bias), *kernel.strided(x), bias, bias, h, state)
 function = kernel.library().indrnn_forward
 assert function(call) == 0
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]

@@ -150,22 +150,20 @@ def forward(call: Forward, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
     dtype = accumulation_dtype(x.dtype)
     state = _start(call.h_0, x.shape[1:], dtype)
     h = x if overwrite else _empty(x.shape, x.dtype)
-    tensors = {"u": _as(dtype, call.u), "bias": _as(dtype, call.bias), "h": h, "state": state}
-    run("forward", pack("forward", x, call, **strided("x", "x", x), **tensors))
+    run("forward", pack("forward", x, call, *strided(x), _as(dtype, call.u), _as(dtype, call.bias), h, state))
     return h, _cast(state, x.dtype)
 
 
 def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.backward`."""
-    grad_h, _, h, u, h_0, *_ = call
+    grad_h, grad_h_last, h, u, h_0, *_ = call
     h, grad_h = _as(h.dtype, h), None if grad_h is None else with_contiguous_rows(grad_h)
     dtype = accumulation_dtype(h.dtype)
     u_ = _as(dtype, u)
-    carry = _start(call.grad_h_last, h.shape[1:], dtype)
+    carry = _start(grad_h_last, h.shape[1:], dtype)
     grad_x, grad_u, grad_bias = torch.empty_like(h), torch.empty_like(u_), torch.empty_like(u_)
-    tensors = {"h": h, "u": u_, "h_0": _as(dtype, h_0), "grad_x": grad_x, "carry": carry}
-    sums = {"grad_u": grad_u, "grad_bias": grad_bias}
-    run("backward", pack("backward", h, call, **strided("grad_h", "g", grad_h), **tensors, **sums))
+    inputs = (*strided(grad_h), h, u_, _as(dtype, h_0))
+    run("backward", pack("backward", h, call, *inputs, grad_x, carry, grad_u, grad_bias))
     start_dtype = h.dtype if h_0 is None else h_0.dtype
     return grad_x, _cast(grad_u, u.dtype), _cast(grad_bias, u.dtype), _cast(carry, start_dtype)
 
@@ -178,10 +176,9 @@ def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
     h = x if overwrite else _empty(x.shape, x.dtype)
     y = None if before and call.mask is None else _empty(x.shape, x.dtype)
     mean, var = _empty(call.u.shape, dtype), _empty(call.u.shape, dtype)
-    vectors = {name: _as(dtype, getattr(call, name)) for name in ("u", "bias", "weight", "shift")}
-    results = {"h": h, "y": y, "state": state, "mean": mean, "var": var}
-    inputs = {**strided("x", "x", x), **vectors, "mask": _mask(call.mask, x, dtype)}
-    run("norm_forward", pack("norm_forward", x, call, eps=call.eps, before=before, **inputs, **results))
+    vectors = [_as(dtype, vector) for vector in (call.u, call.bias, call.weight, call.shift)]
+    inputs = (call.eps, before, *strided(x), *vectors, _mask(call.mask, x, dtype))
+    run("norm_forward", pack("norm_forward", x, call, *inputs, h, y, state, mean, var))
     h_last = _cast(state, x.dtype)
     return NormResult(h, h_last, x.new_empty(0), mean, var) if y is None else NormResult(y, h_last, h, mean, var)
 
@@ -193,14 +190,11 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
     x = None if x is None else with_contiguous_rows(x)
     dtype = accumulation_dtype(h.dtype)
     carry = _start(call.grad_h_last, h.shape[1:], dtype)
-    vectors = {name: _as(dtype, getattr(call, name)) for name in ("u", "weight", "mean", "var")}
-    inputs = {"h": h, "h_0": _as(dtype, h_0), "mask": _mask(call.mask, h, dtype), **vectors}
+    vectors = [_as(dtype, vector) for vector in (u, h_0, weight, call.mean, call.var)]
+    inputs = (call.eps, x is not None, *strided(grad_y), *strided(x), h, *vectors, _mask(call.mask, h, dtype))
     grad_x = torch.empty_like(h)
-    grad_u, grad_bias, grad_weight, grad_shift = (_empty(u.shape, dtype) for _ in range(4))
-    sums = {"grad_u": grad_u, "grad_bias": grad_bias, "grad_weight": grad_weight, "grad_shift": grad_shift}
-    series = {**strided("grad_y", "g", grad_y), **strided("x", "x", x)}
-    results = {"grad_x": grad_x, "carry": carry, **sums, "eps": call.eps, "before": x is not None}
-    run("norm_backward", pack("norm_backward", h, call, **series, **inputs, **results))
+    grad_u, grad_bias, grad_weight, grad_shift = sums = [_empty(u.shape, dtype) for _ in range(4)]
+    run("norm_backward", pack("norm_backward", h, call, *inputs, grad_x, carry, *sums))
     start_dtype = h.dtype if h_0 is None else h_0.dtype
     grad_u, grad_bias, grad_h_0 = _cast(grad_u, u.dtype), _cast(grad_bias, u.dtype), _cast(carry, start_dtype)
     return grad_x, grad_u, grad_bias, grad_h_0, _cast(grad_weight, weight.dtype), _cast(grad_shift, weight.dtype)
@@ -210,9 +204,9 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
 
 
 def pack(
-    name: str, x: Tensor, call: Forward | Backward | NormForward | NormBackward, /, **fields: Any
+    name: str, x: Tensor, call: Forward | Backward | NormForward | NormBackward, *values: Tensor | float | None
 ) -> ctypes.Structure:
-    """The struct of a pass over a tensor like x, with the addresses of tensors, which it keeps alive."""
+    """The struct of a pass over a tensor like x; the values are its `_FIELDS`, with tensors, which it keeps alive."""
     T, B, *between, N = x.shape
     lengths, resets = _as(torch.int64, call.lengths), _as(torch.bool, call.resets)
     packed = PASSES[name](
@@ -221,17 +215,16 @@ def pack(
         getattr(call, "reverse", False),
         torch.get_num_threads(),
         *(T, B, math.prod(between), N),
-        *(pointer(lengths), pointer(resets)),
-        **{field: value.data_ptr() if isinstance(value, Tensor) else value for field, value in fields.items()},
+        *(pointer(lengths), pointer(resets), 0),
+        *[value.data_ptr() if isinstance(value, Tensor) else value for value in values],
     )
-    packed.tensors = (lengths, resets, fields)
+    packed.tensors = (lengths, resets, values)
     return packed
 
 
-def strided(name: str, prefix: str, x: Tensor | None) -> dict[str, Any]:
+def strided(x: Tensor | None) -> tuple[Tensor | None, int, int]:
     """A tensor over time with its strides over time and batch."""
-    t, b = (0, 0) if x is None else x.stride()[:2]
-    return {name: x, f"{prefix}_t": t, f"{prefix}_b": b}
+    return (None, 0, 0) if x is None else (x, x.stride(0), x.stride(1))
 
 
 def pointer(tensor: Tensor | None) -> int | None:

@@ -62,13 +62,9 @@ def forward(call: Forward) -> tuple[Tensor, Tensor]:
 
 
 def launch_forward(shape: Shape, call: Forward, chunk: int | None = None, **norm: Any) -> tuple[Tensor, Tensor]:
-    """Run over x as it is in `shape`.
+    """Run over the x of `shape`, with what a norm adds to the kernel's arguments.
 
-    Args:
-        shape: of x, which need not be the call's.
-        call: the recurrence.
-        chunk: a length of chunks that run side by side, with the start of each in h_0; None for all of time in one.
-        norm: what a norm adds to the kernel's arguments.
+    With a length of chunks, they run side by side, and h_0 has the start of each.
     """
     x = shape.x
     numbers = 1 if "slope" not in norm and shape.resets is None else 2  # a norm's and the resets take registers too
