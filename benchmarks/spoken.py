@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +106,7 @@ def stream(options: Options, command: str) -> None:
     print(page[-1], flush=True)
 
 
-def over_time(answers: Sequence[Array], right: Array) -> list[dict[str, float]]:
+def over_time(answers: Array | list[Array], right: Array) -> list[dict[str, float]]:
     """Summarise predictions after each tenth of a second, over clips.
 
     Args:
