@@ -82,7 +82,8 @@ def stream(options: Options, command: str) -> None:
     assert clips.test is not None
     test = clips.select(clips.test)
     model = IndRNNClassifier(bidirectional=False, steps=options.steps, random_state=0).fit(clips.select(~clips.test))
-    every, answers = RATE // 10, []
+    every = RATE // 10
+    answers: list[Array] = []
     for x in test.x:
         pieces = Stream(model)
         answers.append(np.stack([pieces.push(x[:, at : at + every]) for at in range(0, x.shape[1], every)]))

@@ -79,7 +79,8 @@ class ClassScores:
         rows = [["right / answer", *names]]
         rows += [[name, *(str(n or "·") for n in row)] for name, row in zip(names, self.counts.tolist(), strict=True)]
         left, *wide = (max(map(len, column)) for column in zip(*rows, strict=True))
-        return [f"{row[0]:{left}}  " + "  ".join(map(str.rjust, row[1:], wide)) for row in rows]
+        cells = [[f"{cell:>{width}}" for cell, width in zip(row[1:], wide, strict=True)] for row in rows]
+        return ["  ".join([f"{row[0]:{left}}", *texts]) for row, texts in zip(rows, cells, strict=True)]
 
     def write(self, folder: Path, facts: dict[str, Any]) -> None:
         """Write confusion.json, with facts about the run, and, where matplotlib is installed, confusion.png."""
@@ -248,7 +249,7 @@ def _of_numbers(truth: Array, predictions: Array, known: Array | None) -> Scores
         f"root mean squared error  {numbers['root_mean_squared_error']:.5g}",
         f"R²                       {numbers['r2']:.4f}",
     ]
-    naive = {}
+    naive: dict[str, Any] = {}
     if known is not None:
         mean = np.broadcast_to(known.astype(np.float64).mean(0), truth.shape)
         naive = {"mean of training": number_scores(truth, mean)}
