@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +82,8 @@ def stream(options: Options, command: str) -> None:
     assert clips.test is not None
     test = clips.select(clips.test)
     model = IndRNNClassifier(bidirectional=False, steps=options.steps, random_state=0).fit(clips.select(~clips.test))
-    every, answers = RATE // 10, []
+    every = RATE // 10
+    answers: list[Array] = []
     for x in test.x:
         pieces = Stream(model)
         answers.append(np.stack([pieces.push(x[:, at : at + every]) for at in range(0, x.shape[1], every)]))
@@ -107,7 +107,7 @@ def stream(options: Options, command: str) -> None:
     print(page[-1], flush=True)
 
 
-def over_time(answers: Sequence[Array], right: Array) -> list[dict[str, float]]:
+def over_time(answers: Array | list[Array], right: Array) -> list[dict[str, float]]:
     """Summarise predictions after each tenth of a second, over clips.
 
     Args:

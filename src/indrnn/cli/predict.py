@@ -69,29 +69,21 @@ def _rows(estimator: Any, data: Any) -> Iterator[list[Any]]:
 
     target, outputs = estimator.target_, estimator.outputs(data)
     predictions = estimator.decode(outputs)
-    names = data.names or tuple(str(i) for i in range(len(data)))
+    names = data.names or tuple(map(str, range(len(data))))
     probabilities = target.kind != "numbers"
     classes = [f"p({name})" for name in target.classes.tolist()] if probabilities else []
-
-    def row(prediction: Any, output: Any) -> list[Any]:
+    series = zip(names, predictions, outputs, strict=True)
+    if target.per_step:
+        cells = [([name, i], *step) for name, *steps in series for i, step in enumerate(zip(*steps, strict=True))]
+        yield ["series", "step", "prediction", *classes]
+    else:
+        cells = [([name], *pair) for name, *pair in series]
+        several = [f"prediction {i}" for i in range(predictions.shape[1])] if predictions.ndim == 2 else ["prediction"]
+        yield ["series", *several, *classes]
+    for key, prediction, output in cells:
         values = prediction if np.ndim(prediction) else [prediction]
         shown = [f"{value:.7g}" if isinstance(value, (float, np.floating)) else value for value in values]
-        return [*shown, *(f"{share:.6f}" for share in (output if probabilities else ()))]
-
-    if target.per_step:
-        yield ["series", "step", "prediction", *classes]
-        for name, steps, shares in zip(names, predictions, outputs, strict=True):
-            for step, prediction in enumerate(steps):
-                yield [name, step, *row(prediction, shares[step])]
-        return
-    several = predictions.ndim == 2
-    yield [
-        "series",
-        *([f"prediction {i}" for i in range(predictions.shape[1])] if several else ["prediction"]),
-        *classes,
-    ]
-    for name, prediction, shares in zip(names, predictions, outputs, strict=True):
-        yield [name, *row(prediction, shares)]
+        yield [*key, *shown, *(f"{share:.6f}" for share in (output if probabilities else ()))]
 
 
 __all__ = ["predict"]

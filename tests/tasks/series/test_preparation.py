@@ -111,6 +111,12 @@ def test_batches_are_padded_and_an_epoch_has_each_series_once_at_most() -> None:
     assert len(set(seen)) == len(seen) == 6
 
 
+def test_all_of_a_batch_goes_to_a_device() -> None:
+    batch = _task().batch(0, Shard()).to(torch.device("meta"))
+    tensors = [value for value in vars(batch).values() if isinstance(value, torch.Tensor)]
+    assert [tensor.device.type for tensor in tensors] == ["meta"] * 4
+
+
 def test_pieces_of_a_batch_are_the_same_in_any_division() -> None:
     task = _task(Augmentation(noise=0.1, scale=0.1, speed=0.2))
     whole = task.batch(1, Shard())

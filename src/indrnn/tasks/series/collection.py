@@ -70,7 +70,7 @@ class Collection:
             x,
             None if y is None else target_of(y, count),
             channels,
-            None if names is None else tuple(str(name) for name in _as_many("names", list(names), count)),
+            None if names is None else tuple(map(str, _as_many("names", list(names), count))),
             None if groups is None else _as_many("groups", as_array(groups), count),
             None if test is None else _as_many("test", as_array(test), count).astype(bool),
         )
@@ -86,17 +86,15 @@ class Collection:
     @property
     def missing(self) -> float:
         """Fraction of values that are missing."""
-        count = sum(series.size for series in self.x)
-        return sum(int(np.isnan(series).sum()) for series in self.x) / count
+        return sum(int(np.isnan(series).sum()) for series in self.x) / sum(series.size for series in self.x)
 
     def select(self, items: Any) -> Collection:
         """Select series by index, in the order given, or by boolean mask."""
         items = np.asarray(items)
         items = np.flatnonzero(items) if items.dtype == bool else items.astype(np.int64)
-        arrays = {name: getattr(self, name) for name in ("y", "groups", "test")}
-        chosen: dict[str, Any] = {name: None if array is None else array[items] for name, array in arrays.items()}
+        y, groups, test = (None if array is None else array[items] for array in (self.y, self.groups, self.test))
         names = None if self.names is None else tuple(self.names[i] for i in items)
-        return replace(self, x=[self.x[i] for i in items], names=names, **chosen)
+        return replace(self, x=[self.x[i] for i in items], y=y, names=names, groups=groups, test=test)
 
 
 def as_array(value: Any) -> Array:
@@ -158,7 +156,7 @@ def _series_of(X: Any) -> list[Array]:
             f"X must be a dense array, got a sparse {type(X).__name__}: sparse data is not supported; use X.toarray()"
         )
     if is_list_of_series(X):
-        rows = [_numbers(one, f"X[{i}]") for i, one in enumerate(X)]
+        rows = [_numbers(row, f"X[{i}]") for i, row in enumerate(X)]
         series = [row[None] if row.ndim == 1 else row for row in rows]
         for i, row in enumerate(series):
             if row.ndim != 2:
@@ -168,23 +166,22 @@ def _series_of(X: Any) -> list[Array]:
                     f"X must have the same channels in each series: X[0] has {len(series[0])} and X[{i}] has "
                     f"{len(row)}; a series has the shape (channels, time)"
                 )
-    else:
-        array = _numbers(X, "X")
-        if array.ndim not in (2, 3):
-            hint = " Reshape your data: X.reshape(1, -1) is one series." if array.ndim == 1 else ""
-            raise ValueError(
-                "X must have the shape (n, channels, time) or (n, time), or be a list of (channels, time) arrays, got "
-                f"an array of {array.ndim} dimensions, {array.shape}.{hint}"
-            )
-        if len(array) and 0 in array.shape[1:]:
-            raise ValueError(
-                f"X must have at least one channel and one step, got {array.shape}: 0 feature(s) "
-                f"(shape={array.shape}) while a minimum of 1 is required."
-            )
-        series = list(array[:, None] if array.ndim == 2 else array)
-    if not series:
+        return checked_series(series, "X: series {}".format)
+    array = _numbers(X, "X")
+    if array.ndim not in (2, 3):
+        hint = " Reshape your data: X.reshape(1, -1) is one series." if array.ndim == 1 else ""
+        raise ValueError(
+            "X must have the shape (n, channels, time) or (n, time), or be a list of (channels, time) arrays, got "
+            f"an array of {array.ndim} dimensions, {array.shape}.{hint}"
+        )
+    if not len(array):
         raise ValueError("X must hold at least one series, got none: 0 sample(s) while a minimum of 1 is required.")
-    return checked_series(series, lambda i: f"X: series {i}")
+    if 0 in array.shape:
+        raise ValueError(
+            f"X must have at least one channel and one step, got {array.shape}: 0 feature(s) "
+            f"(shape={array.shape}) while a minimum of 1 is required."
+        )
+    return checked_series(list(array[:, None] if array.ndim == 2 else array), "X: series {}".format)
 
 
 def is_list_of_series(X: Any) -> bool:
@@ -217,20 +214,18 @@ def _numbers(value: Any, name: str) -> Array:
         raise ValueError(f"{name} must hold numbers: {error}") from None
 
 
-def checked_series(
-    values: Sequence[Array], describe: Callable[[int], str], channels: Sequence[str] | None = None
-) -> list[Array]:
+def checked_series(values: list[Array], name: Callable[[int], str], channels: Sequence[str] = ()) -> list[Array]:
     """Convert series (channels, time) of numbers to float32, and check that each has steps and values, all finite.
 
     Args:
         values: the series.
-        describe: the name of the series of this index in a message.
+        name: names the series of an index in a message.
         channels: names of the channels, for messages.
     """
     result = []
     for i, series in enumerate(values):
         if series.shape[1] == 0:
-            raise ValueError(f"{describe(i)} must have at least one step, got none, {series.shape}")
+            raise ValueError(f"{name(i)} must have at least one step, got none, {series.shape}")
         with np.errstate(over="ignore"):
             narrow = np.ascontiguousarray(series, dtype=np.float32)
             total = narrow.sum()
@@ -240,11 +235,11 @@ def checked_series(
                 channel, step = (int(at) for at in infinite[0])
                 value = series[channel, step]
                 raise ValueError(
-                    f"{describe(i)}, channel {channels[channel] if channels else channel}, step {step} is "
+                    f"{name(i)}, channel {channels[channel] if channels else channel}, step {step} is "
                     f"{'infinite' if np.isinf(value) else f'too large for float32, {value}'}; leave the value empty "
                     "(NaN) where it is not known, or scale the channel"
                 )
             if np.isnan(narrow).all():
-                raise ValueError(f"{describe(i)} has no value at all; leave it out")
+                raise ValueError(f"{name(i)} has no value at all; leave it out")
         result.append(narrow)
     return result

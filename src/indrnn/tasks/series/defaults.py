@@ -46,13 +46,16 @@ class Shape:
     @property
     def raw(self) -> bool:
         """Whether the series are long enough to count as raw signals, downsampled before the recurrent layers."""
-        return not self.per_step and _stride_to_frames(self.mean_length) >= RAW
+        return self._stride_to_frames >= RAW
 
     @property
     def stride(self) -> int:
         """Total stride of the convolutions before the recurrent layers."""
-        stride = 1 if self.per_step else _stride_to_frames(self.mean_length)
-        return 2 * stride if stride >= RAW else stride  # of raw signals half the frames are enough
+        return self._stride_to_frames * (2 if self.raw else 1)  # of raw signals half the frames are enough
+
+    @property
+    def _stride_to_frames(self) -> int:
+        return 1 if self.per_step else int(2 ** max(0, round(math.log2(self.mean_length / FRAMES))))
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,6 @@ class Plan:
     steps: int
     lr: float
     batch_size: int
-    weight_decay: float = 0.01
-    label_smoothing: float = 0.0
     augmentation: Augmentation = field(default_factory=Augmentation)
     validation: float = 0.0
     """Share of the series that is held back to choose the weights by; 0 for the last weights."""
@@ -96,15 +97,14 @@ class Plan:
 
     def describe(self) -> str:
         """Summarise the plan in one line."""
-        network = self.network
-        front = ""
+        network, front = self.network, ""
         if isinstance(network, Front):
             convolutions = ", ".join(
                 f"{n} of {k} steps" + (f" every {s}" if s > 1 else "")
                 for n, k, s in zip(network.features, network.kernels, network.strides, strict=True)
             )
             front, network = f"convolutions ({convolutions}), then ", network.network
-        name = {"Plain": "IndRNN", "Baseline": str(getattr(network, "kind", "")).upper()}[type(network).__name__]
+        name = network.kind.upper() if isinstance(network, Baseline) else "IndRNN"
         ways = "bidirectional " if getattr(network, "bidirectional", False) else ""
         members = "" if self.members == 1 else f"{self.members} times "
         held = f"{self.validation:.0%} of the series held back" if self.validation else "no series held back"
@@ -112,12 +112,6 @@ class Plan:
             f"{members}{front}{network.layers} {ways}{name} layers of {network.hidden_size}, {self.pool} over time; "
             f"{self.steps} steps of {self.batch_size} series, lr {self.lr:g}, {held}"
         )
-
-
-def check_effort(effort: Any) -> None:
-    """Raise ValueError unless `effort` is a valid level."""
-    if effort not in get_args(Effort):
-        raise ValueError(f"effort must be quick, default or best, got {effort!r}")
 
 
 def check_options(options: dict[str, Any]) -> None:
@@ -144,7 +138,8 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **opti
         core: the recurrent layers: indrnn, or lstm or gru for comparison.
         **options: overrides of the defaults, unless None; of the names in `PLANNED`. front: bool or stride.
     """
-    check_effort(effort)
+    if effort not in get_args(Effort):
+        raise ValueError(f"effort must be quick, default or best, got {effort!r}")
     if core not in get_args(Core):
         raise ValueError(f"core must be one of {', '.join(get_args(Core))}, got {core!r}")
     values = {name: value for name, value in options.items() if value is not None}
@@ -159,16 +154,16 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **opti
     steps = min(8000 if raw else 4000, max(400, (40 if raw else 20) * series / batch_size))
     steps = values.get("steps", int(steps / (3 if effort == "quick" else 1)))
     validation = values.get("validation", 0.0 if series < SMALL else 0.1)
-    augmentation = Augmentation(scale=0.3, speed=0.15) if raw else Augmentation(noise=0.05, scale=0.1)
+    augmentation = Augmentation()
+    if values.get("augment", (series < 1000 or raw) and not shape.per_step):
+        augmentation = Augmentation(scale=0.3, speed=0.15) if raw else Augmentation(noise=0.05, scale=0.1)
     return Plan(
         network=_network(shape, core, values),
         pool=values.get("pool", "mean"),
         steps=steps,
         lr=values.get("lr", 4e-3 if raw else 1e-3),
         batch_size=batch_size,
-        augmentation=(
-            augmentation if values.get("augment", (series < 1000 or raw) and not shape.per_step) else Augmentation()
-        ),
+        augmentation=augmentation,
         validation=validation,
         evaluate_every=max(1, min(steps, math.ceil(steps / 20))) if validation else steps,
         patience=values.get("patience", 8) if validation else None,
@@ -179,10 +174,6 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **opti
 def members_of(effort: Effort) -> int:
     """Number of networks by default."""
     return 5 if effort == "best" else 1
-
-
-def _stride_to_frames(mean_length: float) -> int:
-    return int(2 ** max(0, round(math.log2(mean_length / FRAMES))))
 
 
 def _checked_stride(stride: Any, shape: Shape) -> int:

@@ -22,7 +22,7 @@ from ...training import Cosine, Listener, Result, RunFolder, Training, derive_se
 from ..runs import member_folders, new_model, train_members
 from .collection import Array, Collection, as_array, as_numbers, target_of
 from .conventions import Conventions, seed_of
-from .defaults import FEW, PLANNED, Augmentation, Core, Effort, Plan, Shape, check_effort, plan
+from .defaults import FEW, PLANNED, Augmentation, Core, Effort, Plan, Shape, plan
 from .preparation import Preparation, from_first_time, rms_depends_on_class
 from .split import hold_out
 from .targets import Target
@@ -75,21 +75,11 @@ class Fitting:
     @property
     def training(self) -> Training:
         """Options of the training loop."""
-        plan = self.plan
-        return Training(
-            steps=plan.steps,
-            lr=plan.lr,
-            schedule=Cosine(warm_up=0.1),
-            optimizer="adamw",
-            weight_decay=plan.weight_decay,
-            clip=None,
-            clip_norm=1.0,
-            evaluate_every=plan.evaluate_every,
-            patience=plan.patience,
-            device=self.device,
-            threads=self.threads,
-            tensorboard=False,
-        )
+        names = ("steps", "lr", "evaluate_every", "patience")
+        options: dict[str, Any] = {name: getattr(self.plan, name) for name in names}
+        options |= {"device": self.device, "threads": self.threads, "tensorboard": False}
+        options |= {"optimizer": "adamw", "weight_decay": 0.01, "clip": None, "clip_norm": 1.0}
+        return Training(schedule=Cosine(warm_up=0.1), **options)
 
     def split(self, member: int = 0) -> tuple[Array, Array]:
         """Return the indices of training and held-out series: split by group if there are groups, else by class."""
@@ -123,7 +113,6 @@ class Fitting:
             batch_size=self.plan.batch_size,
             augmentation=self.plan.augmentation,
             masks=len(self.preparation.masked),
-            label_smoothing=self.plan.label_smoothing,
             class_weights=None if self.class_weights is None else torch.tensor(self.class_weights, dtype=torch.float32),
             seed=self.member_seed(member),
         )
@@ -258,7 +247,6 @@ class Estimator(Conventions):
 
     def fitting(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None) -> Fitting:
         """Return what `fit` would train: interpreted data, plan, and `estimate` of the cost; trains nothing."""
-        check_effort(self.effort)
         data = self._training_data(X, y, groups)
         assert data.y is not None
         weights = _weights(sample_weight, len(data))

@@ -309,9 +309,9 @@ class Fit(Recipe):
         some = data.select(np.unique(np.linspace(0, len(data) - 1, min(len(data), MOST)).round().astype(np.int64)))
         assert some.y is not None
         names = list(some.names or (f"series {number + 1}" for number in range(len(some))))
-        right: list[str | float] | None = None
+        right: list[Any] | None = None
         if not target.per_step and some.y.ndim == 1:
-            right = [str(value) if target.kind == "classes" else float(value) for value in some.y.tolist()]
+            right = list(map(str if target.kind == "classes" else float, some.y.tolist()))
         if right is not None and target.kind == "classes":
             names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
         which = "Training series" if test is None else "Series that were kept for test"
@@ -333,26 +333,21 @@ class Fit(Recipe):
         """Read all series of another file as the data were read, and check that it has the same channels."""
         from .reading.sources import kind_of, read_with
 
-        reading = self.reading
+        reading, trained, kind = self.reading, estimator.channels_, kind_of(data)
+        if resample and reading.rate is None:
+            raise ValueError("resample is for runs on WAV files")
         described = (reading.group, reading.tested_column)  # no values, here as in training
         ignore = (*reading.ignore, *(name for name in described if name is not None))
-        reading = replace(reading, group=None, test_where=None, ignore=ignore)
-        if resample:
-            if reading.rate is None:
-                raise ValueError("resample is for runs on WAV files")
-            reading = replace(reading, resample=True)
-        kind = kind_of(data)
-        reading = reading.only_for(kind)
-        channels = [name for name in estimator.channels_ if not (reading.time_differences and name == "dt")]
-        if kind == "table" and reading.layout == "long" and not reading.features and channels != ["0"]:
-            reading = replace(reading, features=tuple(channels))  # by name: others may stand beside them
+        resample = resample or reading.resample
+        reading = replace(reading, group=None, test_where=None, ignore=ignore, resample=resample).only_for(kind)
+        features = tuple(name for name in trained if not (reading.time_differences and name == "dt"))
+        if kind == "table" and reading.layout == "long" and not reading.features and features != ("0",):
+            reading = replace(reading, features=features)  # by name: others may stand beside them
         collection = read_with(data, reading, target_needed=target_needed, alone=True).collection
-        wanted = estimator.channels_
-        if len(collection.channels) != len(wanted):
-            raise ValueError(
-                f"{data} must have the {len(wanted)} channels of training ({', '.join(wanted[:8])}), got "
-                f"{len(collection.channels)}"
-            )
+        got = len(collection.channels)
+        if got != len(trained):
+            names = ", ".join(trained[:8])
+            raise ValueError(f"{data} must have the {len(trained)} channels of training ({names}), got {got}")
         return collection
 
 

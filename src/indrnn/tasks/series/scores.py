@@ -67,10 +67,6 @@ class ClassScores:
         """Return the metrics as a JSON-serialisable dictionary."""
         return _accuracies(int(self.counts.trace()), int(self.counts.sum()), self.balanced_accuracy)
 
-    def lines(self) -> list[str]:
-        """Return the metrics as lines of text."""
-        return _accuracy_lines(self.numbers(), "accuracy")
-
     def table(self) -> list[str]:
         """Confusion matrix as text (rows: true, columns: predicted); for many classes, the most frequent confusions."""
         if len(self.classes) > SHOWN:
@@ -80,14 +76,11 @@ class ClassScores:
             listed = [f"  {self.classes[a]} taken for {self.classes[b]}: {wrong[a, b]}" for a, b in pairs]
             return ["most frequent confusions:", *listed] if listed else ["no confusions"]
         names = [name if len(name) <= 16 else f"{name[:15]}…" for name in self.classes]
-        corner = "right / answer"
-        left = max(len(corner), *map(len, names))
-        wide = [max(len(name), len(str(column.max()))) for name, column in zip(names, self.counts.T, strict=True)]
-        lines = [f"{corner:{left}}  " + "  ".join(f"{n:>{w}}" for n, w in zip(names, wide, strict=True))]
-        for name, row in zip(names, self.counts.tolist(), strict=True):
-            cells = "  ".join(f"{value or '·':>{w}}" for value, w in zip(row, wide, strict=True))
-            lines.append(f"{name:{left}}  {cells}")
-        return lines
+        rows = [["right / answer", *names]]
+        rows += [[name, *(str(n or "·") for n in row)] for name, row in zip(names, self.counts.tolist(), strict=True)]
+        left, *wide = (max(map(len, column)) for column in zip(*rows, strict=True))
+        cells = [[f"{cell:>{width}}" for cell, width in zip(row[1:], wide, strict=True)] for row in rows]
+        return ["  ".join([f"{row[0]:{left}}", *texts]) for row, texts in zip(rows, cells, strict=True)]
 
     def write(self, folder: Path, facts: dict[str, Any]) -> None:
         """Write confusion.json, with facts about the run, and, where matplotlib is installed, confusion.png."""
@@ -126,32 +119,16 @@ def _accuracy_lines(numbers: dict[str, Any], name: str, of: str = "") -> list[st
     ]
 
 
-@dataclass(frozen=True)
-class NumberScores:
-    """True and predicted numbers, (n,) or (n, outputs), with the metrics computed from them."""
-
-    right: Array
-    predictions: Array
-
-    def numbers(self) -> dict[str, Any]:
-        """Return the metrics as a JSON-serialisable dictionary."""
-        errors = self.predictions.astype(np.float64) - self.right
-        spread = float(np.square(self.right - self.right.mean(0)).sum())
-        return {
-            "mean_absolute_error": float(np.abs(errors).mean()),
-            "root_mean_squared_error": float(np.sqrt(np.square(errors).mean())),
-            "r2": 1 - float(np.square(errors).sum()) / spread if spread else math.nan,
-            "series": len(self.right),
-        }
-
-    def lines(self) -> list[str]:
-        """Return the metrics as lines of text."""
-        numbers = self.numbers()
-        return [
-            f"mean absolute error      {numbers['mean_absolute_error']:.5g}",
-            f"root mean squared error  {numbers['root_mean_squared_error']:.5g}",
-            f"R²                       {numbers['r2']:.4f}",
-        ]
+def number_scores(right: Array, predictions: Array) -> dict[str, Any]:
+    """Errors of predicted numbers, (n,) or (n, outputs), as a JSON-serialisable dictionary."""
+    errors = predictions.astype(np.float64) - right
+    spread = float(np.square(right - right.mean(0)).sum())
+    return {
+        "mean_absolute_error": float(np.abs(errors).mean()),
+        "root_mean_squared_error": float(np.sqrt(np.square(errors).mean())),
+        "r2": 1 - float(np.square(errors).sum()) / spread if spread else math.nan,
+        "series": len(right),
+    }
 
 
 # ---- baselines that ignore the order of steps
@@ -179,11 +156,6 @@ def nearest_class(train: Collection, test: Collection, truth: Array, classes: Ar
     centres = np.stack([known[train.y == name].mean(0) for name in names])
     nearest = np.array([names[np.square(centres - row).sum(1).argmin()] for row in others])
     return {"nearest by mean and deviation of channels": ClassScores.of(truth, nearest, classes)}
-
-
-def mean_number(known: Array, truth: Array) -> NumberScores:
-    """Scores of always predicting the mean of the known numbers."""
-    return NumberScores(truth, np.broadcast_to(known.astype(np.float64).mean(0), truth.shape))
 
 
 # ---- an estimator on series with targets
@@ -217,7 +189,7 @@ def score(estimator: Estimator, test: Collection, train: Collection | None = Non
     truth = truth.astype(classes.dtype) if truth.dtype.kind == "f" and classes.dtype.kind in "iu" else truth
     scores = ClassScores.of(truth, predictions, classes)
     naive = {} if known is None else most_frequent(known, truth, classes)
-    lines = scores.lines()
+    lines = _accuracy_lines(scores.numbers(), "accuracy")
     if target.per_step:
         lines.append("over all steps; those of one series are not independent, and the interval is too narrow")
     elif train is not None:
@@ -271,11 +243,16 @@ def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
 
 
 def _of_numbers(truth: Array, predictions: Array, known: Array | None) -> Scores:
-    scores = NumberScores(truth, predictions)
-    lines, naive = scores.lines(), {}
+    numbers: dict[str, Any] = number_scores(truth, predictions)
+    lines = [
+        f"mean absolute error      {numbers['mean_absolute_error']:.5g}",
+        f"root mean squared error  {numbers['root_mean_squared_error']:.5g}",
+        f"R²                       {numbers['r2']:.4f}",
+    ]
+    naive: dict[str, Any] = {}
     if known is not None:
-        beside = mean_number(known, truth).numbers()
-        naive = {"mean of training": beside}
-        error, root = beside["mean_absolute_error"], beside["root_mean_squared_error"]
+        mean = np.broadcast_to(known.astype(np.float64).mean(0), truth.shape)
+        naive = {"mean of training": number_scores(truth, mean)}
+        error, root, *_ = naive["mean of training"].values()
         lines.append(f"naive baseline           {error:.5g} and {root:.5g}: always the mean of training")
-    return Scores(lines, {**scores.numbers(), "naive": naive})
+    return Scores(lines, {**numbers, "naive": naive})

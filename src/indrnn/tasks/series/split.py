@@ -34,14 +34,13 @@ def hold_out(
         return held
     draw = np.random.default_rng(seed % 2**63)
     if groups is not None:
-        known = np.unique(groups)
-        if len(known) < 2:
-            raise ValueError(f"group must have at least two values to hold one of them out, got one, {known[0]!r}")
-        return np.asarray(np.isin(groups, draw.permutation(known)[: _nearest(share, len(known))]), dtype=bool)
-    everything = np.arange(count)
-    for members in (
-        [everything] if classes is None else [np.flatnonzero(classes == name) for name in np.unique(classes)]
-    ):
+        names = np.unique(groups)
+        if len(names) < 2:
+            raise ValueError(f"group must have at least two values to hold one of them out, got one, {names[0]!r}")
+        return np.asarray(np.isin(groups, draw.permutation(names)[: _nearest(share, len(names))]), dtype=bool)
+    classes = np.zeros(count) if classes is None else classes
+    for name in np.unique(classes):
+        members = np.flatnonzero(classes == name)
         number = _nearest(share, len(members))
         if expected:
             wanted = share * len(members)

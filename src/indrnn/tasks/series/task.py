@@ -70,8 +70,6 @@ class SeriesTask:
     augmentation: Augmentation = Augmentation()  # noqa: RUF009
     masks: int = 0
     """Number of last features that are masks, exempt from changes of value."""
-    label_smoothing: float = 0.0
-    """Fraction of the target that is spread over all classes."""
     class_weights: Tensor | None = None
     """Class weights of the loss, (classes,)."""
     seed: int = 0
@@ -85,7 +83,7 @@ class SeriesTask:
 
     def describe(self) -> dict[str, Any]:
         """Describe the task: options, sizes, and a checksum of the series."""
-        names = ("kind", "per_step", "batch_size", "label_smoothing", "seed")
+        names = ("kind", "per_step", "batch_size", "seed")
         parts = {"train": self.train, "validation": self.validation}
         return {
             "type": type(self).__name__,
@@ -143,14 +141,13 @@ class SeriesTask:
             changed = changed + how.noise * torch.randn(T, B, values, generator=source)
         batch.inputs = without_padding(torch.cat([changed, x[..., values:]], -1), batch.lengths)
 
-    def losses(self, output: Tensor, batch: SeriesBatch, smoothing: float = 0.0) -> Tensor:
+    def losses(self, output: Tensor, batch: SeriesBatch) -> Tensor:
         """Loss of each series, (B,), averaged over its steps if there is a target at every step."""
         target, output = batch.target, output.float()
         if self.kind == "classes":
             weight = None if self.class_weights is None else self.class_weights.to(output.device)
-            losses = F.cross_entropy(
-                output.flatten(0, -2), target.flatten(), weight, reduction="none", label_smoothing=smoothing
-            ).view(target.shape)
+            losses = F.cross_entropy(output.flatten(0, -2), target.flatten(), weight, reduction="none")
+            losses = losses.view(target.shape)
         elif self.kind == "labels":
             losses = F.binary_cross_entropy_with_logits(output, target, reduction="none").mean(-1)
         else:
@@ -168,7 +165,7 @@ class SeriesTask:
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """See `Task.loss`."""
         output = model(batch.inputs, lengths=batch.lengths)[0]
-        return _weighted(self.losses(output, batch, self.label_smoothing), batch)
+        return _weighted(self.losses(output, batch), batch)
 
     def _measure(self, model: nn.Module, part: Part, shard: Shard, prefix: str) -> Iterator[Measured]:
         device = next(model.parameters()).device

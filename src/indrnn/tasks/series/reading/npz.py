@@ -22,15 +22,25 @@ def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> Ser
     time, the first dimension, (sum of lengths, ...).
     """
     arrays = read_arrays(path)
+    listed = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "none"
     x_name = _field(reading.x, "x", _X, arrays, path)
     lengths_name = _field(reading.lengths, "lengths", _LENGTHS, arrays, path)
     if x_name is None:
-        raise ValueError(f"x: {path} has no field {', '.join(_X)}; name that of the series. It has {_list(arrays)}")
+        raise ValueError(f"x: {path} has no field {', '.join(_X)}; name that of the series. It has {listed}")
     values, lengths = arrays[x_name], arrays.get(lengths_name or "")
     if values.dtype.kind not in "fiub":
         raise ValueError(f"{path}: {x_name} must hold numbers, got {values.dtype}")
     x = _series(values, lengths, reading, f"{path}: {x_name}")
-    y_name = _target_field(reading, arrays, path, len(x), needed=target_needed)
+    y_name = None
+    if target_needed or reading.target in (None, *arrays):
+        y_name = _field(reading.target, "target", _Y, arrays, path)
+    fits = y_name is not None and arrays[y_name].shape[:1] == (len(x),)
+    if target_needed and y_name is None:
+        raise ValueError(f"target: {path} has no field {', '.join(_Y)}; name that of the labels. It has {listed}")
+    if target_needed and y_name is not None and not fits:
+        shape = arrays[y_name].shape
+        raise ValueError(f"{path}: {y_name} must have one entry for each of the {len(x)} series, got {shape}")
+    y_name = y_name if fits else None
     used = (y_name if target_needed else None, reading.group, reading.tested_column)
     fields = {
         name: _text(array, f"{path}: {name}", needed=name in used)
@@ -42,31 +52,11 @@ def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> Ser
     return SeriesFile(path, x, y, tuple(str(i) for i in range(len(x[0]))), None, fields)
 
 
-def _list(arrays: _Arrays) -> str:
-    return ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "none"
-
-
 def _field(name: str | None, option: str, usual: tuple[str, ...], arrays: _Arrays, path: Path) -> str | None:
     """Field that an option names, or the first of the usual names that is there."""
     if name is not None:
         return pick(name, option, arrays, path)
     return next((name for name in usual if name in arrays), None)
-
-
-def _target_field(reading: Reading, arrays: _Arrays, path: Path, count: int, *, needed: bool) -> str | None:
-    """Field of the labels; None if it is not there, or does not fit the series, and is not needed."""
-    if not needed and reading.target not in (None, *arrays):
-        return None
-    name = _field(reading.target, "target", _Y, arrays, path)
-    if name is not None and arrays[name].shape[:1] == (count,):
-        return name
-    if not needed:
-        return None
-    if name is None:
-        raise ValueError(
-            f"target: {path} has no field {', '.join(_Y)}; name that of the labels. It has {_list(arrays)}"
-        )
-    raise ValueError(f"{path}: {name} must have one entry for each of the {count} series, got {arrays[name].shape}")
 
 
 def _text(array: Array, name: str, *, needed: bool) -> Array:

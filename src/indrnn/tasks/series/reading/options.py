@@ -7,6 +7,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
+CONDITION = re.compile(r"\s*([^<>=!]+?)\s*(?:(==|=|!=|<=|>=|<|>)\s*(.+?)\s*)?")
+"""Condition on a field: name, and perhaps operator and value."""
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -64,7 +67,7 @@ class Reading:
     @property
     def tested_column(self) -> str | None:
         """Column or field that `test_where` refers to."""
-        match = re.match(r"\s*([^<>=!]+?)\s*(?:[<>=!]|$)", self.test_where or "")
+        match = CONDITION.fullmatch(self.test_where or "")
         return match[1] if match else None
 
     def check_used(self, kind: str, path: Path) -> None:

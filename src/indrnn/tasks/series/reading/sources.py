@@ -50,9 +50,8 @@ def read_with(
     # One that came out of another file has a header, or no layout, and may ignore columns that this file lacks
     own = not alone or (reading.header is None and reading.layout != "auto")
     first = _read_file(path, reading, target_needed=target_needed, ignore_needed=own)
-    reading = replace(reading, rate=first.rate, layout=first.layout, header=first.header)
-    if first.columns:
-        reading = replace(reading, features=first.columns)  # by name in other files too
+    features = first.columns or reading.features  # by name in other files too
+    reading = replace(reading, rate=first.rate, layout=first.layout, header=first.header, features=features)
     test = Path(test) if test is not None else None if alone else _beside(path)
     if test is None:
         return Read(_joined([first], reading), reading)
@@ -92,19 +91,16 @@ def _read_file(path: Path, reading: Reading, *, target_needed: bool, ignore_need
     if kind != "a folder" and not path.stat().st_size:
         raise ValueError(f"{path} is empty")
     reading.check_used(kind, path)
-    if kind == "a folder":
-        return sound.read_folder(path, reading, target_needed=target_needed)
     if kind == "table":
         return table.read_table(path, reading, target_needed=target_needed, ignore_needed=ignore_needed)
-    if kind == ".npz":
-        return npz.read_npz(path, reading, target_needed=target_needed)
-    return ts.read_ts(path, target_needed=target_needed)
+    readers = {"a folder": sound.read_folder, ".npz": npz.read_npz, ".ts": ts.read_ts}
+    return readers[kind](path, reading, target_needed=target_needed)
 
 
 def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
     """Join one or two files into one collection; the series of the second are the test split."""
-    first, count = files[0], len(files[0].x)
-    x = [one for file in files for one in checked_series(file.x, file.describe, first.channels)]
+    first = files[0]
+    x = [series for file in files for series in checked_series(file.x, file.describe, first.channels)]
     labels = [file.y for file in files if file.y is not None]
     y = target_of(_concatenated(labels), len(x)) if len(labels) == len(files) else None
     if y is not None and y.ndim == 2 and y.shape[1] == 1:
@@ -119,16 +115,14 @@ def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
         pick(reading.group, "group", fields, first.path)
     test: Array | None = None
     if len(files) > 1:
-        test = np.arange(len(x)) >= count
+        test = np.arange(len(x)) >= len(first.x)
         if reading.test_where is not None:
             raise ValueError("test_where and a test file are two ways to say which series are for test; give one")
     elif reading.test_where is not None and y is not None:
         test = where(reading.test_where, fields, first.path)
         if test.all() or not test.any():
-            which = "all" if test.all() else "none"
-            raise ValueError(
-                f"test_where: {reading.test_where} holds for {which} of the {len(x)} series of {first.path}"
-            )
+            which = f"{'all' if test.all() else 'none'} of the {len(x)} series of {first.path}"
+            raise ValueError(f"test_where: {reading.test_where} holds for {which}")
     return Collection(x, y, first.channels, names, groups, test)
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from ..collection import Array
+from .options import Reading
 from .values import SeriesFile, is_number, number
 
 _MISSING = ("?", "")
 _Header = dict[str, list[str]]
 
 
-def read_ts(path: Path, *, target_needed: bool = True) -> SeriesFile:
+def read_ts(path: Path, reading: Reading, *, target_needed: bool = True) -> SeriesFile:
     """Read a .ts file: one or more channels, equal or different lengths; `?` and NaN are missing values.
 
     A label may be missing only if labels are not needed; the result then has none.

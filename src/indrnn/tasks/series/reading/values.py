@@ -14,6 +14,7 @@ import numpy as np
 
 from ....checks import MissingPackageError as MissingPackageError
 from ..collection import Array
+from .options import CONDITION
 
 
 @dataclass
@@ -51,13 +52,13 @@ def need(package: str, what: str) -> Any:
         raise MissingPackageError(f"{what} needs {package}: pip install 'indrnn[data]'") from None
 
 
-def pick(name: str, option: str, known: Iterable[str], path: Path) -> str:
-    """Return `name` if it is among the known names; otherwise raise, with the closest match."""
-    known = list(known)
-    if name in known:
+def pick(name: str, option: str, names: Iterable[str], path: Path) -> str:
+    """Return `name` if it is among these names; otherwise raise, with the closest match."""
+    names = list(names)
+    if name in names:
         return name
-    close = difflib.get_close_matches(name, known, n=1)
-    some = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    close = difflib.get_close_matches(name, names, n=1)
+    some = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     hint = f"; did you mean {close[0]}?" if close else ";"
     raise ValueError(f"{option}: {path} has no {name!r}{hint} it has {some or 'none'}")
 
@@ -78,14 +79,13 @@ def is_number(text: str) -> bool:
     return True
 
 
-_CONDITION = re.compile(r"\s*([^<>=!]+?)\s*(?:(==|=|!=|<=|>=|<|>)\s*(.+?)\s*)?")
 _TRUE = ("1", "true", "test", "yes")
 _COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
 
 
 def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
     """Boolean mask of the series for which a condition such as `index<5` holds, (n,)."""
-    match = _CONDITION.fullmatch(condition)
+    match = CONDITION.fullmatch(condition)
     if match is None:
         raise ValueError(
             f"test_where must be a name, or a name, ==, !=, <, <=, > or >=, and a value, got {condition!r}"
@@ -112,13 +112,10 @@ def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
 def _normalised(text: str) -> str:
     """Text of a value for comparison: 5, 5.0 and "5" are equal."""
     text = text.strip()
-    try:
-        if re.fullmatch(r"[+-]?\d+", text):
-            return str(int(text))
-        value = number(text)
-    except ValueError:
-        return text
-    return str(int(value)) if value.is_integer() else str(value)
+    if re.fullmatch(r"[+-]?\d+", text):
+        return str(int(text))
+    value = number(text) if is_number(text) else None
+    return text if value is None else str(int(value)) if value.is_integer() else str(value)
 
 
 def parsed(labels: Array) -> Array:
@@ -126,17 +123,11 @@ def parsed(labels: Array) -> Array:
     if labels.dtype.kind not in "OUS" or (len(labels) and isinstance(labels[0], np.ndarray)):
         return labels
     texts = [(label.decode() if isinstance(label, bytes) else str(label)).strip() for label in labels]
-    try:
-        whole = [int(text) for text in texts]
-        if all(str(value) == text.removeprefix("+") for value, text in zip(whole, texts, strict=True)):
-            return np.array(whole, dtype=np.int64)
-    except OverflowError:
-        return np.array(texts)  # as float64, neighbours would be one
-    except ValueError:
-        pass
-    if any(text.startswith("0") and text.isdigit() and len(text) > 1 for text in texts):  # 007 is a name
+    if any(re.fullmatch(r"0[0-9]+", text) for text in texts):  # 007 is a name
         return np.array(texts)
     try:
+        if all(re.fullmatch(r"\+?0|[+-]?[1-9][0-9]*", text) for text in texts):
+            return np.array([int(text) for text in texts], dtype=np.int64)
         return np.array([number(text) for text in texts])
-    except ValueError:
+    except (ValueError, OverflowError):  # or as float64, neighbours would be one
         return np.array(texts)
