@@ -122,8 +122,9 @@ def _recordings(
     if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.dtype.kind not in "fiu" or 0 in frames.shape:
         shapes = "(ΣT, joints, 3) or (ΣT, bodies, joints, 3)"
         raise ValueError(f"{frames_field} must be numbers of the shape {shapes}, got {frames.shape} in {frames.dtype}")
-    kinds = {label_field: ("iuUS", "whole numbers or words")}
-    for name, (kind, what) in (kinds | dict.fromkeys((lengths_field, subject_field), ("iu", "whole numbers"))).items():
+    whole = ("iu", "whole numbers")
+    kinds = {lengths_field: whole, label_field: ("iuUS", "whole numbers or words"), subject_field: whole}
+    for name, (kind, what) in kinds.items():
         array = arrays[name]
         if array.ndim != 1 or array.dtype.kind not in kind:
             raise ValueError(f"{name} must be (n,) {what}, got {array.shape} in {array.dtype}")

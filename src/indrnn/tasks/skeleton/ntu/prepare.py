@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
 import hashlib
 import io
 import json
@@ -96,9 +95,10 @@ def prepare(
         new = manifest is None
         if manifest is None:
             (out / PARTS).mkdir(exist_ok=True)
-            parts = [_Part(out, used[at : at + PART_SAMPLES]) for at in range(0, len(used), PART_SAMPLES)]
+            divided = [used[at : at + PART_SAMPLES] for at in range(0, len(used), PART_SAMPLES)]
+            parts = {out / PARTS / f"{_digest(part)[:24]}.npz": part for part in divided}  # named by what is in them
             _make(parts, strict, workers)
-            manifest = _write(out, parts, broken) | {"left_out": len(samples) - len(used), "sources": _digest(used)}
+            manifest = _write(out, [*parts], broken) | {"left_out": len(samples) - len(used), "sources": _digest(used)}
             write_atomically(out / MANIFEST, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
         else:
             broken |= manifest["broken"]
@@ -171,53 +171,38 @@ def _finished(out: Path, samples: list[Sample]) -> dict[str, Any] | None:
     return manifest | {"broken": {place_of[name]: why for name, why in names.items() if name in place_of}}
 
 
-# ---- parts
+# ---- parts: frames, rows of the index, and broken files of successive samples
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Successive samples, made together and kept in one file: frames, rows of the index, and broken files."""
-
-    out: Path
-    samples: list[Sample]
-
-    @functools.cached_property
-    def path(self) -> Path:
-        """Path of its file, named by what it is made from: that of other samples is not mistaken for it."""
-        return self.out / PARTS / f"{_digest(self.samples)[:24]}.npz"
-
-    @property
-    def size(self) -> int:
-        return sum(sample.size for sample in self.samples)
-
-    def load(self, name: str) -> Any:
-        """Load its frames as an array, or its rows or broken files."""
-        with np.load(self.path) as file:
-            return file[name] if name == "frames" else json.loads(str(file[name]))
-
-    def make(self) -> None:
-        """Read its samples and write its file."""
-        rows, frames, broken = [], [np.empty((0, SLOTS, JOINTS, 3), np.float32)], {}
-        for sample in self.samples:
-            try:
-                sequence = arrange(parse(sample.read()))
-            except ValueError as error:
-                broken[str(sample.sources[0])] = str(error)
-                continue
-            parts = parts_of(sample.name) or {}
-            rows.append([sample.name, *parts.values(), len(sequence.frames), *sequence.ids.tolist()])
-            frames.append(sequence.frames)
-        joined = np.concatenate(frames).astype("<f4", copy=False)
-        texts = np.array(json.dumps(rows)), np.array(json.dumps(broken))
-        write_atomically(self.path, lambda file: np.savez(file, frames=joined, rows=texts[0], broken=texts[1]))
+def _make_part(path: Path, samples: list[Sample]) -> None:
+    """Read samples and write the file of their part."""
+    rows, frames, broken = [], [np.empty((0, SLOTS, JOINTS, 3), np.float32)], {}
+    for sample in samples:
+        try:
+            sequence = arrange(parse(sample.read()))
+        except ValueError as error:
+            broken[str(sample.sources[0])] = str(error)
+            continue
+        parts = parts_of(sample.name) or {}
+        rows.append([sample.name, *parts.values(), len(sequence.frames), *sequence.ids.tolist()])
+        frames.append(sequence.frames)
+    joined = np.concatenate(frames).astype("<f4", copy=False)
+    texts = np.array(json.dumps(rows)), np.array(json.dumps(broken))
+    write_atomically(path, lambda file: np.savez(file, frames=joined, rows=texts[0], broken=texts[1]))
 
 
-def _write(out: Path, parts: list[_Part], broken: dict[str, str]) -> dict[str, Any]:
+def _load(path: Path, name: str) -> Any:
+    """The frames of a part as an array, or its rows or broken files."""
+    with np.load(path) as file:
+        return file[name] if name == "frames" else json.loads(str(file[name]))
+
+
+def _write(out: Path, parts: list[Path], broken: dict[str, str]) -> dict[str, Any]:
     """Write frames and index; returns what the manifest says of them. Broken files are added to `broken`."""
     rows = []
     for part in parts:
-        broken |= part.load("broken")
-        rows += part.load("rows")
+        broken |= _load(part, "broken")
+        rows += _load(part, "rows")
     if not rows:
         shutil.rmtree(out / PARTS, ignore_errors=True)
         path, why = next(iter(broken.items()))
@@ -228,7 +213,7 @@ def _write(out: Path, parts: list[_Part], broken: dict[str, str]) -> dict[str, A
         shape = (frames, SLOTS, JOINTS, 3)
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
         for part in parts:
-            file.write(part.load("frames"))
+            file.write(_load(part, "frames"))
 
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("name", *COLUMNS), *rows])
@@ -242,31 +227,30 @@ def _write(out: Path, parts: list[_Part], broken: dict[str, str]) -> dict[str, A
 # ---- processes
 
 
-def _make(parts: list[_Part], strict: bool, workers: int | None) -> None:
+def _make(parts: dict[Path, list[Sample]], strict: bool, workers: int | None) -> None:
     """Make the parts that are not there: in processes, and here what these leave, if for an error."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    left, lacking = list(parts), [part for part in parts if not part.path.exists()]
-    with (
-        progress(sum(part.size for part in parts)) as advance,
-        _processes(lacking, min(workers or cores, len(lacking))) as processes,
-    ):
+    sizes = {path: sum(sample.size for sample in samples) for path, samples in parts.items()}
+    left, lacking = dict(parts), {path: samples for path, samples in parts.items() if not path.exists()}
+    count = min(workers or cores, len(lacking))
+    with progress(sum(sizes.values())) as advance, _processes(lacking, count) as processes:
         while left:
             at_work = any(process.is_alive() for process in processes)
-            for part in [part for part in left if part.path.exists()]:
-                left.remove(part)
-                _check_strict(strict, part.load("broken"))
-                advance(part.size)
+            for path in [path for path in left if path.exists()]:
+                del left[path]
+                _check_strict(strict, _load(path, "broken"))
+                advance(sizes[path])
             if left and not at_work:
-                left[0].make()
+                _make_part(*next(iter(left.items())))
             time.sleep(0.02 if at_work else 0)
     archive.cache_clear()
 
 
 @contextlib.contextmanager
-def _processes(parts: list[_Part], count: int) -> Iterator[list[Any]]:
+def _processes(parts: dict[Path, list[Sample]], count: int) -> Iterator[list[Any]]:
     """Make parts in `count` processes, none if it is 1; they end with the block."""
     context = multiprocessing.get_context("spawn")
-    shares = [parts[first::count] for first in range(count)] if count > 1 else []
+    shares = [[*parts.items()][first::count] for first in range(count)] if count > 1 else []
     processes = [context.Process(target=_work, args=(share,), daemon=True) for share in shares]
     try:
         with _no_interrupts():  # which processes inherit: Ctrl-C ends them by way of this one
@@ -295,10 +279,10 @@ def _no_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(parts: list[_Part]) -> None:
+def _work(parts: list[tuple[Path, list[Sample]]]) -> None:
     """Make parts in a process, until all are made, one of them fails, or the process that started it is gone."""
     parent = multiprocessing.parent_process()
     with contextlib.suppress(OSError):
-        for part in parts:
+        for path, samples in parts:
             if parent is not None and parent.is_alive():
-                part.make()
+                _make_part(path, samples)
