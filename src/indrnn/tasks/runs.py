@@ -23,10 +23,9 @@ from ..training.best import best_model, load_best
 from ..training.evaluation import measure
 from ..training.parallel import choose_device
 from ..training.update import autocast
-from .recipe import Own, Recipe
-from .rows import kinds
 
 if TYPE_CHECKING:
+    from .recipe import Recipe
     from .series.estimators import Fitting
 
 # Fields of a recipe that config.json has in other places; the last may be another on another machine
@@ -44,6 +43,9 @@ def recorded_recipe(recipe: Recipe, name: str) -> dict[str, Any]:
 
 def restored_recipe(recorded: dict[str, Any], base: Recipe | None = None) -> Recipe:
     """The recipe in a config.json; options that it leaves out are those of `base`, else defaults."""
+    from .recipe import Own  # where it is used: recipes bring in the command line's package, and estimators do not
+    from .rows import kinds
+
     entry = {key: value for key, value in (recorded.get("recipe") or {}).items() if key != "name"}
     types = kinds()
     kind: type[Recipe] = Own if base is None else type(base)

@@ -42,7 +42,7 @@ class Updater:
         self.runner: Any = torch.compile(self.parallel.runner) if options.compile else self.parallel.runner
         self.optimizer = make_optimizer(model, options, fused)
         self.schedule = ScheduleState(options.schedule)
-        self.scaler = torch.amp.GradScaler(device.type) if options.precision == "fp16" else None
+        self.scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "fp16")
         self.average = MovingAverage(self.parallel.parameters, options.ema) if options.ema is not None else None
         self.batches = Batches(task, group, options, device)
         self.lr = options.lr
@@ -74,8 +74,7 @@ class Updater:
         self.optimizer.zero_grad()
         self.carried = _carried(self.task)
         loss, stops = self.parallel.reduce(self._backward(step), stop)
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
+        self.scaler.unscale_(self.optimizer)
         gradients = [parameter.grad for parameter in self.parallel.parameters if parameter.grad is not None]
         self.loss, norm = self.scalars.read(loss), self.scalars.read(self.parallel.norm(gradients))
         stop = self._check_finite(step, self.loss, norm, stops)
@@ -85,11 +84,8 @@ class Updater:
         if self.options.clip is not None and gradients:
             torch._foreach_clamp_min_(gradients, -self.options.clip)
             torch._foreach_clamp_max_(gradients, self.options.clip)
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         constrain_(self.model)
         if self.average is not None:
             self.average.update(step)
@@ -107,8 +103,7 @@ class Updater:
             with self.parallel.accumulate(last=piece == self.options.accumulate - 1):
                 with self.autocast():
                     loss = self.task.loss(self.runner, batch)
-                scaled = _times(loss, share * self.parallel.scale)
-                (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()
+                self.scaler.scale(_times(loss, share * self.parallel.scale)).backward()
             part = _times(loss.detach(), share).to(self._wide)
             total = part if total is None else total + part
         assert total is not None
@@ -129,13 +124,14 @@ class Updater:
 
     def _check_finite(self, step: int, loss: Tensor | float, norm: Tensor | float, stops: Tensor | bool) -> bool:
         """Raise if numbers are not finite; where reading waits, a step later, without updating weights in between."""
-        checked = loss if self.scaler is not None else loss + norm  # the scaler skips steps with such gradients
+        scales = self.scaler.is_enabled()
+        checked = loss if scales else loss + norm  # the scaler skips steps with gradients that are not finite
         if not isinstance(loss, Tensor) or not isinstance(checked, Tensor):
             if not math.isfinite(checked):
                 raise NotFiniteError(step, float(loss))
             return bool(stops)
         stop = self.scalars.put(step, torch.isfinite(checked), loss, stops)
-        if self.scaler is None:
+        if not scales:
             self.optimizer.found_inf = self.scalars.bad  # type: ignore[attr-defined]
         return stop
 
@@ -228,12 +224,10 @@ class Updater:
             "norm_sum": float(self.norm_sum),
             "summed": self.summed,
             "lr": self.lr,
+            "scaler": self.scaler.state_dict(),
         }
-        if self.scaler is not None:
-            state["scaler"] = self.scaler.state_dict()
-        own = _carried(self.task)
-        if own is not None:
-            state["task"] = self.group.of_all(_to_device(own, torch.device("cpu")))
+        if (carried := _carried(self.task)) is not None:
+            state["task"] = self.group.of_all(_to_device(carried, torch.device("cpu")))
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -242,7 +236,7 @@ class Updater:
         self.schedule = ScheduleState(self.options.schedule, **state["schedule"])
         self.loss_sum, self.norm_sum, self.summed = state["loss_sum"], state["norm_sum"], state["summed"]
         self.lr = state["lr"]
-        if self.scaler is not None:
+        if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
         if "task" in state:
             self.load_carried(state["task"][self.group.rank])
