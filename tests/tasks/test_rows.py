@@ -400,8 +400,10 @@ def test_bad_options_for_digits_are_named_before_data_is_read(options: dict[str,
 
 
 def test_paths_and_tuples_are_read_back_as_such() -> None:
-    skeletons = replace(find("skeleton-6-aug").recipe, data=Path("a.npz"), test_subjects=(2, 4))
-    for recipe in (skeletons, replace(find("text-char").recipe, text=Path("a.txt")), Fit(Path("b.npz"), balanced=True)):
+    skeletons: Any = find("skeleton-6-aug").recipe
+    skeletons = replace(skeletons, data=Path("a.npz"), test_subjects=(2, 4))
+    text: Any = find("text-char").recipe
+    for recipe in (skeletons, replace(text, text=Path("a.txt")), Fit(Path("b.npz"), balanced=True)):
         written = json.loads(json.dumps({"recipe": recorded_recipe(recipe, "own")}))
         again = restored_recipe(written)
         names = {field.name for field in fields(recipe)} - {"training"}
