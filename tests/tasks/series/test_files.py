@@ -341,6 +341,15 @@ def test_missing_values_of_a_single_column_keep_their_steps(tmp_path: Path) -> N
     assert_same(found.x, [np.array([[1, np.nan, 3], [2, np.nan, 4]], np.float32)])
 
 
+def test_lines_of_tabs_alone_are_blank(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("v\tw\n1\t2\n\t\nNA\t\n\n3\t4\n\t\n")
+    found = read(path, target_needed=False, layout="long")
+    assert_same(found.x, [np.array([[1, np.nan, 3], [2, np.nan, 4]], np.float32)])
+    path.write_text("v\tw\n1\t2\n\t\n3\tx\n")
+    refused(path, "line 4: w must be a number", target_needed=False, layout="long")
+
+
 def test_rows_that_are_longer_than_the_first_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b,c\n2,3,4,9,9\n5,6,7,8\n")

@@ -197,6 +197,9 @@ class _CSV(_Table):
         if self.single:
             filled = [i for i, (_, cells) in enumerate(self._rows()) if any(cells)]
             frame = frame[: filled[-1] + 1 - above - self.header]
+        elif self.sign == "\t" and (frame.isna() | (frame == "")).all(axis=1).any():  # perhaps of tabs alone: blank
+            rows = [cells for i, (_, cells) in enumerate(self._rows()) if i >= above and (len(cells) > 1 or any(cells))]
+            frame = frame[[any(cells) for cells in rows[self.header :]]].reset_index(drop=True)
         return frame
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -219,7 +222,7 @@ class _CSV(_Table):
         begun, lines = False, []
         for line, cells in self._rows():
             begun = begun or any(cells)
-            if begun and (self.single or len(cells) > 1 or any(cells)):
+            if begun and (self.single or any(cells) or (len(cells) > 1 and self.sign != "\t")):
                 lines.append(line)
         return f"line {lines[row + self.header]}"
 
