@@ -99,7 +99,7 @@ def test_ids_that_are_none(ids: list[int]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"unit": "letter", "tokens": ("a",)}, "unit must be char, word or byte, got 'letter'"),
+        ({"unit": "letter", "tokens": ("a",)}, "unit must be one of 'char', 'word', 'byte', got 'letter'"),
         ({"unit": "char"}, "tokens must be given"),
         ({"unit": "byte", "tokens": ("a",)}, "tokens must be given, unless unit is byte, got 1"),
         ({"unit": "char", "tokens": ("ab",)}, "single characters"),

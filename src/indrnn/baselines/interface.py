@@ -19,8 +19,7 @@ class BaselineNetwork(nn.Module):
         input_size: features of the input at each step.
         hidden_size: features of each layer.
         num_layers: layers.
-        device: where the parameters are made.
-        dtype: their type.
+        device, dtype: of the parameters.
         **options: the other options, by name; see the configuration.
     """
 

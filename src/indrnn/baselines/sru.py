@@ -26,8 +26,7 @@ class SRU(nn.Module):
         input_size: features of the input at each step.
         hidden_size: neurons of each layer.
         num_layers: layers.
-        device: where the parameters are made.
-        dtype: their type.
+        device, dtype: of the parameters.
     """
 
     def __init__(

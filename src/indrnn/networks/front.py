@@ -110,10 +110,10 @@ class FrontNetwork(nn.Module):
 
 def _normed(norm: nn.Module, x: Tensor, lengths: Tensor | None) -> Tensor:
     """relu(norm(x, lengths)) of (T, B, C), where possible by torch's batch norm of valid steps: a third of passes."""
-    simple = isinstance(norm, SequenceBatchNorm) and x.dtype == norm.weight.dtype and not norm.synchronised
-    if is_watched() or not simple or not is_unwatched(norm, SequenceBatchNorm):
+    if is_watched() or not is_unwatched(norm, SequenceBatchNorm):
         return F.relu(norm(x, lengths))
-    assert isinstance(norm, SequenceBatchNorm)
+    if x.dtype != norm.weight.dtype or norm.synchronised:
+        return F.relu(norm(x, lengths))
     norm.check(x, lengths)
     valid = valid_steps(x, lengths)
     rows = x.flatten(0, 1) if valid is None else x[valid]  # (steps, C)

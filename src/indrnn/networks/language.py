@@ -55,8 +55,7 @@ class WordEmbedding(_Embedding, nn.Embedding):
         embedding_dim: features of a vector.
         start: the weight starts from U(−start, start).
         dropout: probability that a class is dropped, wherever it occurs in the batch.
-        device: where the weight is made.
-        dtype: its type.
+        device, dtype: of the parameters.
     """
 
     def __init__(
@@ -88,8 +87,7 @@ class TiedEmbedding(_Embedding):
         size: features of a vector.
         start: the weight starts from U(−start, start), the bias from 0.
         dropout: probability that a class is dropped in `embedding(words)`, wherever it occurs in the batch.
-        device: where the parameters are made.
-        dtype: their type.
+        device, dtype: of the parameters.
     """
 
     def __init__(
@@ -304,9 +302,8 @@ class LanguageModel(nn.Module):
     def _readable_output(self, features: Tensor) -> TiedEmbedding | Output | None:
         """The output layer, if the loss is computed in pieces from its weight: many logits, and nothing watches it."""
         output = self.embedding if self.output is None else self.output
-        if not isinstance(output, (TiedEmbedding, Output)):
-            return None
-        if not is_unwatched(output, TiedEmbedding if self.tied else Output):
+        kind: type[Any] = TiedEmbedding if self.tied else Output
+        if not is_unwatched(output, kind):
             return None
         if features.shape[0] * self.classes <= cross_entropy.PIECE or _is_transformed():
             return None

@@ -29,8 +29,7 @@ class Network(nn.Module):
 
     Args:
         *sizes: the first options of the configuration, by position.
-        device: where the parameters are made.
-        dtype: their type.
+        device, dtype: of the parameters.
         **options: the other options, by name; see the configuration.
     """
 

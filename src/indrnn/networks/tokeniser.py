@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from .._lazy import Lazy
+from ..checks import check_choice
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +22,6 @@ else:  # options name units
     np, torch = Lazy("numpy"), Lazy("torch")
 
 Unit = Literal["char", "word", "byte"]
-UNITS: tuple[str, ...] = get_args(Unit)
 END, UNKNOWN = "<eos>", "<unk>"
 """Words that stand at the end of a line, and for words that the vocabulary does not have."""
 NAMES = {"char": "character", "word": "word", "byte": "byte"}
@@ -56,8 +56,7 @@ class Tokeniser:
     """Stripping of white space at both ends of a file's lines, for unit char. `encode` keeps it, for a prompt."""
 
     def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise ValueError(f"unit must be char, word or byte, got {self.unit!r}")
+        check_choice("unit", self.unit, get_args(Unit))
         object.__setattr__(self, "tokens", tuple(self.tokens))
         if not all(isinstance(token, str) and token for token in self.tokens):
             raise ValueError("tokens must be texts that are not empty")

@@ -5,7 +5,7 @@ Shapes: x (T, B, inputs), h (B, N), lengths (B,), resets (T, B), position (B,).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypeGuard, TypeVar, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,8 @@ from ..layers.padding import last_steps, without_padding
 from ..ops import recurrence, recurrence_, recurrence_norm
 from ..ops.distributed.time import TimeSlice, check_whole
 from .config import Factory, NetworkConfig
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Weight(nn.Linear):
@@ -190,9 +192,8 @@ class RecurrentUnit(nn.Module):
     def _fuses(self) -> bool:
         """Whether recurrence, norm and dropout can be one op, which reads the norm's tensors, if nothing watches it."""
         norm = self.norm
-        if not (self.config.fused and is_unwatched(norm, SequenceBatchNorm)) or self.config.bidirectional:
+        if not self.config.fused or self.config.bidirectional or not is_unwatched(norm, SequenceBatchNorm):
             return False
-        assert isinstance(norm, SequenceBatchNorm)
         return norm.training and norm.affine and not norm.synchronised
 
     def _fused(self, x: Tensor, h_0: Tensor | None, steps: Steps, own: bool) -> tuple[Tensor, Tensor]:
@@ -247,7 +248,7 @@ class RecurrentUnit(nn.Module):
         return f"{self.size}, {self.config.nonlinearity}, norm={norm}{dropout}"
 
 
-def is_unwatched(module: nn.Module | None, kind: type[nn.Module]) -> bool:
+def is_unwatched(module: nn.Module | None, kind: type[Module]) -> TypeGuard[Module]:
     """Whether it is exactly of this type, without hooks, parametrisation or wrapper that could see what it does."""
     if type(module) is not kind or "forward" in module.__dict__:
         return False
