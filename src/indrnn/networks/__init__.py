@@ -1,4 +1,4 @@
-"""The paper"s deep networks with one interface: plain, residual, dense; heads; a language model."""
+"""The paper's deep networks with one interface: plain, residual, dense; heads; a language model."""
 
 from typing import TYPE_CHECKING
 
