@@ -51,7 +51,7 @@ def airline() -> Any:
 
 
 def shops() -> Any:
-    """Made: 30 shops of 96 months, each with a level, trend and season of its own that drift, and noise."""
+    """Synthetic: 30 shops of 96 months, each with a level, trend and season of its own that drift, and noise."""
     random, t = np.random.default_rng(0), np.arange(96)
     tables = []
     for i in range(30):
