@@ -62,7 +62,7 @@ _HOMES = {
     "tasks.distillation": ("distil",),
     "tasks.series.estimators": ("IndRNNClassifier", "IndRNNRegressor"),
 }
-"""Where each public name lives."""
+"""Public names, by the module that defines them."""
 
 __all__ = [
     "Backend",

@@ -122,7 +122,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
             except BlockingIOError:
                 file.seek(0)
                 raise LockedError(file.read().strip() or "another process") from None
-            if not _is_open(path, file):  # its last holder has removed it: who comes now locks another
+            if not _is_open(path, file):  # its last holder has removed it: others now lock a new one
                 continue
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}, started {now()}")

@@ -63,9 +63,9 @@ class Ablated:
     length: int
     """Steps of a sequence."""
     bounds: tuple[float, float]
-    """As in `Memory`."""
+    """Ends of short and middle memory, as shares of the length."""
     epsilon: float
-    """As in `Memory`."""
+    """Smallest influence that counts as memory."""
     rows: list[Ablation]
     """Results by layer and group."""
 

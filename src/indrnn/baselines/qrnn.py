@@ -13,7 +13,7 @@ from .interface import BaselineNetwork
 from .sru import sru
 
 State = tuple[tuple[Tensor, Tensor], ...]
-"""Of each layer c, (B, hidden_size), and the last window − 1 steps of its input, (window − 1, B, inputs)."""
+"""State of each layer: c, (B, hidden_size), and the last steps of its input, (window − 1, B, inputs)."""
 
 
 class QRNNBaseline(BaselineNetwork):

@@ -32,7 +32,7 @@ class ForecastOptions:
 
     First the network in both of its ways, neuralforecast's LSTM and two naive forecasts are compared over windows at
     the end of the series: mean absolute error, and how many per cent of the values lie in each interval. Then the
-    network is trained on everything. `indrnn forecast FOLDER` goes on from there.
+    network is trained on everything. `indrnn forecast FOLDER` forecasts again with it.
     """
 
     data: tyro.conf.Positional[Path]

@@ -28,9 +28,9 @@ class ReportOptions:
     html: Path | None = None
     """Instead of collecting: write one HTML page that compares the runs, of any tasks, to this file."""
     full: bool = False
-    """With --html: predictions for all test data, and gradients over ten batches instead of one; takes minutes."""
+    """Predictions for all test data, and gradients over ten batches instead of one, with --html; takes minutes."""
     data_dir: Path | None = None
-    """With --html: data folder; None for INDRNN_DATA or, if unset, the user's cache. Nothing is downloaded."""
+    """Data folder, with --html; None for INDRNN_DATA or, if unset, the user's cache. Nothing is downloaded."""
 
 
 def report(arguments: list[str]) -> int:

@@ -114,7 +114,7 @@ def _of_run(path: Path) -> dict[str, Any]:
         raise UsageError(f"run must be the folder of a run, and {path} holds nothing")
     recorded = folder.recorded()
     if not recorded.get("recipe"):
-        raise UsageError(f"{path} is not the run of a recipe; go on with it in your own program, with resume=True")
+        raise UsageError(f"{path} is not the run of a recipe; resume it in your own program, with resume=True")
     return recorded
 
 

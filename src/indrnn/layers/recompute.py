@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 Parameters = Sequence[Any]
-"""Tensors, or None for one that is not there."""
+"""Parameters of the layers; None for one that is not there."""
 Run = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Parameters], tuple[Tensor, Tensor]]
-"""From a piece of x, the state before it, its lengths and resets and the parameters to its output and state."""
+"""Function of a piece of x, the state before it, its lengths and resets and the parameters: its output and state."""
 
 
 def in_pieces(

@@ -62,7 +62,7 @@ class NetworkConfig:
     norm_place: Place = "after"
     """Normalise before or after the recurrence. Over hundreds of steps only "after" starts at a usable loss."""
     norm_steps: int | None = None
-    """For norm = step: number of steps with statistics of their own, the length of the training windows."""
+    """Number of steps with statistics of their own, for norm = step: the length of the training windows."""
     synchronised: bool = False
     """Synchronise batch-norm statistics across processes."""
     gamma: float | None = 1.0
@@ -247,9 +247,9 @@ class Head:
     outputs: int
     """Classes, or numbers."""
     kind: Kind = "SequenceClassifier"
-    """Which head."""
+    """Name of the head's class."""
     pool: Pool = "last"
-    """What stands for a sequence: the features of its last step, or their mean over time."""
+    """Pooling over time: the features of a sequence's last step, or their mean."""
 
     def __post_init__(self) -> None:
         check_count("outputs", self.outputs)
@@ -276,11 +276,11 @@ class Front:
     features: tuple[int, ...] = (64,)
     """Output features of each convolution."""
     kernels: tuple[int, ...] = (9,)
-    """Steps that each reads: its own and those before it."""
+    """Steps that each convolution reads: its own and those before it."""
     strides: tuple[int, ...] = (1,)
-    """Every so many steps there is an output."""
+    """Steps from one output of each convolution to the next."""
     dropout: float = 0.0
-    """Probability after each convolution, with one mask for all time steps."""
+    """Dropout probability after each convolution, with one mask for all time steps."""
 
     def __post_init__(self) -> None:
         for name in ("features", "kernels", "strides"):
@@ -325,10 +325,9 @@ class Language:
     classes: int
     """Words, or characters."""
     tied: bool = True
-    """The embedding's weight is the output's too: the network then has as many features in its output as in its input.
-    """
+    """Tie of the output's weight to the embedding's; the network then has as many output as input features."""
     start: float = 0.04
-    """The embedding starts from U(-start, start)."""
+    """Initialisation of the embedding: U(-start, start)."""
     dropout: float = 0.0
     """Probability that a word's whole vector is dropped, wherever the word occurs in a batch."""
     word_dropout: float = 0.0

@@ -136,7 +136,7 @@ class LanguageModel(nn.Module):
     """
 
     tokeniser: Tokeniser | None = None
-    """What its words are, where a run or a saved model says so; see `indrnn.load`."""
+    """Tokeniser of the model's words, where a run or a saved model has one; see `indrnn.load`."""
 
     def __init__(self, network: nn.Module, classes: int, **options: Any) -> None:
         super().__init__()

@@ -21,8 +21,8 @@ class State(NamedTuple):
     h: tuple[Tensor, ...]
     """The state (B, N) of each recurrent layer, in the order in which they run."""
     position: Tensor
-    """(B,), int64: how many steps each row has seen, of its document (of the whole stream, where a step norm counts by
-    windows)."""
+    """Number of steps that each row has seen, (B,), int64: of its document, or, where a step norm counts by windows, of
+    the whole stream."""
 
     def detach(self) -> State:
         """The state detached from its graph, for truncated back-propagation through time."""

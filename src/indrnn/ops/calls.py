@@ -66,10 +66,10 @@ class NormResult(NamedTuple):
     y: Tensor
     h_last: Tensor
     h: Tensor
-    """Empty where y is h: for a norm before the recurrence, without a mask."""
+    """States; empty where y is h, for a norm before the recurrence without a mask."""
     mean: Tensor
     var: Tensor
-    """Biased; both statistics are of h, or of x without the bias, in the accumulation type."""
+    """Biased variance; it and the mean are of h, or of x without the bias, in the accumulation type."""
 
 
 class NormBackward(NamedTuple):
@@ -79,7 +79,7 @@ class NormBackward(NamedTuple):
     grad_h_last: Tensor | None
     h: Tensor
     x: Tensor | None
-    """Given for a norm before the recurrence alone."""
+    """Input of the forward pass, for a norm before the recurrence; None for one after it."""
     u: Tensor
     h_0: Tensor | None
     weight: Tensor

@@ -23,7 +23,7 @@ _KINDS: dict[type, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
     NormForward: ("x", ("u", "bias", "weight", "shift"), ("h_0",), ()),
     NormBackward: ("h", ("u", "weight", "mean", "var"), ("h_0", "grad_h_last"), ("grad_y", "x")),
 }
-"""Of each call: the tensor (T, B, ..., N), vectors (N,), states (B, ..., N), others of the tensor's shape and type."""
+"""Arguments of each call: the tensor (T, B, ..., N); vectors (N,); states (B, ..., N); others like the tensor."""
 
 
 def check(call: Forward | Backward | NormForward | NormBackward) -> None:

@@ -31,11 +31,11 @@ class Backend:
     """One backend, as described by `backends()`."""
 
     available: bool
-    """Whether it supports the tensor."""
+    """Whether the backend supports the tensor."""
     chosen: bool
-    """Whether it would be used."""
+    """Whether the backend would be used for the tensor."""
     why_not: str | None
-    """Reason why it does not support the tensor; None if it does."""
+    """Reason why the backend does not support the tensor; None if it does."""
 
 
 def backends(x: Tensor | None = None, activation: str = "relu") -> dict[str, Backend]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "identity")
-"""The activations of the recurrence."""
+"""Activations of the recurrence."""
 
 BACKENDS = ("native", "reference", "scan", "triton")
-"""The backends that can be asked for by name."""
+"""Backends that can be asked for by name."""
 
 
 def check_nonlinearity(nonlinearity: str) -> None:

@@ -108,7 +108,7 @@ class Samples:
     classes: list[str] | None = None
     """Names of the classes; numbers if None."""
     several: bool = False
-    """Whether the classes are labels of which several may hold at once."""
+    """Flag of labels, of which several may hold at once, in place of classes."""
     note: str | None = None
     """Remark printed for the user."""
     model: nn.Module | None = None
@@ -184,7 +184,7 @@ class Recipe:
 
     def at(self, folder: Path) -> Self:
         """The recipe with its data in another folder."""
-        if not any(each.name == "data_dir" for each in fields(self)):
+        if not any(field.name == "data_dir" for field in fields(self)):
             raise ValueError("data_dir: this recipe makes its own data")
         return replace(self, data_dir=folder)  # type: ignore[call-arg]
 
@@ -233,8 +233,8 @@ class Recipe:
             recorded: the task's description in the config.json of a run, if there is one.
             folder: the run's folder.
         """
-        told = f"As the task says of itself: {recorded}." if recorded else "The run says nothing more of it."
-        return Description(type(self).__name__, told, self.table.metric, self.table.higher_is_better)
+        data = f"The task describes itself as {recorded}." if recorded else "The run says nothing more about it."
+        return Description(type(self).__name__, data, self.table.metric, self.table.higher_is_better)
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
         """Predictions of a trained model; raises OSError or ValueError where there are none.
@@ -276,8 +276,8 @@ class Own(Recipe):
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
         """See `Recipe.describe`."""
-        told = f"As the task says of itself: {recorded}." if recorded else "The run says nothing of it."
-        return Description("a task of its own", told, "loss", higher_is_better=False)
+        data = f"The task describes itself as {recorded}." if recorded else "The run says nothing about it."
+        return Description("a task of its own", data, "loss", higher_is_better=False)
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
         """See `Recipe.answers`."""

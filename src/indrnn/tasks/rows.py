@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from .recipe import Extra, Own, Recipe, Row
 
 GROUP = "indrnn.recipes"
-"""Entry points of other packages: each names a sequence of `Row`."""
+"""Group of the entry points of other packages: each names a sequence of `Row`."""
 
 
 @functools.cache
@@ -26,13 +26,13 @@ def rows() -> dict[str, Row]:
     every = [*adding.ROWS, *pixels.ROWS, *text.ROWS, *skeleton.ROWS]
     named = {row.name: row for row in every}
     for point in entry_points(group=GROUP):
-        given = f"recipes of another package, the entry point {point.name} = {point.value}:"
+        source = f"recipes of another package, the entry point {point.name} = {point.value}:"
         try:
             others = {row.name: row for row in point.load()}
         except Exception as error:  # another's code: whatever it raises
-            raise ValueError(f"{given} cannot be loaded, {type(error).__name__}: {error}") from error
+            raise ValueError(f"{source} cannot be loaded, {type(error).__name__}: {error}") from error
         if taken := named.keys() & others:
-            raise ValueError(f"{given} {', '.join(sorted(taken))} must be names that no other recipe has")
+            raise ValueError(f"{source} {', '.join(sorted(taken))} must be names that no other recipe has")
         named |= others
     return named
 

@@ -94,7 +94,7 @@ class Progress:
     since_best: int = 0
     """Evaluations since that of the best weights."""
     due: bool = False
-    """Whether the last evaluation was stopped before its end, and is to be repeated."""
+    """Flag of a last evaluation that was stopped before its end, and is to be repeated."""
 
     def record(self, measured: dict[str, float], task: Task) -> bool:
         """Record an evaluation of this step's weights; returns whether they are the best so far."""

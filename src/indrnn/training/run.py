@@ -45,7 +45,7 @@ class Result:
     seconds: float
     """Time of training, over all the times it was resumed."""
     finished: bool
-    """Whether it was trained to its end."""
+    """Flag of a run that was trained to its end."""
     stopped_by: int | None = None
     """Number of the signal that ended it early."""
     best_step: int | None = None
@@ -55,7 +55,7 @@ class Result:
     test: dict[str, float] = field(default_factory=dict)
     """Result of `Task.test` with the best weights; empty for a task without test data."""
     main: bool = True
-    """Whether this is the process that wrote the files, of those that trained together."""
+    """Flag of the process that wrote the files, among those that trained together."""
 
 
 def train(

@@ -55,7 +55,7 @@ class Program:
     plain: dict[str, Any]
     """The part stored as JSON."""
     numbers: list[np.ndarray[Any, Any]]
-    """All numbers, float32, in the order of the references."""
+    """Numbers of the model, float32, in the order of the references."""
 
 
 def network_of(model: nn.Module) -> nn.Module:

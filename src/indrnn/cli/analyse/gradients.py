@@ -48,11 +48,11 @@ class DepthOptions:
     seeds: int = 5
     """Number of untrained networks to average over."""
     batches: int = 10
-    """With RUN: number of training batches to average over."""
+    """Number of training batches to average over; with RUN."""
     device: str = "auto"
-    """With RUN: device, cpu, cuda, ...; auto: cuda if available, else cpu."""
+    """Device, with RUN: cpu, cuda, ...; auto: cuda if available, else cpu."""
     data_dir: Path | None = None
-    """With RUN: data folder; None for INDRNN_DATA or, if unset, the user's cache."""
+    """Data folder, with RUN; None for INDRNN_DATA or, if unset, the user's cache."""
     overwrite: bool = False
     """Replace existing files."""
 

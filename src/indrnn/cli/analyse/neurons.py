@@ -44,7 +44,7 @@ class MemoryOptions(RunOptions):
     epsilon: float = EPSILON
     """Threshold of influence: memory is the number of steps until a state's influence falls below it."""
     bounds: tuple[float, float] = (0.1, 0.5)
-    """Where short memory ends and long memory begins, as fractions of the sequence length."""
+    """End of short memory and start of long memory, as fractions of the sequence length."""
 
 
 @dataclass

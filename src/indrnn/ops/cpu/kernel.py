@@ -21,7 +21,7 @@ from ..reference import accumulation_dtype
 # ---- what is handed over: the structs of calls.h, with the same fields in the same order
 
 ABI_VERSION = 1
-"""Of the structs below; calls.h has its own, and a kernel with another is not used."""
+"""Version of the structs below; calls.h has its own, and a kernel with another is not used."""
 
 # The order of the enumerations in calls.h and rows.h
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}

@@ -17,7 +17,7 @@ from . import plain
 from .maps import Map
 
 INTERPRET = False
-"""Whether CPU tensors too take the Triton kernels, in Triton's interpreter, to test them."""
+"""Use of the Triton kernels for CPU tensors too, in Triton's interpreter, to test them."""
 
 
 def why_not(x: Tensor, activation: str) -> str | None:

@@ -41,7 +41,7 @@ class Shape:
     longest: int
     """Largest number of steps."""
     per_step: bool = False
-    """Whether there is an answer at every step."""
+    """Flag of an answer at every step, in place of one for each series."""
 
     @property
     def raw(self) -> bool:
@@ -67,7 +67,7 @@ class Augmentation:
     scale: float = 0.0
     """Deviation of a factor, around 1, for each series and channel."""
     speed: float = 0.0
-    """Each series is made faster or slower at random, by a factor of e to at most ± this, and shorter or longer."""
+    """Largest logarithm of the random factor by which a series is made faster or slower, and so shorter or longer."""
 
     @property
     def any(self) -> bool:
@@ -82,7 +82,7 @@ class Plan:
     network: Any
     """Configuration of the network, sized for the data."""
     pool: Pool
-    """What stands for a series: the features of the last step, or their mean."""
+    """Pooling over time: the features of a series' last step, or their mean."""
     steps: int
     lr: float
     batch_size: int

@@ -48,9 +48,9 @@ class FitEvaluation:
     """Options of `evaluate` for runs of `indrnn fit`."""
 
     data: Positional[Path | None] = None
-    """Runs of `indrnn fit`: file of labelled series; None for the series held out for test."""
+    """File of labelled series, for runs of `indrnn fit`; None for the series held out for test."""
     resample: bool = False
-    """With DATA: resample WAV files of another rate to that of training."""
+    """Resample WAV files of another rate to that of training; with DATA."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Fit(Recipe):
     data: Positional[Path]
     """Data file or folder."""
     reading: Annotated[Reading, arg(name="")] = Reading()  # noqa: RUF009
-    """How the data are read."""
+    """Options of reading the data."""
     test: Path | None = None
     """Test file, of the same kind; NAME_TEST.ts beside NAME_TRAIN.ts is found automatically."""
     test_share: float = 0.2

@@ -34,7 +34,7 @@ class Target:
     scale: tuple[float, ...] = ()
     """Standard deviation of each number, in training; 1 for one that is constant."""
     flat: bool = True
-    """Whether there was one number for each series (or step), without a dimension of its own."""
+    """Flag of one number for each series (or step), without a dimension of its own."""
 
     def __post_init__(self) -> None:
         for name in ("names", "mean", "scale"):  # lists, in a file

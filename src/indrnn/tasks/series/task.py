@@ -16,7 +16,7 @@ from ...training.task import Batch, Measured, Shard, generator, rows_of
 from .defaults import Augmentation
 
 Kind = Literal["classes", "labels", "numbers"]
-"""One class of several, several labels at once, or numbers."""
+"""Kind of target: one class of several, several labels at once, or numbers."""
 
 
 @dataclass
@@ -31,11 +31,11 @@ class Part:
     """Prepared series with their targets."""
 
     x: list[Tensor]
-    """Each (time, features)."""
+    """Series, (time, features) each."""
     y: list[Tensor]
-    """A class (int64), labels or numbers (outputs,); with a target at every step, (time,) or (time, outputs)."""
+    """Targets: a class (int64), labels or numbers (outputs,); at every step, (time,) or (time, outputs)."""
     weights: Tensor | None = None
-    """(n,), of mean 1."""
+    """Weights of the series, (n,), of mean 1."""
 
     def select(self, items: Any) -> Part:
         """The series of these indices, an array."""
@@ -65,7 +65,7 @@ class SeriesTask:
     kind: Kind
     """Type of the targets."""
     per_step: bool = False
-    """Whether there is a target at every step."""
+    """Flag of a target at every step, in place of one for each series."""
     batch_size: int = 32
     augmentation: Augmentation = Augmentation()  # noqa: RUF009
     masks: int = 0

@@ -99,7 +99,7 @@ _NTU_BONES = (
 NTU = Joints(
     25, centre=0, bones=_NTU_BONES, lines=lines_of(_NTU_BONES, (3, 7, 11, 15, 19)), up=(0, 20), across=(12, 16)
 )
-"""Of NTU RGB+D, which Kinect's second version gives: 39 lines, 897 distances."""
+"""Joints of NTU RGB+D, by Kinect's second version: 39 lines, 897 distances."""
 
 _KINECT_BONES = (
     *_chain(3, 2, 1, 0),  # hip centre, spine, shoulder centre, head
@@ -111,7 +111,7 @@ _KINECT_BONES = (
 KINECT = Joints(
     20, centre=3, bones=_KINECT_BONES, lines=lines_of(_KINECT_BONES, (0, 7, 11, 15, 19)), up=(3, 1), across=(12, 16)
 )
-"""Of Kinect's first version, in the order of UTD-MHAD: 34 lines, 612 distances."""
+"""Joints of Kinect's first version, in the order of UTD-MHAD: 34 lines, 612 distances."""
 
 KNOWN = {joints.count: joints for joints in (NTU, KINECT)}
 

@@ -1,1 +1,1 @@
-"""Language modelling: the Penn Treebank and any text."""
+"""Language modelling of the Penn Treebank and any text; `recipe` has the options and the paper's rows."""

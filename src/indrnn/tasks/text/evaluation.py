@@ -28,7 +28,7 @@ from .recipe import EvaluationOptions
 from .task import LanguageTask
 
 LRS, DECAYS = (3e-6, 1e-5, 3e-5, 1e-4, 3e-4), (0.0, 0.004, 0.016, 0.064)
-"""What `--grid` chooses from; 2.4e-6 and 0.016 were best in the log of the paper's authors."""
+"""Values that `--grid` tries; 2.4e-6 and 0.016 were best in the log of the paper's authors."""
 _LR, _DECAY = 1e-5, 0.016
 _TIMED = 5  # segments
 

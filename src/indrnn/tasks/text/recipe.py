@@ -39,15 +39,15 @@ class EvaluationOptions:
     dynamic: bool = False
     """Language models: dynamic evaluation, which keeps learning from the text just predicted; the run is unchanged."""
     lr: float | None = None
-    """With --dynamic: learning rate."""
+    """Learning rate of --dynamic."""
     decay: float | None = None
-    """With --dynamic: rate at which weights decay back to the trained ones."""
+    """Rate of --dynamic at which weights decay back to the trained ones."""
     segment: int | None = None
-    """With --dynamic: tokens between two updates; None for 20."""
+    """Tokens between two updates of --dynamic; None for 20."""
     grid: bool = False
-    """With --dynamic: grid search over learning rate and decay, unless given, on the validation text."""
+    """Grid search for --dynamic over learning rate and decay, unless given, on the validation text."""
     statistics_windows: int | None = None
-    """With --dynamic: training windows for the gradient statistics; None for an epoch."""
+    """Training windows for the gradient statistics of --dynamic; None for an epoch."""
 
 
 # ---- runs summed up

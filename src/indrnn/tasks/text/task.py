@@ -35,7 +35,7 @@ class Window(Batch):
     piece: int = 0
     """Number of the piece of the batch: each carries a state of its own."""
     fresh: bool = False
-    """Whether the streams begin anew, with no state."""
+    """Flag of streams that begin anew, with no state."""
 
 
 class LanguageTask:

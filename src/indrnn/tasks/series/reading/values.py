@@ -35,7 +35,7 @@ class SeriesFile:
     layout: Literal["auto", "long", "wide"] = "auto"
     """Form in which a table was read."""
     header: bool | None = None
-    """Whether the first line of a table named its columns."""
+    """Flag of a table whose first line names its columns; None for other files."""
     columns: tuple[str, ...] = ()
     """Columns of the steps of a wide table with one channel, where they are named."""
 

@@ -52,7 +52,7 @@ class Prepared:
     broken: dict[str, str]
     """Files that were left out, and why, by location."""
     new: bool
-    """Whether anything was done; False if the folder holds the same already."""
+    """Flag of new arrays; False if the folder held the same already."""
 
 
 def prepare(
