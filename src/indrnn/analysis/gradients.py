@@ -63,7 +63,7 @@ def _inputs_recorded(model: nn.Module) -> Iterator[tuple[list[Tensor], int]]:
 def _unchanged(model: nn.Module) -> Iterator[None]:
     """Training mode and gradients of all parameters; modes, buffers and frozen parameters are restored."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    frozen = [each for each in model.parameters() if each.is_floating_point() and not each.requires_grad]
+    frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]
     try:
         for parameter in frozen:
             parameter.requires_grad_()

@@ -55,8 +55,8 @@ def bench(arguments: list[str]) -> int:
     device = choose_device(options.device)
     wait = (lambda: None) if device.type == "cpu" else torch.accelerator.synchronize
     names = " ".join(name for name, backend in backends(torch.empty(0, device=device)).items() if backend.available)
-    about = {"device": device, "threads": torch.get_num_threads(), **machine(), "backends": names}
-    say(", ".join(f"{key} {value}" for key, value in about.items()))
+    setting = {"device": device, "threads": torch.get_num_threads(), **machine(), "backends": names}
+    say(", ".join(f"{key} {value}" for key, value in setting.items()))
     torch.manual_seed(0)
     lstm, ours = torch.nn.LSTM(INPUTS, HIDDEN, device=device), IndRNN(INPUTS, HIDDEN, device=device)
     x = torch.rand(min(options.steps), BATCH, INPUTS, device=device)

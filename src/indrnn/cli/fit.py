@@ -6,28 +6,23 @@ import inspect
 import shlex
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from ..system import load_torch
 from ..tasks.series.fit import NAME, Fit, fit_of
 from .main import UsageError, say
-from .parse import Parser
-
-
-def _arg(kind: Any, about: str) -> Any:
-    return Annotated[kind, tyro.conf.arg(help=about)]
-
+from .parse import Parser, option
 
 FitOptions = make_dataclass(
     "FitOptions",
     [
         ("recipe", Annotated[Fit, tyro.conf.arg(name="")]),
-        ("out", _arg(Path | None, "The run's folder; None for runs/fit-NAME."), None),
-        ("resume", _arg(bool, "Resume from the last checkpoint in the folder."), False),
-        ("overwrite", _arg(bool, "Replace an existing run in the folder."), False),
-        ("dry_run", _arg(bool, "Print how the data are read and what would be trained; nothing is written."), False),
+        ("out", option(Path | None, "The run's folder; None for runs/fit-NAME."), None),
+        ("resume", option(bool, "Resume from the last checkpoint in the folder."), False),
+        ("overwrite", option(bool, "Replace an existing run in the folder."), False),
+        ("dry_run", option(bool, "Print how the data are read and what would be trained; write nothing."), False),
     ],
 )
 
@@ -93,8 +88,8 @@ def _fit(recipe: Fit, out: Path, *, resume: bool, overwrite: bool = False, dry_r
         return 0
     entry = recorded_recipe(recipe.for_record(), NAME)
     if resume and (RunFolder(out).config.exists() or runs_in(out)):  # its checksum tells moved data from others
-        known = open_group(out).recorded["recipe"]
-        entry |= {name: known[name] for name in recipe.places}
+        recorded = open_group(out).recorded["recipe"]
+        entry |= {name: recorded[name] for name in recipe.places}
     estimator = recipe.estimator.fit(
         recipe.fitting,
         out=out,
@@ -112,6 +107,3 @@ def _fit(recipe: Fit, out: Path, *, resume: bool, overwrite: bool = False, dry_r
     use = f"indrnn predict {shlex.quote(str(out))} DATA gives answers"
     say(f"saved in {out}; {use}, indrnn.load({str(out)!r}) the model")
     return 0
-
-
-__all__ = ["fit"]

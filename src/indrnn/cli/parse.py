@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -33,6 +33,11 @@ def _whole_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | N
         is_instance=lambda value: isinstance(value, int),
         str_from_instance=lambda value: [str(value)],
     )
+
+
+def option(kind: Any, text: str) -> Any:
+    """A type whose option has this help."""
+    return Annotated[kind, tyro.conf.arg(help=text)]
 
 
 @dataclass(frozen=True)

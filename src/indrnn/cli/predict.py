@@ -84,6 +84,3 @@ def _rows(estimator: Any, data: Any) -> Iterator[list[Any]]:
         values = prediction if np.ndim(prediction) else [prediction]
         shown = [f"{value:.7g}" if isinstance(value, (float, np.floating)) else value for value in values]
         yield [*key, *shown, *(f"{share:.6f}" for share in (output if probabilities else ()))]
-
-
-__all__ = ["predict"]

@@ -9,14 +9,14 @@ from .parse import Parser
 
 def prepare(arguments: list[str]) -> int:
     """Turn recordings into arrays."""
-    known = extras("prepare")
+    commands = extras("prepare")
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if name in ("--help", "-h"):
-        say(f"usage: indrnn prepare {{{','.join(known)}}} FOLDER ... --out DIR [OPTIONS]\n")
-        for name, extra in known.items():
+        say(f"usage: indrnn prepare {{{','.join(commands)}}} FOLDER ... --out DIR [OPTIONS]\n")
+        for name, extra in commands.items():
             say(f"  {name}  {extra.about}; `indrnn prepare {name} --help` shows the options")
         return 0
-    if name not in known:
-        raise UsageError(f"prepare needs one of {', '.join(known)}" + (f", got {name}" if name else ""))
-    known[name](Parser(f"prepare {name}", known[name].options)(rest), say)
+    if name not in commands:
+        raise UsageError(f"prepare needs one of {', '.join(commands)}" + (f", got {name}" if name else ""))
+    commands[name](Parser(f"prepare {name}", commands[name].options)(rest), say)
     return 0

@@ -17,7 +17,7 @@ from ..tasks.rows import find, listed, rows
 from ..training.schedules import SCHEDULES
 from ..words import duration, numbers
 from .main import UsageError, say
-from .parse import Parser
+from .parse import Parser, option
 
 HELP = """\
 usage: indrnn train RECIPE [--FIELD VALUE ...] [--out DIR] [--resume] [--overwrite]
@@ -86,23 +86,18 @@ def train_parser(row: Row, out: Path | None = None) -> Parser:
     """The parser for a recipe and its run."""
     recipe = row.recipe
     schedule = next(name for name, kind in SCHEDULES.items() if kind is type(recipe.training.schedule))
-    seeds = tyro.conf.arg(help="Train with each of these seeds, in folders OUT/seed-N.")
     more: list[tuple[str, Any, Any]] = [
-        ("schedule", _arg(Literal[tuple(SCHEDULES)], "Learning rate schedule; --schedule.* are its fields."), schedule),
-        ("out", _arg(Path | None, "The run's folder; None for runs/RECIPE."), out),
-        ("resume", _arg(bool, "Resume from the last checkpoint in the folder."), False),
-        ("overwrite", _arg(bool, "Replace an existing run in the folder."), False),
-        ("init_from", _arg(Path | None, "Initialise with the best weights of this run."), None),
-        ("seeds", Annotated[tuple[int, ...], seeds], ()),
-        ("keep_memory", _arg(bool, "Keep freed memory in the process: faster, but uses more memory."), True),
+        ("schedule", option(Literal[tuple(SCHEDULES)], "Learning rate schedule; its fields: --schedule.*."), schedule),
+        ("out", option(Path | None, "The run's folder; None for runs/RECIPE."), out),
+        ("resume", option(bool, "Resume from the last checkpoint in the folder."), False),
+        ("overwrite", option(bool, "Replace an existing run in the folder."), False),
+        ("init_from", option(Path | None, "Initialise with the best weights of this run."), None),
+        ("seeds", option(tuple[int, ...], "Train with each of these seeds, in folders OUT/seed-N."), ()),
+        ("keep_memory", option(bool, "Keep freed memory in the process: faster, but uses more memory."), True),
     ]
     options = make_dataclass("Train", [("recipe", Annotated[type(recipe), tyro.conf.arg(name="")], recipe), *more])
     options.__doc__ = about = f"{recipe.__doc__} In the paper: {row.paper}, {row.value}."
     return Parser(f"train {row.name}", options, about, avoid_subcommands=True)
-
-
-def _arg(kind: Any, about: str) -> Any:
-    return Annotated[kind, tyro.conf.arg(help=about)]
 
 
 def _of_run(path: Path) -> dict[str, Any]:
@@ -135,11 +130,11 @@ def _row(recorded: dict[str, Any]) -> Row:
 
     entry = recorded.get("recipe") or {}
     name = entry.get("name")
-    known = rows().get(str(name))
-    if known is None and "type" not in entry:
+    base = rows().get(str(name))
+    if base is None and "type" not in entry:
         raise UsageError(f"config: recipe must be one of `indrnn recipes`, got {name!r}")
-    recipe = restored_recipe(recorded, None if known is None else known.recipe)
-    return replace(known, recipe=recipe) if known is not None else Row(str(name), recipe, "your own", "nothing", "")
+    recipe = restored_recipe(recorded, None if base is None else base.recipe)
+    return replace(base, recipe=recipe) if base is not None else Row(str(name), recipe, "your own", "nothing", "")
 
 
 def _train(options: Any, name: str, recorded: dict[str, Any], *, resume: bool = False) -> int:

@@ -50,7 +50,8 @@ def config_of(module: nn.Module) -> Any:
 
 def _arguments(kind: type[nn.Module]) -> list[str]:
     parameters = inspect.signature(kind).parameters.values()
-    named = (each.name for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL))
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    named = (parameter.name for parameter in parameters if parameter.kind not in variadic)
     return [name for name in named if name not in ("device", "dtype")]
 
 

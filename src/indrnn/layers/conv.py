@@ -144,8 +144,8 @@ class _ConvIndRNN(nn.Module):
         if self.padding == "same":
             return size
         padding = (0,) * self._dims if isinstance(self.padding, str) else self.padding
-        each = zip(size, self.kernel_size, self.stride, padding, self.dilation, strict=True)
-        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in each)
+        dimensions = zip(size, self.kernel_size, self.stride, padding, self.dilation, strict=True)
+        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in dimensions)
 
     def _check(
         self,

@@ -84,10 +84,10 @@ class _InPieces(torch.autograd.Function):
         for (place, part, *flags), state in zip(reversed(pieces), reversed(states), strict=True):
             with torch.enable_grad(), torch.autocast(*ctx.autocast):
                 inputs = [part.detach().requires_grad_(grad_x is not None), state.detach().requires_grad_()]
-                given = zip(parameters, needed, strict=True)
-                own = [None if p is None else p.detach().requires_grad_(need) for p, need in given]
-                outputs = ctx.run(*inputs, *flags, own)
-            leaves = [tensor for tensor in (*inputs, *own) if tensor is not None and tensor.requires_grad]
+                pairs = zip(parameters, needed, strict=True)
+                copies = [None if p is None else p.detach().requires_grad_(need) for p, need in pairs]
+                outputs = ctx.run(*inputs, *flags, copies)
+            leaves = [tensor for tensor in (*inputs, *copies) if tensor is not None and tensor.requires_grad]
             cotangents = (grad_output[place], grad_state)
             gradients = iter(torch.autograd.grad(outputs, leaves, cotangents, materialize_grads=True))
             if grad_x is not None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..baselines import BaselineRNN
-from ..checks import check_count, check_positive, check_seed
+from ..checks import check_count, check_positive, check_seed, check_threads
 from ..figures import draw_curves, new_figure
 from ..networks import Dense, Plain, Residual, StepRegressor
 from ..training import OneCycle, Training, train
@@ -258,7 +258,7 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
     for name in ("layers", "hidden_size", "steps"):
         check_count(name, getattr(options, name))
     if options.threads is not None:
-        check_count("threads", options.threads)
+        check_threads(options.threads)
     check_seed(options.seed)
     check_positive("lr", options.lr)
     results = Results(results_folder(options.run, options.out), "distil", overwrite=options.overwrite)

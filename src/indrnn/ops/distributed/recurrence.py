@@ -84,8 +84,8 @@ def split_recurrence(
 def _agree(call: Forward, resets: Tensor | None, summed: bool, group: Group) -> tuple[list[int], bool]:
     """The ranks' numbers of steps, and whether any needs a gradient; raises if their arguments differ."""
     x, _, bias, h_0, lengths, _, activation, reverse = call
-    given = tuple(tensor is not None for tensor in (h_0, bias, lengths, resets))
-    alike = (tuple(x.shape[1:]), x.dtype, activation, reverse, given, torch.is_grad_enabled(), summed)
+    present = tuple(tensor is not None for tensor in (h_0, bias, lengths, resets))
+    alike = (tuple(x.shape[1:]), x.dtype, activation, reverse, present, torch.is_grad_enabled(), summed)
     differentiable = any(tensor is not None and tensor.requires_grad for tensor in call[:4])
     ranks = gather_objects((x.shape[0], differentiable, alike), group)
     expected = ranks[0][2]
@@ -130,17 +130,17 @@ class _SplitRecurrence(torch.autograd.Function):
         maps = [Map(*part) for part in gather(torch.stack(own), group)]
         rank, ranks = dist.get_rank(group), ranks_in_order(group, reverse)
         states = [state]
-        for each in ranks:
-            states.append(maps[each](states[-1]))
+        for source in ranks:
+            states.append(maps[source](states[-1]))
         if finite(*(torch.stack(part) for part in maps)) and all(bool((h.abs() < largest).all()) for h in states):
             start, h_last = states[ranks.index(rank)], states[-1]
             h = run(x, start)[0]
         else:  # the sequential order puts NaN and Inf where the equation does; bounds would make Inf the largest number
-            for each in ranks:
-                if each == rank:
+            for source in ranks:
+                if source == rank:
                     start = state
                     h, state = run(exact, start)
-                state = from_rank(each, state, group)
+                state = from_rank(source, state, group)
             h, h_last = h.to(x.dtype), state
         ctx.save_for_backward(h, u, start, lengths, resets)
         ctx.options, ctx.group, ctx.summed = (activation, reverse, backend), group, summed
@@ -169,18 +169,18 @@ class _SplitRecurrence(torch.autograd.Function):
         parts = gather(own, ctx.group)
         carry = add_up([part[2] for part in parts])
         carries = [carry]
-        for each in ranks:
-            offset, slope, _ = parts[each]
+        for source in ranks:
+            offset, slope, _ = parts[source]
             carries.append(offset + slope * carries[-1])
         if finite(*carries, *parts):
             gradients = pull(carries[ranks.index(rank)])
             carry = carries[-1]
         else:
-            for each in ranks:
-                if each == rank:
+            for source in ranks:
+                if source == rank:
                     gradients = pull(carry)
                     carry = gradients[3]
-                carry = from_rank(each, carry, ctx.group)
+                carry = from_rank(source, carry, ctx.group)
         grad_x, grad_u, grad_bias, _ = gradients
         if ctx.summed:
             grad_u, grad_bias = add_up(gather(torch.stack([grad_u, grad_bias]), ctx.group))

@@ -130,11 +130,11 @@ class Shape:
         parts = mean.shape[0]
         begin = torch.arange(parts, device=self.device).view(-1, 1) * span
         end = torch.full((self.B,), self.T, device=self.device) if self.lengths is None else self.lengths
-        each = (end - begin).clamp(0, span).view(parts, self.B, 1, 1).double()
+        sizes = (end - begin).clamp(0, span).view(parts, self.B, 1, 1).double()
         means, squares = (t.view(parts, self.B, self.M, self.N).double() for t in (mean, square))
         over, n = (0, 1, 2), self.count()
-        total = (each * means).sum(over) / n
-        var = (squares + each * (means - total).square()).sum(over) / n
+        total = (sizes * means).sum(over) / n
+        var = (squares + sizes * (means - total).square()).sum(over) / n
         return total, var
 
 
