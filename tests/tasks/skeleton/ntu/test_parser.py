@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from indrnn.tasks.skeleton.ntu.parser import Skeletons, parse
+from indrnn.tasks.skeleton.ntu.parser import parse
 
 from .writer import FIRST_ID, Body, moving, standing, text_of
 
@@ -18,10 +20,9 @@ def two_bodies(length: int = 3) -> bytes:
     return text_of([[Body(a), Body(b, FIRST_ID + 1)] for a, b in pairs])
 
 
-def same(left: Skeletons, right: Skeletons) -> None:
-    for name in ("counts", "ids", "joints"):
-        a, b = getattr(left, name), getattr(right, name)
-        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), name
+def same(left: tuple[NDArray[Any], ...], right: tuple[NDArray[Any], ...]) -> None:
+    for a, b in zip(left, right, strict=True):
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
 
 
 def with_word(word: bytes, line: int = 5, field: int = 1) -> bytes:
@@ -39,20 +40,20 @@ def with_word(word: bytes, line: int = 5, field: int = 1) -> bytes:
 def test_what_was_written_is_parse() -> None:
     first, second = moving(4), moving(4, 1.0, seed=7)
     frames = [[Body(first[0])], [], [Body(first[2]), Body(second[2], FIRST_ID + 1)], [Body(second[3], FIRST_ID + 1)]]
-    found = parse(text_of(frames))
-    assert found.counts.tolist() == [1, 0, 2, 1]
-    assert found.ids.tolist() == [FIRST_ID, FIRST_ID, FIRST_ID + 1, FIRST_ID + 1]  # no two are the same as floats
+    counts, ids, joints = parse(text_of(frames))
+    assert counts.tolist() == [1, 0, 2, 1]
+    assert ids.tolist() == [FIRST_ID, FIRST_ID, FIRST_ID + 1, FIRST_ID + 1]  # no two are the same as floats
     written = np.stack([first[0], first[2], second[2], second[3]])
     digits = np.array([float(f"{value:.7g}") for value in written.flat]).astype(np.float32)
-    assert np.array_equal(found.joints.reshape(-1), digits)
+    assert np.array_equal(joints.reshape(-1), digits)
 
 
 def test_a_frame_by_hand() -> None:
     joints = "".join(f"{j}.5 -{j}e-2 +.25 1 2 3 4 5 6 7 8 {j % 3}\n" for j in range(25))
-    found = parse(f"1\n1\n{FIRST_ID} 0 1 1 1 1 0 -0.1 0.2 2\n25\n{joints}".encode())
+    parsed = parse(f"1\n1\n{FIRST_ID} 0 1 1 1 1 0 -0.1 0.2 2\n25\n{joints}".encode())[2]
     j = np.arange(25)
     expected = np.stack([j + 0.5, -j / 100, np.full(25, 0.25)], axis=1).astype(np.float32)
-    assert np.array_equal(found.joints[0], expected)
+    assert np.array_equal(parsed[0], expected)
 
 
 @pytest.mark.parametrize("change", ["crlf", "blanks", "blank lines", "no last newline", "odd words that are not kept"])
@@ -70,9 +71,9 @@ def test_the_same_written_otherwise(change: str) -> None:
 
 
 def test_no_frames() -> None:
-    found = parse(b"0\n")
-    assert found.counts.shape == (0,)
-    assert found.joints.shape == (0, 25, 3)
+    counts, _, joints = parse(b"0\n")
+    assert counts.shape == (0,)
+    assert joints.shape == (0, 25, 3)
 
 
 NUMBERS = [
@@ -86,8 +87,8 @@ NUMBERS = [
 @pytest.mark.parametrize("number", NUMBERS)
 def test_numbers_are_those_of_python(number: str) -> None:
     expected = np.float64(float(number)).astype(np.float32)
-    found = parse(with_word(number.encode())).joints[0, 0, 0]
-    assert found.tobytes() == expected.tobytes()
+    parsed = parse(with_word(number.encode()))[2][0, 0, 0]
+    assert parsed.tobytes() == expected.tobytes()
 
 
 def random_number(random: Random) -> str:
@@ -105,8 +106,8 @@ def test_random_numbers_are_those_of_python() -> None:
     for _ in range(60):
         numbers = [random_number(random) for _ in range(75)]
         rows = "".join(f"{' '.join(numbers[3 * j : 3 * j + 3])} 1 2 3 4 5 6 7 8 2\n" for j in range(25))
-        found = parse(f"1\n1\n{FIRST_ID} 0 1 1 1 1 0 -0.1 0.2 2\n25\n{rows}".encode())
-        assert found.joints.tobytes() == np.array([float(each) for each in numbers]).astype(np.float32).tobytes()
+        parsed = parse(f"1\n1\n{FIRST_ID} 0 1 1 1 1 0 -0.1 0.2 2\n25\n{rows}".encode())[2]
+        assert parsed.tobytes() == np.array([float(number) for number in numbers]).astype(np.float32).tobytes()
 
 
 # ---- what is refused, with a word on why
@@ -156,8 +157,8 @@ def test_broken_files_are_refused_with_a_reason(text: bytes, word: str) -> None:
 
 
 def test_id_of_any_size_that_fits() -> None:
-    assert parse(with_word(b"9223372036854775807", 3)).ids.tolist() == [2**63 - 1]
-    assert parse(with_word(b"0" * 10 + b"7", 3)).ids.tolist() == [7]
+    assert parse(with_word(b"9223372036854775807", 3))[1].tolist() == [2**63 - 1]
+    assert parse(with_word(b"0" * 10 + b"7", 3))[1].tolist() == [7]
 
 
 def test_every_truncation_is_refused() -> None:
@@ -176,13 +177,13 @@ def test_mutilated_files_are_read_or_refused_with_a_reason() -> None:
             at, piece = random.randint(0, len(text)), random.choice([random.randbytes(2), *_PIECES])
             text[at : at + random.choice([0, 0, 1, 2, 30])] = piece
         try:
-            parsed = parse(bytes(text))
+            counts, _, joints = parse(bytes(text))
         except ValueError as error:
             reasons.append(str(error))
         else:
             read += 1
-            assert np.isfinite(parsed.joints).all()
-            assert len(parsed.joints) == parsed.counts.sum()
+            assert np.isfinite(joints).all()
+            assert len(joints) == counts.sum()
     assert all(re.match(r"line \d+: |it breaks off: ", reason) for reason in reasons)
     assert 20 < read < 480  # some were still whole
 

@@ -70,14 +70,14 @@ FILES = ["frames.npy", "index.csv", "prepared.json"]
 
 def test_samples_are_written_in_the_order_of_their_names(folder: Path, tmp_path: Path) -> None:
     done = prepare([folder], tmp_path / "out", workers=1)
-    assert (done.samples, done.broken, done.left_out, done.new) == (5, {}, 0, True)
+    assert (done["samples"], done["broken"], done["left_out"], done["new"]) == (5, {}, 0, True)
     assert sorted(content_of(tmp_path / "out")) == FILES
     read = read_prepared(tmp_path / "out", verify=True)
     assert isinstance(read.frames, np.memmap)
     assert read.fields["name"].tolist() == NAMES
     assert read.lengths.tolist() == [5, 6, 7, 8, 9]
     for k, name in enumerate(NAMES):
-        assert np.array_equal(read.sequence(k), arrange(parse(CONTENTS[name])).frames)
+        assert np.array_equal(read.sequence(k), arrange(parse(CONTENTS[name]))[0])
     assert read.label.tolist() == [0, 59, 49, 119, 60]
     assert read.subject.tolist() == [1, 3, 40, 106, 41]
     assert read.fields["setup"].tolist() == [1, 1, 2, 18, 32]
@@ -123,14 +123,14 @@ def test_archives_are_read_as_they_are(how: str, folder: Path, tmp_path: Path) -
 
 
 def test_a_folder_that_is_given_twice_is_read_once(folder: Path, tmp_path: Path) -> None:
-    assert prepare([folder, folder / "a", folder / ".." / "ntu"], tmp_path / "out", workers=1).samples == 5
+    assert prepare([folder, folder / "a", folder / ".." / "ntu"], tmp_path / "out", workers=1)["samples"] == 5
 
 
 def test_samples_with_missing_skeletons_are_left_out(folder: Path, tmp_path: Path) -> None:
     for name in sorted(missing())[:3]:
         (folder / f"{name}.skeleton").write_bytes(b"0\n")
     done = prepare([folder], tmp_path / "out", strict=True, workers=1)
-    assert (done.samples, done.left_out, done.broken) == (5, 3, {})
+    assert (done["samples"], done["left_out"], done["broken"]) == (5, 3, {})
 
 
 @pytest.mark.slow
@@ -165,11 +165,11 @@ def test_a_broken_file_is_named_and_left_out(kind: str, folder: Path, tmp_path: 
     prepare([folder], tmp_path / "without", workers=1)
     path.write_bytes(content)
     done = prepare([folder], tmp_path / "out", workers=1)
-    assert done.samples == 5
-    assert list(done.broken) == [str(path)]
-    assert word in done.broken[str(path)]
+    assert done["samples"] == 5
+    assert list(done["broken"]) == [str(path)]
+    assert word in done["broken"][str(path)]
     assert (tmp_path / "out" / "frames.npy").read_bytes() == (tmp_path / "without" / "frames.npy").read_bytes()
-    assert json.loads((tmp_path / "out" / "prepared.json").read_text())["broken"] == done.broken
+    assert json.loads((tmp_path / "out" / "prepared.json").read_text())["broken"] == done["broken"]
     with pytest.raises(ValueError, match=re.escape(str(path))):
         prepare([folder], tmp_path / "strict", strict=True, workers=1)
     assert not any((tmp_path / "strict" / name).exists() for name in FILES)
@@ -183,8 +183,8 @@ def test_a_broken_file_is_named_and_left_out(kind: str, folder: Path, tmp_path: 
 def test_a_wrong_name_is_named_and_left_out(name: str, folder: Path, tmp_path: Path) -> None:
     (folder / name).write_bytes(CONTENTS[NAMES[0]])
     done = prepare([folder], tmp_path / "out", workers=1)
-    assert done.samples == 5
-    assert done.broken == {str(folder / name): "it must be named as S001C001P001R001A001.skeleton"}
+    assert done["samples"] == 5
+    assert done["broken"] == {str(folder / name): "it must be named as S001C001P001R001A001.skeleton"}
     with pytest.raises(ValueError, match="must be named as"):
         prepare([folder], tmp_path / "strict", strict=True, workers=1)
     assert not (tmp_path / "strict").exists()
@@ -194,8 +194,8 @@ def test_copies_that_differ_are_named_and_left_out(folder: Path, tmp_path: Path)
     (folder / "copy").mkdir()
     (folder / "copy" / f"{NAMES[1]}.skeleton").write_bytes(CONTENTS[NAMES[2]])
     done = prepare([folder], tmp_path / "out", workers=1)
-    assert done.samples == 4
-    assert "has the same name and another content" in next(iter(done.broken.values()))
+    assert done["samples"] == 4
+    assert "has the same name and another content" in next(iter(done["broken"].values()))
 
 
 @pytest.mark.parametrize("how", ["deflated", "lzma", "bzip2"])
@@ -209,9 +209,9 @@ def test_damage_in_an_archive_is_named_and_left_out(how: str, tmp_path: Path) ->
     path.write_bytes(content)
     (tmp_path / "zips" / "torn.zip").write_bytes(content[:1000])
     done = prepare([tmp_path / "zips"], tmp_path / "out", workers=1)
-    assert done.samples == 4
-    assert sorted(done.broken) == [f"{path}:{info.filename}", str(path.with_name("torn.zip"))]
-    assert not prepare([tmp_path / "zips"], tmp_path / "out", workers=1).new
+    assert done["samples"] == 4
+    assert sorted(done["broken"]) == [f"{path}:{info.filename}", str(path.with_name("torn.zip"))]
+    assert not prepare([tmp_path / "zips"], tmp_path / "out", workers=1)["new"]
     assert sorted(content_of(tmp_path / "out")) == FILES
 
 
@@ -221,7 +221,7 @@ def test_archives_whose_names_are_no_text_are_named_and_left_out(folder: Path, t
         archive.writestr("é.txt", b"")
     path.write_bytes(path.read_bytes().replace("é".encode(), b"\xff\xfe"))
     done = prepare([folder], tmp_path / "out", workers=1)
-    assert (done.samples, list(done.broken)) == (5, [str(path)])
+    assert (done["samples"], list(done["broken"])) == (5, [str(path)])
     with pytest.raises(ValueError, match=r"odd\.zip: it cannot be read as an archive"):
         prepare([path], tmp_path / "other", workers=1)
 
@@ -232,9 +232,9 @@ def test_what_is_no_file_is_named_and_left_out(folder: Path, tmp_path: Path) -> 
     for pipe in pipes:
         os.mkfifo(pipe)
     done = prepare([folder], tmp_path / "out", workers=1)
-    assert done.samples == 5
-    assert {path: word for path, word in done.broken.items() if "it is not a regular file" in word} == done.broken
-    assert sorted(done.broken) == sorted(map(str, pipes))
+    assert done["samples"] == 5
+    assert {path: word for path, word in done["broken"].items() if "it is not a regular file" in word} == done["broken"]
+    assert sorted(done["broken"]) == sorted(map(str, pipes))
     with pytest.raises(ValueError, match=r"must be a folder of \.skeleton files or a \.zip"):
         prepare([pipes[1]], tmp_path / "other", workers=1)
 
@@ -261,7 +261,7 @@ def test_names_from_other_systems_and_links(tmp_path: Path) -> None:
     (folder / "link").symlink_to(tmp_path / "far")
     (folder / "round").symlink_to(folder)
     done = prepare([tmp_path / "windows.zip", folder], tmp_path / "out", workers=1)
-    assert (done.samples, done.broken) == (3, {})
+    assert (done["samples"], done["broken"]) == (3, {})
 
 
 def test_a_file_that_the_disk_does_not_give_is_read_the_next_time(
@@ -279,7 +279,7 @@ def test_a_file_that_the_disk_does_not_give_is_read_the_next_time(
         with pytest.raises(OSError, match=rf"{NAMES[2]}\.skeleton: it cannot be read: Input/output error"):
             prepare([folder], out, workers=1)
     done = prepare([folder], out, workers=1)
-    assert (done.samples, done.broken, done.new) == (5, {}, True)
+    assert (done["samples"], done["broken"], done["new"]) == (5, {}, True)
     prepare([folder], tmp_path / "whole", workers=1)
     assert content_of(out) == content_of(tmp_path / "whole")
 
@@ -293,14 +293,14 @@ def test_a_failed_overwrite_leaves_what_was_there(folder: Path, tmp_path: Path) 
         prepare([folder], out, workers=1, strict=True, overwrite=True)
     assert {name: (out / name).read_bytes() for name in FILES} == before
     assert len(read_prepared(out)) == 5
-    assert prepare([folder], out, workers=1, overwrite=True).samples == 5
+    assert prepare([folder], out, workers=1, overwrite=True)["samples"] == 5
 
 
 def test_what_is_wrong_now_is_named_though_all_is_prepared(folder: Path, tmp_path: Path) -> None:
     prepare([folder], tmp_path / "out", workers=1)
     (folder / "S001.skeleton").write_bytes(b"")
     done = prepare([folder], tmp_path / "out", workers=1)
-    assert (done.new, list(done.broken)) == (False, [str(folder / "S001.skeleton")])
+    assert (done["new"], list(done["broken"])) == (False, [str(folder / "S001.skeleton")])
 
 
 def test_what_is_no_longer_wrong_is_not_named(folder: Path, tmp_path: Path) -> None:
@@ -310,12 +310,12 @@ def test_what_is_no_longer_wrong_is_not_named(folder: Path, tmp_path: Path) -> N
     for path in (torn, listed):
         path.write_bytes(b"3\n")
     done = prepare([folder], tmp_path / "out", workers=1)
-    assert (sorted(done.broken), done.left_out) == (sorted([str(wrong), str(torn)]), 1)
+    assert (sorted(done["broken"]), done["left_out"]) == (sorted([str(wrong), str(torn)]), 1)
     for path in (wrong, listed):
         path.unlink()
     moved = folder.rename(tmp_path / "moved")
     done = prepare([moved], tmp_path / "out", workers=1)
-    assert (done.new, list(done.broken), done.left_out) == (False, [str(moved / torn.name)], 0)
+    assert (done["new"], list(done["broken"]), done["left_out"]) == (False, [str(moved / torn.name)], 0)
     with pytest.raises(ValueError, match=torn.name):
         prepare([moved], tmp_path / "out", workers=1, strict=True)
 
@@ -349,17 +349,17 @@ def test_a_finished_folder_is_kept_and_replaced_when_told(folder: Path, tmp_path
     out = tmp_path / "out"
     prepare([folder], out, workers=1)
     before, times = content_of(out), [path.stat().st_mtime_ns for path in sorted(out.iterdir())]
-    assert prepare([folder], out, workers=1).new is False
+    assert prepare([folder], out, workers=1)["new"] is False
     assert times == [path.stat().st_mtime_ns for path in sorted(out.iterdir())]
     (folder / "S003C001P001R001A001.skeleton").write_bytes(CONTENTS[NAMES[0]])
     with pytest.raises(ValueError, match="is prepared from other files; --overwrite replaces it"):
         prepare([folder], out, workers=1)
     assert content_of(out) == before
-    assert prepare([folder], out, workers=1, overwrite=True).samples == 6
+    assert prepare([folder], out, workers=1, overwrite=True)["samples"] == 6
     (out / "prepared.json").write_text('{"format": 1, "files": {}}')
     with pytest.raises(ValueError, match="is damaged, or prepared by another version; --overwrite"):
         prepare([folder], out, workers=1)
-    assert prepare([folder], out, workers=1, overwrite=True).samples == 6
+    assert prepare([folder], out, workers=1, overwrite=True)["samples"] == 6
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "frames.npy", "ntu"])
@@ -437,7 +437,7 @@ def test_parts_are_made_anew_when_their_files_change(
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
-        stopped.setattr(module, "_write", stop)
+        stopped.setattr(module, "checksum", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare([folder], out, workers=1)
     path.write_bytes(CONTENTS[NAMES[4]])

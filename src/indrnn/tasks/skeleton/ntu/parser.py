@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +12,14 @@ JOINTS = 25
 MOST_BODIES = 6
 """Number of bodies that a Kinect tracks at once."""
 _NOT_TEXT = re.compile(rb"[^\t\n\r -~]")
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LARGEST = float(np.finfo(np.float32).max)
 
-
-@dataclass(frozen=True)
-class Skeletons:
-    """The parsed content of a `.skeleton` file.
-
-    Args:
-        counts: (frames,) int64, number of bodies in each frame.
-        ids: (bodies,) int64, Kinect's id of each body, frame after frame.
-        joints: (bodies, 25, 3) float32, x, y and z in metres.
-    """
-
-    counts: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    joints: NDArray[np.float32]
+Numbers = NDArray[np.int64]
+Joints = NDArray[np.float32]
+Skeletons = tuple[Numbers, Numbers, Joints]
+"""Number of bodies in each frame, (frames,); Kinect's id of each body, frame after frame, (bodies,); and its joints, x,
+y and z in metres, (bodies, 25, 3)."""
 
 
 def parse(text: bytes) -> Skeletons:
@@ -36,8 +28,7 @@ def parse(text: bytes) -> Skeletons:
     Raises:
         ValueError: if the content is not valid; the message names the line.
     """
-    binary = _NOT_TEXT.search(text)
-    if binary:
+    if binary := _NOT_TEXT.search(text):
         line = text.count(b"\n", 0, binary.start()) + 1
         raise ValueError(f"line {line}: the byte 0x{binary[0][0]:02x} is not text")
     split = ((number, line.split()) for number, line in enumerate(text.split(b"\n"), 1))
@@ -74,34 +65,24 @@ def parse(text: bytes) -> Skeletons:
         raise ValueError(f"line {number}: more than the frames that the file says it has")
     for state, number in states.items():
         _whole(number, "trackingState", state, range(256))
-    joints = _coordinates(numbers, positions).reshape(-1, JOINTS, 3)
-    return Skeletons(np.array(counts, dtype=np.int64), np.array(ids, dtype=np.int64), joints)
+    return np.array(counts, dtype=np.int64), np.array(ids, dtype=np.int64), _coordinates(numbers, positions)
 
 
 def _whole(number: int, what: str, word: bytes, values: range, allowed: str = "a whole number") -> int:
     if word.isdigit() and len(word) < 20 and int(word) in values:
         return int(word)
-    raise ValueError(f"line {number}: {what} must be {allowed}, got {_quoted(word)}")
+    raise _refused(number, f"{what} must be {allowed}", word)
 
 
-def _coordinates(numbers: list[int], words: list[bytes]) -> NDArray[np.float32]:
+def _coordinates(numbers: list[int], words: list[bytes]) -> Joints:
     """Three words in each of these lines, as numbers."""
-    try:
+    with contextlib.suppress(ValueError):
         values = np.array(list(map(float, words)), dtype=np.float64)
-        if b"_" not in b"".join(words) and (np.abs(values) <= _LARGEST).all():
-            return values.astype(np.float32)
-    except ValueError:
-        pass
-    number, word = next((numbers[at // 3], word) for at, word in enumerate(words) if not _is_coordinate(word))
-    raise ValueError(f"line {number}: a joint's position must be three finite numbers, got {_quoted(word)}")
+        if b"_" not in b"".join(words) and (np.abs(values) <= _LARGEST).all():  # Python takes 1_0 for a number
+            return values.astype(np.float32).reshape(-1, JOINTS, 3)
+    at = [bool(_NUMBER.fullmatch(word)) and abs(float(word)) <= _LARGEST for word in words].index(False)
+    raise _refused(numbers[at // 3], "a joint's position must be three finite numbers", words[at])
 
 
-def _is_coordinate(word: bytes) -> bool:
-    try:
-        return abs(float(word)) <= _LARGEST and b"_" not in word  # which Python takes in a number
-    except ValueError:
-        return False
-
-
-def _quoted(word: bytes) -> str:
-    return repr(word.decode() if len(word) <= 40 else word[:40].decode() + "…")
+def _refused(number: int, expected: str, word: bytes) -> ValueError:
+    return ValueError(f"line {number}: {expected}, got {word[:40].decode() + '…' * (len(word) > 40)!r}")

@@ -6,9 +6,8 @@ import functools
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,75 +18,17 @@ from ..task import Indices, held_out
 _NAME = re.compile(r"S(\d{3})C(\d{3})P(\d{3})R(\d{3})A(\d{3})", re.ASCII)
 _MOST = {"setup": 32, "camera": 3, "performer": 106, "replication": 2, "action": 120}
 _SETUPS_OF_60 = 17
-_SAMPLES = {60: 56_880 - 302, 120: 114_480 - 535}
-"""Number of samples of each data set without those whose skeletons are missing."""
-_SIZES = {"60-cs": (40_091, 16_487), "60-cv": (37_646, 18_932)}
-"""Published numbers of training and test samples."""
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """A division of the samples into training and test.
-
-    Args:
-        name: its name.
-        actions: number of actions in the data set, 60 or 120.
-        by: the field that divides the samples: performer, camera or setup.
-        train: its values for training; all others are for test.
-    """
-
-    name: str
-    actions: int
-    by: str
-    train: frozenset[int]
-
-    def divide(self, recordings: Recordings) -> tuple[Indices, Indices, int]:
-        """Indices of the training and of the test samples, and the number of missing samples.
-
-        Raises:
-            ValueError: if the recordings are of another set, or none is missing and the numbers are not the published.
-        """
-        fields = recordings.fields
-        without = {"name", "setup", "camera", "performer"} - set(fields)
-        if without:
-            raise ValueError(f"recordings must be those of NTU RGB+D, with the field {min(without)}")
-        used = ~np.isin(fields["name"], list(missing()))
-        if self.actions == 60:
-            used &= fields["setup"] <= _SETUPS_OF_60
-        trains = np.isin(fields[self.by], list(self.train))
-        train, test = np.flatnonzero(used & trains), np.flatnonzero(used & ~trains)
-        sizes, total = (len(train), len(test)), _SAMPLES[self.actions]
-        if sum(sizes) > total or (sum(sizes) == total and sizes != _SIZES.get(self.name, sizes)):
-            published = "{:,} and {:,}".format(*_SIZES[self.name]) if self.name in _SIZES else f"{total:,} in all"
-            raise ValueError(
-                f"{self.name}: {sizes[0]:,} samples train and {sizes[1]:,} test, and published are {published}"
-            )
-        return train, test, total - sum(sizes)
-
-
-class Split(NamedTuple):
-    """Indices of the samples among the recordings, int64, in ascending order."""
-
-    train: Indices
-    validation: Indices
-    test: Indices
 
 
 @functools.cache
 def _published() -> dict[str, Any]:
+    """The published lists.
+
+    Of each protocol: the field that divides the samples ("by"), its values for training ("train"), and the numbers of
+    training and test samples, or of both together where these are not published ("samples").
+    """
     published: dict[str, Any] = json.loads((files(__package__) / "splits.json").read_text(encoding="utf-8"))
     return published
-
-
-@functools.cache
-def protocols() -> dict[str, Protocol]:
-    """Protocols by name: cross-subject and cross-view of 60, cross-subject and cross-setup (the paper's CV) of 120."""
-    by_name = {
-        name: Protocol(name, int(name.partition("-")[0]), by, frozenset(values))
-        for name, train in _published()["train"].items()
-        for by, values in train.items()
-    }
-    return {**by_name, "120-cv": by_name["120-xset"]}
 
 
 @functools.cache
@@ -99,10 +40,8 @@ def missing() -> frozenset[str]:
 def parts_of(name: str) -> dict[str, int] | None:
     """Setup, camera, performer, replication and action from the name of a sample; None if the name is not valid."""
     match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    parts = dict(zip(_MOST, map(int, match.groups()), strict=True))
-    return parts if all(1 <= parts[key] <= most for key, most in _MOST.items()) else None
+    parts = dict(zip(_MOST, map(int, match.groups()), strict=True)) if match else {}
+    return parts if match and all(1 <= parts[key] <= most for key, most in _MOST.items()) else None
 
 
 def ntu_split(
@@ -112,8 +51,8 @@ def ntu_split(
     validation: float = 0.05,
     seed: int = 0,
     say: Callable[[str], None] | None = None,
-) -> Split:
-    """Divide the samples of NTU RGB+D as published.
+) -> tuple[Indices, Indices, Indices]:
+    """Indices of the recordings for training, validation and test, divided as published; in ascending order.
 
     Args:
         recordings: the output of `indrnn prepare ntu`, of 60, 120 or both. Protocols of 60 leave out samples that are
@@ -129,14 +68,13 @@ def ntu_split(
     """
     check_fraction("validation", validation)
     check_seed(seed)
-    check_choice("protocol", protocol, tuple(protocols()))
-    chosen = protocols()[protocol]
-    train, test, lacking = chosen.divide(recordings)
+    check_choice("protocol", protocol, (*_published()["protocols"], "120-cv"))
+    train, test, lack = _divided(recordings, "120-xset" if protocol == "120-cv" else protocol)
     if len(train) < 2 or len(test) == 0:
         raise ValueError(f"{protocol}: there are {len(train):,} samples to train with and {len(test):,} to test with")
-    if lacking and say is not None:
-        say(f"{protocol} is not complete: {lacking:,} of {_SAMPLES[chosen.actions]:,} samples lack")
-    return Split(*held_out(train, validation, seed), test)
+    if lack and say is not None:
+        say(f"{protocol} is not complete: {lack}")
+    return *held_out(train, validation, seed), test
 
 
 def summary(recordings: Recordings) -> list[str]:
@@ -145,11 +83,29 @@ def summary(recordings: Recordings) -> list[str]:
     Raises:
         ValueError: if none is missing and their numbers differ from the published ones.
     """
-    lines = []
-    for protocol in dict.fromkeys(protocols().values()):
-        train, test, lacking = protocol.divide(recordings)
-        total = _SAMPLES[protocol.actions]
-        if lacking < total:
-            word = f"{lacking:,} of {total:,} samples lack" if lacking else "complete"
-            lines.append(f"{protocol.name}: {len(train):,} train, {len(test):,} test ({word})")
-    return lines
+    divided = {protocol: _divided(recordings, protocol) for protocol in _published()["protocols"]}
+    return [
+        f"{protocol}: {len(train):,} train, {len(test):,} test ({lack or 'complete'})"
+        for protocol, (train, test, lack) in divided.items()
+        if len(train) or len(test)
+    ]
+
+
+def _divided(recordings: Recordings, protocol: str) -> tuple[Indices, Indices, str]:
+    """Indices of the training and of the test samples, and how many of the published ones lack, if any do."""
+    fields, published = recordings.fields, _published()["protocols"][protocol]
+    without = {"name", "setup", "camera", "performer"} - set(fields)
+    if without:
+        raise ValueError(f"recordings must be those of NTU RGB+D, with the field {min(without)}")
+    used = ~np.isin(fields["name"], list(missing()))
+    if protocol.startswith("60"):
+        used &= fields["setup"] <= _SETUPS_OF_60
+    trains = np.isin(fields[published["by"]], published["train"])
+    train, test = np.flatnonzero(used & trains), np.flatnonzero(used & ~trains)
+    sizes, expected = [len(train), len(test)], published["samples"]
+    total = sum(expected)
+    lacking = total - sum(sizes)
+    if lacking < 0 or (lacking == 0 and len(expected) == 2 and sizes != expected):
+        numbers = " and ".join(f"{number:,}" for number in expected) + " in all" * (len(expected) == 1)
+        raise ValueError(f"{protocol}: {sizes[0]:,} samples train and {sizes[1]:,} test, and published are {numbers}")
+    return train, test, f"{lacking:,} of {total:,} samples lack" if lacking else ""
