@@ -21,11 +21,10 @@ from ...networks.config import Head
 from ...saving import CONFIGS, as_bytes, from_json, load_module, save, to_json
 from ...training import Cosine, Listener, Result, RunFolder, Training, derive_seed
 from ..runs import member_folders, new_model, train_members
-from .collection import Array, Collection, as_array, as_numbers, target_of
+from .collection import Array, Collection, as_array, as_numbers, hold_out, target_of
 from .conventions import Conventions, seed_of
 from .defaults import FEW, PLANNED, Augmentation, Core, Effort, Plan, Shape, plan
 from .preparation import Preparation, from_first_time, rms_depends_on_class
-from .split import hold_out
 from .targets import Target
 from .task import Part, SeriesTask, by_length, collate, pad
 
@@ -40,6 +39,8 @@ class Fitting:
 
     data: Collection
     """Series to train on, those held back included."""
+    targets: list[Tensor]
+    """Their encoded targets."""
     preparation: Preparation
     target: Target
     plan: Plan
@@ -57,13 +58,6 @@ class Fitting:
     def member_seed(self, member: int) -> int:
         """Seed of one network of the ensemble."""
         return self.seed if member == 0 else derive_seed(self.seed, "member", member) >> 16
-
-    def with_seed_of(self, out: Path) -> Fitting:
-        """Return a copy with the seed of the run in the folder `out`, if there is one."""
-        for folder in (RunFolder(out), RunFolder(out / "member-0")):
-            if folder.config.exists():
-                return replace(self, seed=int(folder.read_json(folder.config)["seed"]))
-        return self
 
     def model_config(self, member: int = 0) -> Head:
         """Configuration of the model."""
@@ -83,9 +77,8 @@ class Fitting:
     def split(self, member: int = 0) -> tuple[Array, Array]:
         """Return the indices of training and held-out series: split by group if there are groups, else by class."""
         y = self.data.y if self.target.kind == "classes" and not self.target.per_step else None
-        items = np.arange(len(self.data))
-        if self.weights is not None:  # what counts for nothing is not there
-            items = items[self.weights > 0]
+        # What counts for nothing is not there
+        items = np.arange(len(self.data)) if self.weights is None else np.flatnonzero(self.weights > 0)
         classes, groups = (None if values is None else values[items] for values in (y, self.data.groups))
         share = 0.0 if groups is not None and len(np.unique(groups)) < 2 else self.plan.validation
         seed = self.member_seed(member)
@@ -94,10 +87,9 @@ class Fitting:
 
     @cached_property
     def _prepared(self) -> Part:
-        assert self.data.y is not None
-        y, weights = self.target.encode(self.data.y, self.data.lengths), self.weights
-        of_mean_1 = None if weights is None else torch.from_numpy((weights / weights.mean()).astype(np.float32))
-        return Part([self.preparation(series) for series in self.data.x], y, of_mean_1)
+        weights = None if self.weights is None else (self.weights / self.weights.mean()).astype(np.float32)
+        x = [self.preparation(series) for series in self.data.x]
+        return Part(x, self.targets, None if weights is None else torch.from_numpy(weights))
 
     def task(self, member: int = 0) -> SeriesTask:
         """Build the training task of one network of the ensemble."""
@@ -211,7 +203,9 @@ class Estimator(Conventions):
         folder = None if out is None else Path(out)
         fitting = X if isinstance(X, Fitting) else self.fitting(X, y, sample_weight, groups=groups)
         if resume and self.random_state is None and folder is not None:
-            fitting = fitting.with_seed_of(folder)
+            run = RunFolder(member_folders(folder, fitting.members)[0])
+            if run.config.exists():
+                fitting = replace(fitting, seed=int(run.read_json(run.config)["seed"]))
         models, results = train_members(
             fitting,
             folder,
@@ -242,7 +236,7 @@ class Estimator(Conventions):
         assert data.y is not None
         weights = _weights(sample_weight, len(data))
         target = (Target.of_classes if self._sort == "classifier" else Target.of_numbers)(data.y, self.per_step)
-        encoded = target.encode(data.y, data.lengths)  # or say now what is wrong with it
+        encoded = target.encode(data.y, data.lengths)
         preparation = Preparation.fitted(data.x, self.time_channel)
         lengths = data.lengths
         shape = Shape(
@@ -255,6 +249,7 @@ class Estimator(Conventions):
         options["validation"] = _validation(self.validation, data.groups)
         return Fitting(
             data,
+            encoded,
             preparation,
             target,
             plan(shape, self.effort, self.core, **options),
