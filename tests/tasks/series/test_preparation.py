@@ -13,7 +13,7 @@ import torch
 from indrnn.saving import from_json, to_json
 from indrnn.tasks.series.defaults import Augmentation
 from indrnn.tasks.series.preparation import Preparation, rms_depends_on_class
-from indrnn.tasks.series.task import Part, SeriesTask
+from indrnn.tasks.series.task import Part, SeriesTask, collate
 from indrnn.training import Shard
 
 
@@ -153,10 +153,8 @@ def test_masks_stay_masks_at_another_speed() -> None:
 
 def test_series_are_taken_as_they_are() -> None:
     task = _task(Augmentation(noise=0.5))
-    batch = task.take("train", [1, 0])
+    batch = collate(task.train, [1, 0])
     for column, item in enumerate((1, 0)):
         x = task.train.x[item]
         assert torch.equal(batch.inputs[: len(x), column], x)
         assert torch.equal(batch.target[column], task.train.y[item])
-    with pytest.raises(ValueError, match="split must be train"):
-        task.take("validation", [0])

@@ -150,7 +150,6 @@ def _as_many(name: str, values: Any, count: int) -> Any:
 
 
 def _series_of(X: Any) -> list[Array]:
-    """Series (channels, time) of any input, checked."""
     if hasattr(X, "tocsr") or hasattr(X, "toarray"):
         raise TypeError(
             f"X must be a dense array, got a sparse {type(X).__name__}: sparse data is not supported; use X.toarray()"
@@ -198,7 +197,6 @@ def is_list_of_series(X: Any) -> bool:
 
 
 def _numbers(value: Any, name: str) -> Array:
-    """Convert to an array of real numbers."""
     array = as_numbers(value)
     if array.dtype.kind in "biuf":
         return array
@@ -217,10 +215,7 @@ def _numbers(value: Any, name: str) -> Array:
 def checked_series(values: list[Array], name: Callable[[int], str], channels: Sequence[str] = ()) -> list[Array]:
     """Convert series (channels, time) of numbers to float32, and check that each has steps and values, all finite.
 
-    Args:
-        values: the series.
-        name: names the series of an index in a message.
-        channels: names of the channels, for messages.
+    For messages, `name` names the series of an index, and `channels` the channels.
     """
     result = []
     for i, series in enumerate(values):
@@ -243,3 +238,43 @@ def checked_series(values: list[Array], name: Callable[[int], str], channels: Se
                 raise ValueError(f"{name(i)} has no value at all; leave it out")
         result.append(narrow)
     return result
+
+
+def hold_out(
+    count: int,
+    share: float,
+    *,
+    classes: Array | None = None,
+    groups: Array | None = None,
+    seed: int = 0,
+    expected: bool = False,
+) -> Array:
+    """Mask of the series to hold out, (n,): whole groups if there are any, else a share of each class.
+
+    One series or group is left at least, of each class. With `expected`, the share of a class is held out on average,
+    rounded up or down at random, instead of the nearest number of series, at least one.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"the share to hold out must be a number from 0 to less than 1, got {share!r}")
+    held = np.zeros(count, dtype=bool)
+    if not share:
+        return held
+    draw = np.random.default_rng(seed % 2**63)
+    if groups is not None:
+        names = np.unique(groups)
+        if len(names) < 2:
+            raise ValueError(f"group must have at least two values to hold one of them out, got one, {names[0]!r}")
+        return np.asarray(np.isin(groups, draw.permutation(names)[: _nearest(share, len(names))]), dtype=bool)
+    classes = np.zeros(count) if classes is None else classes
+    for name in np.unique(classes):
+        members = np.flatnonzero(classes == name)
+        number = _nearest(share, len(members))
+        if expected:
+            whole, rest = divmod(share * len(members), 1)
+            number = min(len(members) - 1, int(whole) + int(draw.random() < rest))
+        held[draw.permutation(members)[:number]] = True
+    return held
+
+
+def _nearest(share: float, count: int) -> int:
+    return min(count - 1, max(1, round(share * count)))

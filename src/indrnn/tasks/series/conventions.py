@@ -7,41 +7,20 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from .collection import Array, Collection, as_array, is_list_of_series
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ...training import Result
-    from .defaults import Plan
-    from .preparation import Preparation
-    from .targets import Target
+from .collection import Collection, as_array, is_list_of_series
 
 
 class Conventions:
     """What scikit-learn's tools ask of an estimator, which is a dataclass of its parameters."""
 
     _sort: ClassVar[str]
-    models_: list[nn.Module]
-    results_: list[Result]
-    preparation_: Preparation
-    target_: Target
-    plan_: Plan
-    channels_: tuple[str, ...]
-    n_features_in_: int
-    feature_names_in_: Array
-    flat_: bool
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments by name.
-
-        Args:
-            deep: accepted as in scikit-learn; no effect, as there are no nested estimators.
-        """
+        """Return the constructor's arguments by name; `deep` has no effect, as there are no nested estimators."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def set_params(self, **parameters: Any) -> Self:
@@ -49,9 +28,8 @@ class Conventions:
         valid = self.get_params()
         for name, value in parameters.items():
             if name not in valid:
-                raise ValueError(
-                    f"Invalid parameter {name!r} for estimator {type(self).__name__}; it has {', '.join(valid)}"
-                )
+                what = f"Invalid parameter {name!r} for estimator {type(self).__name__}"
+                raise ValueError(f"{what}; it has {', '.join(valid)}")
             setattr(self, name, value)
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ...baselines import Baseline
@@ -33,13 +33,10 @@ class Shape:
     """Properties of the data that determine the defaults."""
 
     series: int
-    """Number of series."""
     input_size: int
     """Features of each step, masks included."""
     mean_length: float
-    """Mean number of steps."""
     longest: int
-    """Largest number of steps."""
     per_step: bool = False
     """Flag of an answer at every step, in place of one for each series."""
 
@@ -69,24 +66,18 @@ class Augmentation:
     speed: float = 0.0
     """Largest logarithm of the random factor by which a series is made faster or slower, and so shorter or longer."""
 
-    @property
-    def any(self) -> bool:
-        """Whether any augmentation is enabled."""
-        return bool(self.noise or self.scale or self.speed)
-
 
 @dataclass(frozen=True)
 class Plan:
     """Network and training hyperparameters of a fit."""
 
     network: Any
-    """Configuration of the network, sized for the data."""
     pool: Pool
     """Pooling over time: the features of a series' last step, or their mean."""
     steps: int
     lr: float
     batch_size: int
-    augmentation: Augmentation = field(default_factory=Augmentation)
+    augmentation: Augmentation = Augmentation()
     validation: float = 0.0
     """Share of the series that is held back to choose the weights by; 0 for the last weights."""
     evaluate_every: int = 100
@@ -130,20 +121,14 @@ def check_options(options: dict[str, Any]) -> None:
 
 
 def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **options: Any) -> Plan:
-    """Choose the plan for data of this shape.
-
-    Args:
-        shape: properties of the training data.
-        effort: quick (a third of the steps), default, or best (an ensemble of five seeds).
-        core: the recurrent layers: indrnn, or lstm or gru for comparison.
-        **options: overrides of the defaults, unless None; of the names in `PLANNED`. front: bool or stride.
-    """
+    """Choose the plan for data of this shape; options of the names in `PLANNED` override it, unless None."""
     if effort not in get_args(Effort):
         raise ValueError(f"effort must be quick, default or best, got {effort!r}")
     if core not in get_args(Core):
         raise ValueError(f"core must be one of {', '.join(get_args(Core))}, got {core!r}")
-    values = {name: value for name, value in options.items() if value is not None}
-    values = {name: value.item() if hasattr(value, "item") else value for name, value in values.items()}  # NumPy's
+    values = {  # NumPy's as Python's
+        name: value.item() if hasattr(value, "item") else value for name, value in options.items() if value is not None
+    }
     check_options(values)
     raw, series = shape.raw, shape.series
     # Smaller for few or very long series

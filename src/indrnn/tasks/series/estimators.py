@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -20,13 +21,12 @@ from ...networks.config import Head
 from ...saving import CONFIGS, as_bytes, from_json, load_module, save, to_json
 from ...training import Cosine, Listener, Result, RunFolder, Training, derive_seed
 from ..runs import member_folders, new_model, train_members
-from .collection import Array, Collection, as_array, as_numbers, target_of
+from .collection import Array, Collection, as_array, as_numbers, hold_out, target_of
 from .conventions import Conventions, seed_of
 from .defaults import FEW, PLANNED, Augmentation, Core, Effort, Plan, Shape, plan
 from .preparation import Preparation, from_first_time, rms_depends_on_class
-from .split import hold_out
 from .targets import Target
-from .task import Part, SeriesTask, by_length, pad
+from .task import Part, SeriesTask, by_length, collate, pad
 
 FILE = "estimator.json"
 _AT_ONCE = 2_000_000  # steps × neurons of a batch of predictions
@@ -39,14 +39,14 @@ class Fitting:
 
     data: Collection
     """Series to train on, those held back included."""
+    targets: list[Tensor]
+    """Their encoded targets."""
     preparation: Preparation
     target: Target
     plan: Plan
     seed: int
-    weights: Array | None = None
-    """Weights of the series, (n,)."""
-    class_weights: Array | None = None
-    """Weights of the classes, (classes,)."""
+    weights: Array | None = None  # (n,)
+    class_weights: Array | None = None  # (classes,)
     device: str = "auto"
     threads: int | None = None
 
@@ -58,13 +58,6 @@ class Fitting:
     def member_seed(self, member: int) -> int:
         """Seed of one network of the ensemble."""
         return self.seed if member == 0 else derive_seed(self.seed, "member", member) >> 16
-
-    def with_seed_of(self, out: Path) -> Fitting:
-        """Return a copy with the seed of the run in the folder `out`, if there is one."""
-        for folder in (RunFolder(out), RunFolder(out / "member-0")):
-            if folder.config.exists():
-                return replace(self, seed=int(folder.read_json(folder.config)["seed"]))
-        return self
 
     def model_config(self, member: int = 0) -> Head:
         """Configuration of the model."""
@@ -84,9 +77,8 @@ class Fitting:
     def split(self, member: int = 0) -> tuple[Array, Array]:
         """Return the indices of training and held-out series: split by group if there are groups, else by class."""
         y = self.data.y if self.target.kind == "classes" and not self.target.per_step else None
-        items = np.arange(len(self.data))
-        if self.weights is not None:  # what counts for nothing is not there
-            items = items[self.weights > 0]
+        # What counts for nothing is not there
+        items = np.arange(len(self.data)) if self.weights is None else np.flatnonzero(self.weights > 0)
         classes, groups = (None if values is None else values[items] for values in (y, self.data.groups))
         share = 0.0 if groups is not None and len(np.unique(groups)) < 2 else self.plan.validation
         seed = self.member_seed(member)
@@ -95,12 +87,9 @@ class Fitting:
 
     @cached_property
     def _prepared(self) -> Part:
-        assert self.data.y is not None
-        weights = None
-        if self.weights is not None:
-            weights = torch.from_numpy((self.weights / self.weights.mean()).astype(np.float32))
-        y = self.target.encode(self.data.y, self.data.lengths)
-        return Part([self.preparation(series) for series in self.data.x], y, weights)
+        weights = None if self.weights is None else (self.weights / self.weights.mean()).astype(np.float32)
+        x = [self.preparation(series) for series in self.data.x]
+        return Part(x, self.targets, None if weights is None else torch.from_numpy(weights))
 
     def task(self, member: int = 0) -> SeriesTask:
         """Build the training task of one network of the ensemble."""
@@ -118,17 +107,13 @@ class Fitting:
         )
 
     def estimate(self) -> dict[str, float]:
-        """Estimate seconds and bytes of training from two steps on one batch of typical length, then discarded.
-
-        Bytes are those that autograd saves for the backward pass on the longest batch, plus the weights, their
-        gradients and the optimiser's two moments.
-        """
+        """Estimate seconds of training and bytes of the longest batch from two steps on one batch of typical length."""
         task, model, plan = self.task(), new_model(self), self.plan
         order = np.random.default_rng(0).permutation(len(task.train.x)).tolist()
         batches = [order[i : i + plan.batch_size] for i in range(0, len(order), plan.batch_size)]
         steps = [max(len(task.train.x[i]) for i in items) for items in batches]
         common = int(np.argmin(np.abs(np.array(steps) - np.mean(steps))))
-        batch = task.take("train", batches[common])
+        batch = collate(task.train, batches[common], task.per_step)
         model.train()
         seconds, saved = [], dict[int, int]()
 
@@ -150,12 +135,10 @@ class Fitting:
         evaluations = math.ceil(plan.steps / plan.evaluate_every) * len(evaluated.x) / len(task.train.x)
         # An evaluation is a forward pass, about a third of a step
         rounds = plan.steps + evaluations * len(batches) / 3
-        parameters = sum(weight.numel() * weight.element_size() for weight in model.parameters())
         largest = max(steps) * min(plan.batch_size, len(task.train.x)) / (steps[common] * len(batches[common]))
-        return {
-            "seconds": min(seconds) * share * rounds * plan.members,
-            "bytes": sum(saved.values()) * largest + 4.0 * parameters,
-        }
+        # The weights, their gradients and the optimiser's two moments, and what autograd saves
+        size = 4.0 * sum(weight.nbytes for weight in model.parameters()) + sum(saved.values()) * largest
+        return {"seconds": min(seconds) * share * rounds * plan.members, "bytes": size}
 
 
 @dataclass(eq=False, repr=False)
@@ -220,7 +203,9 @@ class Estimator(Conventions):
         folder = None if out is None else Path(out)
         fitting = X if isinstance(X, Fitting) else self.fitting(X, y, sample_weight, groups=groups)
         if resume and self.random_state is None and folder is not None:
-            fitting = fitting.with_seed_of(folder)
+            run = RunFolder(member_folders(folder, fitting.members)[0])
+            if run.config.exists():
+                fitting = replace(fitting, seed=int(run.read_json(run.config)["seed"]))
         models, results = train_members(
             fitting,
             folder,
@@ -250,8 +235,8 @@ class Estimator(Conventions):
         data = self._training_data(X, y, groups)
         assert data.y is not None
         weights = _weights(sample_weight, len(data))
-        target = self._target(data.y)
-        encoded = target.encode(data.y, data.lengths)  # or say now what is wrong with it
+        target = (Target.of_classes if self._sort == "classifier" else Target.of_numbers)(data.y, self.per_step)
+        encoded = target.encode(data.y, data.lengths)
         preparation = Preparation.fitted(data.x, self.time_channel)
         lengths = data.lengths
         shape = Shape(
@@ -264,12 +249,13 @@ class Estimator(Conventions):
         options["validation"] = _validation(self.validation, data.groups)
         return Fitting(
             data,
+            encoded,
             preparation,
             target,
             plan(shape, self.effort, self.core, **options),
             seed_of(self.random_state),
             weights,
-            self._class_weights(target, data.y, weights),
+            _class_weights(getattr(self, "class_weight", None), target, data.y, weights),
             device=self.device,
             threads=self.threads,
         )
@@ -292,37 +278,23 @@ class Estimator(Conventions):
         return replace(data, y=y, groups=groups)
 
     def _collection(self, X: Any) -> Collection:
-        return X if isinstance(X, Collection) else Collection.from_arrays(self._from_first_time(X))
-
-    def _from_first_time(self, X: Any) -> Any:
-        """Make times relative to the first of each series, as Unix times lose precision in float32."""
+        """Series of X, with times from the first of each series on, as Unix times lose precision in float32."""
         channel = self.time_channel
-        if channel is None:
-            return X
+        if isinstance(X, Collection) or channel is None:
+            return X if isinstance(X, Collection) else Collection.from_arrays(X)
         if not isinstance(channel, (int, np.integer)):
             raise ValueError(f"time_channel must be the number of a channel, got {channel!r}")
-        try:
+        with contextlib.suppress(TypeError, ValueError):  # no numbers, which is said where X is checked
             values = [as_numbers(series) for series in (X if isinstance(X, (list, tuple)) else as_numbers(X))]
             rows = [series[None] if series.ndim == 1 else series for series in values]
             if all(row.ndim == 2 and row.dtype.kind in "fiuO" and -len(row) <= channel < len(row) for row in rows):
-                return [from_first_time(row, int(channel))[0] for row in rows]
-        except (TypeError, ValueError):  # no numbers, which is said where X is checked
-            pass
-        return X
-
-    def _target(self, y: Array) -> Target:
-        raise NotImplementedError
-
-    def _class_weights(self, target: Target, y: Array, weights: Array | None) -> Array | None:
-        return None
+                X = [from_first_time(row, int(channel))[0] for row in rows]
+        return Collection.from_arrays(X)
 
     # ---- predictions
 
     def outputs(self, X: Any) -> list[Array]:
-        """Ensemble output for each series, (outputs,) or with a target at every step (time, outputs).
-
-        The outputs are probabilities, or numbers that the training targets' mean and deviation standardise.
-        """
+        """Probabilities or standardised numbers for each series, (outputs,); at every step (time, outputs)."""
         x = [self.preparation_(series) for series in self.checked(X).x]
         lengths = [len(series) for series in x]
         first: Any = self.models_[0]
@@ -488,33 +460,6 @@ class IndRNNClassifier(Estimator):
         assert self.target_.classes is not None
         return self.target_.classes
 
-    def _target(self, y: Array) -> Target:
-        return Target.of_classes(y, self.per_step)
-
-    def _class_weights(self, target: Target, y: Array, weights: Array | None) -> Array | None:
-        chosen = self.class_weight
-        if chosen is None:
-            return None
-        if target.kind != "classes":
-            raise ValueError("class_weight is for one class a series, and y holds several labels")
-        if isinstance(chosen, dict):
-            for name, weight in chosen.items():
-                if name not in target.names:
-                    raise ValueError(f"class_weight must name classes of y, got {name!r}")
-                if not 0 <= float(weight) < np.inf:
-                    raise ValueError(
-                        f"class_weight must hold finite numbers of at least 0, got {weight!r} for {name!r}"
-                    )
-            return np.array([float(chosen.get(name, 1.0)) for name in target.names])
-        if chosen != "balanced":
-            raise ValueError(
-                f"class_weight must be 'balanced', a dictionary from class to weight or None, got {chosen!r}"
-            )
-        values = np.concatenate([np.ravel(steps) for steps in y]) if self.per_step else np.ravel(y)
-        counted = np.ones(len(values)) if weights is None or self.per_step else weights
-        sums = np.array([counted[values == name].sum() for name in target.names])
-        return np.asarray(counted.sum() / (len(sums) * np.maximum(sums, 1e-12)))
-
     def predict_proba(self, X: Any) -> Any:
         """Predict probabilities: (n, classes), in the order of `classes_`; with several labels, (n, labels).
 
@@ -529,7 +474,7 @@ class IndRNNClassifier(Estimator):
             right = (predictions == _like(y, predictions)).all(1)
         elif self.per_step:
             pairs = zip(predictions, y, strict=True)
-            right = np.concatenate([np.ravel(as_array(a)) == np.ravel(as_array(b)) for a, b in pairs])
+            right = np.concatenate([np.ravel(row) == np.ravel(as_array(answers)) for row, answers in pairs])
             sample_weight = _of_steps(sample_weight, predictions)
         else:
             right = predictions == _like(np.ravel(as_array(y)), predictions)
@@ -554,9 +499,6 @@ class IndRNNRegressor(Estimator):
 
     _: KW_ONLY
     augment: bool | None = False
-
-    def _target(self, y: Array) -> Target:
-        return Target.of_numbers(y, self.per_step)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R², averaged over outputs; the best value is 1."""
@@ -588,8 +530,27 @@ def _weights(sample_weight: Any, count: int) -> Array | None:
     return weights
 
 
+def _class_weights(chosen: Any, target: Target, y: Array, weights: Array | None) -> Array | None:
+    if chosen is None:
+        return None
+    if target.kind != "classes":
+        raise ValueError("class_weight is for one class a series, and y holds several labels")
+    if isinstance(chosen, dict):
+        for name, weight in chosen.items():
+            if name not in target.names:
+                raise ValueError(f"class_weight must name classes of y, got {name!r}")
+            if not 0 <= float(weight) < np.inf:
+                raise ValueError(f"class_weight must hold finite numbers of at least 0, got {weight!r} for {name!r}")
+        return np.array([float(chosen.get(name, 1.0)) for name in target.names])
+    if chosen != "balanced":
+        raise ValueError(f"class_weight must be 'balanced', a dictionary from class to weight or None, got {chosen!r}")
+    values = np.concatenate([np.ravel(steps) for steps in y]) if target.per_step else np.ravel(y)
+    counted = np.ones(len(values)) if weights is None or target.per_step else weights
+    sums = np.array([counted[values == name].sum() for name in target.names])
+    return np.asarray(counted.sum() / (len(sums) * np.maximum(sums, 1e-12)))
+
+
 def _validation(share: float | None, groups: Array | None) -> float | None:
-    """Share of the series to hold back: none of too few groups; None for the plan's default."""
     if groups is None:
         return share
     try:
@@ -606,7 +567,6 @@ def _validation(share: float | None, groups: Array | None) -> float | None:
 
 
 def _like(y: Any, predictions: Array) -> Array:
-    """Convert targets to an array; raise if its shape is not that of the predictions."""
     array = as_array(y)
     if array.shape != predictions.shape:
         raise ValueError(f"y must have a target for each series, of the shape {predictions.shape}, got {array.shape}")

@@ -140,7 +140,7 @@ class Fit(Recipe):
     @cached_property
     def split(self) -> tuple[Collection, Collection | None, str]:
         """Series to train on, those held out for test (None if there are none), and how they were chosen."""
-        from .split import hold_out
+        from .collection import hold_out
 
         data, classifies = self.series
         groups, group = data.groups, self.reading.group

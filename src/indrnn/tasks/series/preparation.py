@@ -43,12 +43,7 @@ class Preparation:
 
     @classmethod
     def fitted(cls, series: Sequence[Array], time_channel: int | None = None) -> Preparation:
-        """Compute the statistics of series (channels, time).
-
-        Args:
-            series: the training series.
-            time_channel: index of the channel of times, if there is one; they must not decrease within a series.
-        """
+        """Compute the statistics of training series (channels, time); times must not decrease within one."""
         channels = len(series[0])
         if time_channel is not None:
             if not -channels <= time_channel < channels:
@@ -84,9 +79,7 @@ class Preparation:
     def __call__(self, series: Array, power: Array | None = None) -> Tensor:
         """Convert a series (channels, time) to network input (time, input_size); missing values are set to the mean.
 
-        Args:
-            series: the series, or a piece of it.
-            power: result of `running_power` for the steps before, if the series continues an earlier piece.
+        If it continues an earlier piece, `power` is the result of `running_power` for the steps before.
         """
         values, there = self._standardised(series)
         if self.normalise_rms:
@@ -113,7 +106,6 @@ class Preparation:
 
 
 def _total(series: Iterable[Array]) -> Array:
-    """Sum over all steps of all series, (channels,), without what is missing."""
     return np.asarray(sum(np.nansum(values, 1, dtype=np.float64) for values in series))
 
 
@@ -122,7 +114,7 @@ def rms_depends_on_class(series: Sequence[Array], classes: Array, time_channel: 
     loudness = np.log(np.stack([moments(values)[1] for values in series]).clip(1e-12))
     if time_channel is not None:
         loudness = np.delete(loudness, time_channel, 1)
-    loudness = loudness - loudness.mean(0)
+    loudness -= loudness.mean(0)
     of_class = [loudness[classes == name] for name in np.unique(classes)]
     explained = sum(len(rows) * np.square(rows.mean(0)) for rows in of_class)
     total = np.square(loudness).sum(0)
@@ -142,10 +134,7 @@ def moments(series: Array) -> tuple[Array, Array]:
 def from_first_time(series: Array, channel: int, first: Any = None) -> tuple[Array, Any]:
     """Make times relative to the first, as Unix times lose precision in float32; return series and first time.
 
-    Args:
-        series: (channels, time).
-        channel: index of the channel of times.
-        first: the first time, if the series continues an earlier piece; None to take it from this one.
+    If the series (channels, time) continues an earlier piece, `first` is the first time of that.
     """
     times, moved = series[channel], series.astype(np.float64)
     # Whole numbers of nanoseconds do not survive float64 either
@@ -153,9 +142,9 @@ def from_first_time(series: Array, channel: int, first: Any = None) -> tuple[Arr
         first = int(times[0]) if first is None else first
         moved[channel] = [int(time) - first for time in times.tolist()]
         return moved, first
-    known = moved[channel][np.isfinite(moved[channel])]
-    if first is None and len(known):
-        first = float(known[0])
+    finite = moved[channel][np.isfinite(moved[channel])]
+    if first is None and len(finite):
+        first = float(finite[0])
     moved[channel] -= first or 0.0
     return moved, first
 

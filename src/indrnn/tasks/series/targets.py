@@ -45,8 +45,12 @@ class Target:
         """Create from the classes or labels of the training series."""
         values = np.concatenate([_fixed(np.ravel(steps)) for steps in y]) if per_step else _one_column(_fixed(y))
         if values.ndim == 2:
-            outputs = y.shape[1]
-            _check_labels(y, outputs)
+            outputs = values.shape[1]
+            if not np.isin(values, (0, 1)).all():
+                raise ValueError(
+                    f"y of several labels must have the shape (n, {outputs}) and hold 0 and 1, got {values.shape} of "
+                    f"{values.dtype}; classes at every step need per_step=True"
+                )
             return cls("labels", outputs, False, tuple(range(outputs)), "<i8")
         _check_classes(values)
         try:
@@ -55,10 +59,8 @@ class Target:
             kinds = ", ".join(sorted({type(_python(value)).__name__ for value in values}))
             raise ValueError(f"y must hold classes of one kind, that can be sorted, got {kinds} together") from None
         if len(classes) < 2:
-            raise ValueError(
-                f"y must have at least two classes, got one class, {_python(classes[0])!r}: there is nothing to tell "
-                "apart"
-            )
+            only = f"one class, {_python(classes[0])!r}"
+            raise ValueError(f"y must have at least two classes, got {only}: there is nothing to tell apart")
         if not per_step and counts.min() == 1:
             alone = ", ".join(repr(_python(name)) for name in classes[counts == 1][:5])
             warnings.warn(
@@ -92,41 +94,25 @@ class Target:
         return self.names[output] if self.kind == "classes" else output
 
     def encode(self, y: Array, lengths: Array) -> list[Tensor]:
-        """Encode as tensors: a class (), labels or numbers (outputs,); with a leading dimension of time at every step.
-
-        Raises:
-            ValueError: a class did not occur in training, or the number of targets is not the series' number of steps.
-        """
+        """Encode those of training: a class (), labels or numbers (outputs,); at every step with time before them."""
         if self.kind == "numbers":
             rows = [((row - self.mean) / self.scale).astype(np.float32) for row in _rows(y, self.per_step)]
             encoded = [torch.from_numpy(row if self.per_step else row[0]) for row in rows]
         elif self.kind == "labels":
-            _check_labels(y, self.outputs)
             encoded = list(torch.from_numpy(np.asarray(y, dtype=np.float32)))
-        elif self.per_step:
-            encoded = [torch.from_numpy(self._indices(np.ravel(steps))) for steps in y]
         else:
-            encoded = list(torch.from_numpy(self._indices(_one_column(y))))
+            assert self.classes is not None
+            classes = [_fixed(np.ravel(values)) for values in (y if self.per_step else [y])]
+            indices = [torch.from_numpy(np.searchsorted(self.classes, values)) for values in classes]
+            encoded = indices if self.per_step else list(indices[0])
         if self.per_step:
             for i, (values, steps) in enumerate(zip(encoded, lengths, strict=True)):
                 if len(values) != steps:
                     raise ValueError(f"y must have a target for every step: series {i} has {steps}, got {len(values)}")
         return encoded
 
-    def _indices(self, y: Array) -> Array:
-        assert self.classes is not None
-        y = _fixed(y)
-        at = np.searchsorted(self.classes, y).clip(0, len(self.classes) - 1)
-        unknown = self.classes[at] != y
-        if unknown.any():
-            raise ValueError(f"y must be of the classes of training, got {y[unknown][0]!r}")
-        return at.astype(np.int64)
-
     def decode(self, outputs: Array) -> Array:
-        """Convert outputs (..., outputs) to what `y` held: classes or labels of probabilities, or numbers.
-
-        With a target at every step, the outputs are those of one series, (time, outputs).
-        """
+        """Convert outputs (..., outputs), at every step those of one series, to classes, labels or numbers like `y`."""
         if self.kind == "labels":
             return (outputs > 0.5).astype(np.int64)
         if self.kind == "classes":
@@ -168,14 +154,6 @@ def _one_column(y: Array) -> Array:
         kind = DataConversionWarning
     warnings.warn("A column-vector y was passed when a 1d array was expected; (n,) is expected", kind, stacklevel=4)
     return y[:, 0]
-
-
-def _check_labels(y: Array, count: int) -> None:
-    if y.ndim != 2 or y.shape[1] != count or not np.isin(y, (0, 1)).all():
-        raise ValueError(
-            f"y of several labels must have the shape (n, {count}) and hold 0 and 1, got {y.shape} of {y.dtype}; "
-            "classes at every step need per_step=True"
-        )
 
 
 def _check_classes(values: Array) -> None:

@@ -103,7 +103,7 @@ class SeriesTask:
         items = self._items_of(step)
         rows, count = rows_of(shard, len(items))
         batch = collate(self.train, items.tolist(), self.per_step)
-        if self.augmentation.any:
+        if self.augmentation != Augmentation():
             # Of the whole batch, whatever piece of it is asked for: pieces are the same in any division
             self._augment(batch, generator(self.seed, "augmentation", step))
         if len(rows) == len(items):
@@ -111,13 +111,6 @@ class SeriesTask:
         lengths, weights = (None if values is None else values[rows] for values in (batch.lengths, batch.weights))
         target = batch.target[:, rows] if self.per_step else batch.target[rows]
         return SeriesBatch(batch.inputs[:, rows], target, count, len(items), lengths, weights)
-
-    def take(self, split: str, items: Sequence[int]) -> SeriesBatch:
-        """Batch of the series with these indices in "train" or "validation", without augmentation."""
-        part = {"train": self.train, "validation": self.validation}[split]
-        if part is None:
-            raise ValueError("split must be train: no series were held back for validation")
-        return collate(part, items, self.per_step)
 
     def _items_of(self, step: int) -> Tensor:
         # At random, whatever their lengths: statistics of batches of one length each would differ by it
@@ -141,8 +134,7 @@ class SeriesTask:
             changed = changed + how.noise * torch.randn(T, B, values, generator=source)
         batch.inputs = without_padding(torch.cat([changed, x[..., values:]], -1), batch.lengths)
 
-    def losses(self, output: Tensor, batch: SeriesBatch) -> Tensor:
-        """Loss of each series, (B,), averaged over its steps if there is a target at every step."""
+    def _loss(self, output: Tensor, batch: SeriesBatch) -> Tensor:
         target, output = batch.target, output.float()
         if self.kind == "classes":
             weight = None if self.class_weights is None else self.class_weights.to(output.device)
@@ -152,7 +144,8 @@ class SeriesTask:
             losses = F.binary_cross_entropy_with_logits(output, target, reduction="none").mean(-1)
         else:
             losses = (output - target).square().mean(-1)
-        return self._over_steps(losses, batch.lengths)
+        losses = self._over_steps(losses, batch.lengths)
+        return (losses if batch.weights is None else losses * batch.weights).mean()
 
     def _over_steps(self, values: Tensor, lengths: Tensor | None) -> Tensor:
         if not self.per_step:
@@ -164,34 +157,25 @@ class SeriesTask:
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """See `Task.loss`."""
-        output = model(batch.inputs, lengths=batch.lengths)[0]
-        return _weighted(self.losses(output, batch), batch)
+        return self._loss(model(batch.inputs, lengths=batch.lengths)[0], batch)
 
-    def _measure(self, model: nn.Module, part: Part, shard: Shard, prefix: str) -> Iterator[Measured]:
+    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
+        """See `Task.evaluate`."""
+        part, prefix = (self.train, "training_") if self.validation is None else (self.validation, "")
         device = next(model.parameters()).device
         batches = by_length([len(series) for series in part.x], self.batch_size)
         for items in batches[shard.index :: shard.count]:
             batch: Any = collate(part, items, self.per_step).to(device)
             output = model(batch.inputs, lengths=batch.lengths)[0]
-            means: dict[str, Tensor | float] = {f"{prefix}loss": _weighted(self.losses(output, batch), batch)}
+            means: dict[str, Tensor | float] = {f"{prefix}loss": self._loss(output, batch)}
             if self.kind == "classes":
                 right = (output.argmax(-1) == batch.target).float()
                 means[f"{prefix}accuracy"] = self._over_steps(right, batch.lengths).mean()
             yield means, len(items)
 
-    def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
-        """See `Task.evaluate`."""
-        if self.validation is not None:
-            return self._measure(model, self.validation, shard, "")
-        return self._measure(model, self.train, shard, "training_")
-
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
         """Yield nothing: `fit` of an estimator never sees the test series."""
         return iter(())
-
-
-def _weighted(losses: Tensor, batch: SeriesBatch) -> Tensor:
-    return (losses if batch.weights is None else losses * batch.weights).mean()
 
 
 def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
@@ -209,7 +193,7 @@ def pad(x: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 
 
 def collate(part: Part, items: Sequence[int], per_step: bool = False) -> SeriesBatch:
-    """Collate these series into a batch."""
+    """Batch of the series with these indices, as they are."""
     inputs, lengths = pad([part.x[i] for i in items])
     targets = [part.y[i] for i in items]
     target = pad(targets)[0] if per_step else torch.stack(targets)
