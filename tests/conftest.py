@@ -32,12 +32,12 @@ slow_for_triton = pytest.mark.slow_for("triton")
 
 
 def smooth(backend: str) -> str:
-    """An activation without a kink that the backend serves."""
+    """An activation without a kink that the backend supports."""
     return "tanh" if indrnn.backends(None, "tanh")[backend].available else "identity"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes a `backend`, an `activation` or both for each of them, where the backend serves it."""
+    """Run a test that takes a `backend`, an `activation` or both for each of them, where the backend supports it."""
     given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     names = [name for name in ("backend", "activation") if name in metafunc.fixturenames and name not in given]
     if names == ["backend", "activation"]:

@@ -1,4 +1,4 @@
-"""What a user installs: what importing it brings in, and that it builds and serves with and without a compiler."""
+"""What a user installs: what importing it brings in, and that it builds and works with and without a compiler."""
 
 from __future__ import annotations
 
@@ -159,13 +159,13 @@ for backend, variable in (("native", ""), (None, "native")):
     except RuntimeError as error:
         assert native.why_not in str(error), error
     else:
-        raise AssertionError(f"{backend=} {variable=} was served")
+        raise AssertionError(f"{backend=} {variable=} was computed")
 print(native.why_not)
 """
 
 
-def assert_serves_without_kernel(python: str | Path, cwd: Path, first: str = "") -> None:
-    """The reference serves; the user is told once what to do; asking for the kernel by name says why there is none."""
+def assert_works_without_kernel(python: str | Path, cwd: Path, first: str = "") -> None:
+    """The reference computes; a user is told once what to do; asking for the kernel by name says why it is missing."""
     # Without -W, Python itself would drop a repeated warning.
     done = run(python, "-W", "always", "-c", f"import os, indrnn, torch\n{first}\n{USE_WITHOUT_KERNEL}", cwd=cwd)
     why_not = done.stdout.strip()
@@ -174,8 +174,8 @@ def assert_serves_without_kernel(python: str | Path, cwd: Path, first: str = "")
     assert why_not in done.stderr
 
 
-def test_without_the_kernel_a_process_is_told_once_and_served(tmp_path: Path) -> None:
-    assert_serves_without_kernel(
+def test_without_the_kernel_a_process_is_told_once_and_computes(tmp_path: Path) -> None:
+    assert_works_without_kernel(
         sys.executable, tmp_path, first="import indrnn.ops.cpu.kernel; indrnn.ops.cpu.__path__ = []"
     )  # where it is looked for
 
@@ -267,13 +267,13 @@ class Environment:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("package_index")
-def test_it_installs_and_serves_without_a_compiler(tmp_path: Path) -> None:
+def test_it_installs_and_works_without_a_compiler(tmp_path: Path) -> None:
     environment = Environment(tmp_path)
     no_compiler = shutil.which("false")
     if no_compiler is None:
         pytest.skip("there is no command `false` to stand for a broken compiler")
     assert environment.install(ROOT, CC=no_compiler, CXX=no_compiler) == "py3-none-any"
-    assert_serves_without_kernel(environment.python, tmp_path)
+    assert_works_without_kernel(environment.python, tmp_path)
 
 
 @pytest.mark.slow

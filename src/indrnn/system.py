@@ -1,12 +1,21 @@
-"""Settings of the process: freed memory, half precision on CPUs that announce more than they can, denormal numbers."""
+"""The process: notes to the user, freed memory, half precision on CPUs that announce more than they can, denormals."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
 import sys
 import warnings
+
+
+def note(text: str) -> None:
+    """Print a line to standard error; only in one of the processes that torchrun started on this machine."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr)
+
 
 # Of glibc's malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4

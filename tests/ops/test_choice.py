@@ -1,4 +1,4 @@
-"""Which backend serves, and what is said when the one asked for cannot."""
+"""The choice of a backend, and the error where the one asked for does not support a tensor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from indrnn.ops.cpu import kernel
 from indrnn.ops.triton import backend as triton_backend
 
 X, U = torch.ones(2, 1, 3), torch.full((3,), 0.5)
-with FakeTensorMode():  # no GPU is needed to be asked what would serve there
+with FakeTensorMode():  # no GPU is needed to ask what would be chosen there
     ON_GPU = torch.empty(2, 1, 3, device="cuda")
 
 
@@ -65,7 +65,7 @@ def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_kernel")
-def test_without_the_kernel_the_reference_serves_and_says_so_once() -> None:
+def test_without_the_kernel_the_reference_computes_and_says_so_once() -> None:
     with pytest.warns(RuntimeWarning, match=r"plain PyTorch.*install a C\+\+ compiler"):
         h, _ = indrnn.recurrence(X, U)
     assert h.view(-1).tolist() == [1.0] * 3 + [1.5] * 3

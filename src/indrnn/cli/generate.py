@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from ..system import load_torch
+from ..system import load_torch, note
 from .main import UsageError
 from .parse import Parser
 
@@ -97,7 +97,7 @@ def _language_model(path: Path) -> tuple[LanguageModel, Tokeniser]:
     if model.tokeniser is None:
         raise UsageError(f"run must have a tokeniser, and {path} holds no {run.folder.tokeniser.name}")
     if "so far" in which:
-        _note(f"with {which}")
+        note(f"indrnn: with {which}")
     return model, model.tokeniser
 
 
@@ -131,10 +131,5 @@ def _encoded(prompt: str, tokeniser: Tokeniser) -> Tensor:
         unknown.add(prompt, ids)
         if tokeniser.unknown_id is None:
             raise UsageError(f"prompt {unknown}")
-        _note(f"the prompt {unknown}, read as {UNKNOWN}")
+        note(f"indrnn: the prompt {unknown}, read as {UNKNOWN}")
     return tokeniser.encode(prompt)
-
-
-def _note(text: str) -> None:
-    with contextlib.suppress(OSError):
-        print(f"indrnn: {text}", file=sys.stderr)

@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 
-from ..system import run_as_program
+from ..system import note, run_as_program
 
 USAGE = """\
 usage: indrnn COMMAND [OPTIONS]
@@ -81,9 +81,7 @@ def say(text: str) -> None:
 
 
 def _say(error: object, code: int) -> int:
-    if os.environ.get("LOCAL_RANK", "0") == "0":  # of the processes that torchrun started here, one tells
-        with contextlib.suppress(OSError):
-            print(f"indrnn: {error}", file=sys.stderr)
+    note(f"indrnn: {error}")
     return code
 
 

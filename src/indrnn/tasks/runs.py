@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cached_property
@@ -17,7 +15,7 @@ from torch import nn
 
 from ..layers.config import config_of
 from ..saving import from_json, to_json
-from ..system import limit_onednn
+from ..system import limit_onednn, note
 from ..training import Result, RunFolder, Shard, Task, Training, train
 from ..training.best import best_model, load_best
 from ..training.evaluation import measure
@@ -181,8 +179,8 @@ def prepare_half_precision(training: Training) -> None:
     """For half precision on a CPU, avoid instructions that the CPU reports but cannot run."""
     on_cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
     done = limit_onednn() if on_cpu and training.precision != "float32" else None
-    if done is not None and os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"indrnn: {done}", file=sys.stderr)
+    if done is not None:
+        note(f"indrnn: {done}")
 
 
 # ---- opened

@@ -34,7 +34,7 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 each_half = pytest.mark.parametrize("dtype", HALVES.values(), ids=HALVES)
 
 
-# ---- settings, and whether it serves
+# ---- settings, and what it supports
 
 
 @pytest.mark.parametrize(("B", "N"), [(1, 1), (50, 128), (32, 128), (128, 2000), (1000, 3)])
@@ -66,7 +66,7 @@ def test_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @interpreted
-def test_it_serves_cpu_tensors_in_the_interpreter() -> None:
+def test_it_supports_cpu_tensors_in_the_interpreter() -> None:
     assert triton_backend.why_not(torch.zeros(1), "relu") is None
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from ...checks import check_count
 from ...files import VARIABLE, data_folder
 from ...networks.tokeniser import NAMES, UNKNOWN, Ids, Tokeniser, Unit
-from .encoding import checksum_of, encode_file, say
+from ...system import note
+from .encoding import checksum_of, encode_file
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def read_text(
         other = encode_file(name, path, unit=unit, tokeniser=main.tokeniser)
         parts[name] = other.ids
         if other.unknown:
-            say(f"{path} {other.unknown}; they are read as {UNKNOWN}")
+            note(f"{path} {other.unknown}; they are read as {UNKNOWN}")
     return Corpus(Split(main.ids[:rest]), Split(parts["valid"]), Split(parts["test"]), main.tokeniser)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from ...networks.tokeniser import (
     code_points,
     split_words,
 )
+from ...system import note
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,12 +41,6 @@ _AT_LINE_ENDS = re.compile(r"^[^\S\n]+|[^\S\n]+$", re.MULTILINE)
 
 Piece = tuple[str, int, int]
 """Piece of a text, and the line and column at which it begins."""
-
-
-def say(text: str) -> None:
-    """Print to standard error; only in one of the processes that torchrun started on this machine."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(text, file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,7 @@ def encode_file(
     try:
         _write_cache(target, encoded)
     except OSError as error:
-        say(f"{target.parent} cannot be written to ({error.strerror or error}): {path} is encoded in memory")
+        note(f"{target.parent} cannot be written to ({error.strerror or error}): {path} is encoded in memory")
     return encoded
 
 

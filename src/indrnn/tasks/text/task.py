@@ -25,7 +25,6 @@ WINDOWS = ("batch_size", "length", "valid_batch", "test_batch", "jitter", "halve
 """Options of `LanguageTask`."""
 SHORTEST = 5
 """Number of tokens in a window that jitter made too short."""
-_NONE = -100  # a target that does not count
 
 
 @dataclass
@@ -193,6 +192,8 @@ class LanguageTask:
 
     def measure(self, model: nn.Module, split: Split, batch: int, shard: Shard) -> Iterator[Measured]:
         """The loss over all tokens of a part but the first; the streams are divided among the processes."""
+        from ...networks.cross_entropy import IGNORED
+
         predicted = len(split) - 1
         batch = min(batch, predicted)
         # Stream i predicts the tokens from first[i] to first[i + 1], not included.
@@ -213,7 +214,7 @@ class LanguageTask:
         longer = torch.from_numpy(sizes > shortest)  # by one token
         if longer.any():
             inputs, target = _cut(split.ids, np.where(sizes > shortest, starts + shortest, 0), 1)
-            target[:, ~longer] = _NONE
+            target[:, ~longer] = IGNORED
             loss, _ = model(inputs.to(device), state, targets=target.to(device))
             yield {"loss": loss.double()}, int(longer.sum())
 
