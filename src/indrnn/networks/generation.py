@@ -31,17 +31,9 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Tensor:
-    """Draw a class for each row from softmax(logits / temperature), optionally among the likeliest classes only.
+    """Draw a class for each row of logits, (B, classes) to (B,), with a generator of the CPU.
 
-    Args:
-        logits: (B, classes).
-        generator: on the CPU, where the numbers are drawn.
-        temperature: below 1 for likelier classes, above for others; 0 for the likeliest.
-        top_k: draw among this many of the likeliest classes.
-        top_p: draw among the fewest of the likeliest whose probabilities add up to this.
-
-    Returns:
-        (B,), int64, on the logits' device.
+    The other arguments are those of `LanguageModel.stream`.
     """
     if temperature == 0:
         return logits.argmax(-1)
