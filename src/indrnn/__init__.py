@@ -64,43 +64,12 @@ _HOMES = {
 }
 """Public names, by the module that defines them."""
 
-__all__ = [
-    "Backend",
-    "ConvIndRNN1d",
-    "ConvIndRNN2d",
-    "Dense",
-    "DenseIndRNN",
-    "IndRNN",
-    "IndRNNCell",
-    "IndRNNClassifier",
-    "IndRNNRegressor",
-    "Language",
-    "LanguageModel",
-    "Plain",
-    "PlainIndRNN",
-    "RecurrentBound",
-    "Residual",
-    "ResidualIndRNN",
-    "SequenceBatchNorm",
-    "SequenceClassifier",
-    "SequenceRegressor",
-    "SharedDropout",
-    "State",
-    "StepBatchNorm",
-    "StepClassifier",
-    "StepRegressor",
-    "TiedEmbedding",
-    "attach_constraint",
-    "backends",
-    "constrain_",
-    "distil",
-    "from_rnn",
-    "gather_statistics",
-    "load",
-    "parameter_groups",
-    "recurrence",
-    "save",
-]
+__all__ = ["Backend", "backends", "load", "recurrence", "save"]
+__all__ += ["ConvIndRNN1d", "ConvIndRNN2d", "IndRNN", "IndRNNCell", "RecurrentBound", "SharedDropout"]
+__all__ += ["SequenceBatchNorm", "StepBatchNorm", "attach_constraint", "constrain_", "gather_statistics"]
+__all__ += ["Dense", "DenseIndRNN", "Language", "LanguageModel", "Plain", "PlainIndRNN", "Residual", "ResidualIndRNN"]
+__all__ += ["SequenceClassifier", "SequenceRegressor", "State", "StepClassifier", "StepRegressor", "TiedEmbedding"]
+__all__ += ["IndRNNClassifier", "IndRNNRegressor", "distil", "from_rnn", "parameter_groups"]
 
 
 def load(folder: "str | _Path", *, device: Any = "cpu") -> Any:

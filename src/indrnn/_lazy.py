@@ -18,14 +18,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package whose public names and modules are imported at their first use.
 
-    No public name may be that of a module in the package: once imported, the module would take its place.
-
-    Args:
-        package: the package's `__name__`.
-        homes: the public names that each module of the package defines, by the module's name.
-
-    Example:
-        __getattr__, __dir__ = lazy_names(__name__, {"api": ("recurrence",)})
+    `homes` has the public names that each module defines, by the module's name. No public name may be that of a module
+    in the package: once imported, the module would take its place.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -50,12 +44,6 @@ class Lazy:
 
     For modules of options, beside `if TYPE_CHECKING: import torch`. What runs at each step, or is compiled, imports
     torch itself: a compiler does not see through this.
-
-    Args:
-        name: the module's full name.
-
-    Example:
-        torch = Lazy("torch")
     """
 
     def __init__(self, name: str) -> None:

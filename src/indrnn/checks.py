@@ -6,7 +6,7 @@ Options are checked without torch: it is imported where there is a tensor.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
     return torch.tensor(lengths, device=device)
 
 
+def is_number(value: object) -> bool:
+    """Whether it is an integer or a float, and no bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def check_count(name: str, value: int, least: int = 1) -> None:
     """Raise unless `value` is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -55,34 +60,27 @@ def check_threads(value: int) -> None:
         raise ValueError(f"threads must be at most {MOST_THREADS}, got {value!r}")
 
 
-def check_positive(name: str, value: float) -> None:
-    """Raise unless `value` is a finite number above 0."""
-    if not (isinstance(value, (int, float)) and 0 < value < math.inf):
-        raise ValueError(f"{name} must be a positive number, got {value!r}")
+def _check_of(expected: str, holds: Callable[[float], bool]) -> Callable[[str, float], None]:
+    """The check of a number for which `holds` is true: it is given the argument's name and its value."""
+
+    def check(name: str, value: float) -> None:
+        if not (is_number(value) and holds(value)):
+            raise ValueError(f"{name} must be {expected}, got {value!r}")
+
+    return check
 
 
-def check_not_negative(name: str, value: float) -> None:
-    """Raise unless `value` is a finite number of at least 0."""
-    if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
-        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
-
-
-def check_fraction(name: str, value: float) -> None:
-    """Raise unless `value` is a number in [0, 1)."""
-    if not (isinstance(value, (int, float)) and 0 <= value < 1):
-        raise ValueError(f"{name} must be a number in [0, 1), got {value!r}")
+check_positive = _check_of("a positive number", lambda value: 0 < value < math.inf)
+check_not_negative = _check_of("a number of at least 0", lambda value: 0 <= value < math.inf)
+check_fraction = _check_of("a number in [0, 1)", lambda value: 0 <= value < 1)
+check_share = _check_of("a number in (0, 1]", lambda value: 0 < value <= 1)
+check_probability = _check_of("a number in [0, 1]", lambda value: 0 <= value <= 1)
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise unless `value` is one of them."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def check_probability(name: str, p: float) -> None:
-    """Raise unless p is a number in [0, 1]."""
-    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
-        raise ValueError(f"{name} must be a number in [0, 1], got {p!r}")
 
 
 def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> None:

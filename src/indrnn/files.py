@@ -24,12 +24,7 @@ _TIMEOUT = 30  # seconds without an answer, or between two pieces of one
 
 
 def write_atomically(path: Path, write: bytes | Callable[[IO[bytes]], object]) -> None:
-    """Write a file atomically: at every moment it holds either the old or the new content in full.
-
-    Args:
-        path: the file; its folder exists.
-        write: the content, or a function that writes it to a file.
-    """
+    """Write the content, or what a function writes, to a file that at every moment holds all of the old or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w+b") as file:
@@ -56,15 +51,9 @@ def flush_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(out: Path, content: str, *, overwrite: bool = False) -> Iterator[Path]:
-    """Make a folder that comes into its place when everything is in it, and is never there in part.
+    """Yield a folder to write to, which comes into its place when everything is in it, and is never there in part.
 
-    Args:
-        out: its place.
-        content: name of a file that such a folder holds: only then `overwrite` replaces it.
-        overwrite: replace the folder.
-
-    Yields:
-        The folder to write to.
+    With `overwrite`, it replaces a folder that holds a file of the name `content`.
     """
     if out.exists() and not (overwrite and (out / content).is_file()):
         what = f"holds no {content}" if overwrite else "is there already; --overwrite replaces it"
@@ -101,14 +90,8 @@ class LockedError(Exception):
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Lock for one process at a time; a killed process releases its lock.
 
-    On systems without such locks (not Linux, not macOS), none is taken.
-
-    Args:
-        path: the lock's file, which says who holds it and is removed at the end.
-        wait: wait until the lock is free, rather than raise.
-
-    Raises:
-        LockedError: if it is not free, and `wait` is False.
+    The lock's file says who holds it, and is removed at the end. If the lock is not free, wait for it, or without
+    `wait` raise `LockedError`. On systems without such locks (not Linux, not macOS), nothing is locked.
     """
     try:
         import fcntl
@@ -180,16 +163,13 @@ def cache_folder() -> Path:
 
 
 def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], object] | None = None) -> dict[str, bytes]:
-    """Read all files of a data set, downloading those that are missing.
+    """The verified content of each file of a data set, by its name; files that are missing are downloaded.
 
     Args:
         data: the data set.
         data_dir: the folder that holds the files, directly or in a subfolder of the data set's name; None for
             INDRNN_DATA or, without that, the user's cache.
         say: called with messages about downloads; None for standard error.
-
-    Returns:
-        The content of each file, by its name, verified.
 
     Raises:
         ValueError: if a file differs from the published one. It is not changed, and none is read in its place.

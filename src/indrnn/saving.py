@@ -49,9 +49,7 @@ _MODEL, _WEIGHTS, _TOKENISER = "model.json", "weights.safetensors", "tokeniser.j
 def to_json(value: Any, name: str = "config") -> Any:
     """Convert options to JSON types; a dataclass becomes a dictionary with its class's name as "type".
 
-    Args:
-        value: dataclasses, configurations of modules, dictionaries, lists, paths, text and numbers, NumPy's too.
-        name: name of the value, for the error about a part that has no JSON form.
+    An error about a part that has no JSON form begins with `name`.
     """
     if isinstance(value, ModuleConfig):
         return {"type": value.kind.__name__, **to_json(value.arguments, name)}

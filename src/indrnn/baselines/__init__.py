@@ -19,16 +19,7 @@ _HOMES = {
     "transformer": ("TransformerBaseline",),
 }
 
-__all__ = [
-    "KINDS",
-    "QRNN",
-    "SRU",
-    "Baseline",
-    "BaselineRNN",
-    "Kind",
-    "QRNNBaseline",
-    "Transformer",
-    "TransformerBaseline",
-]
+__all__ = ["KINDS", "QRNN", "Baseline", "Kind", "Transformer"]
+__all__ += ["SRU", "BaselineRNN", "QRNNBaseline", "TransformerBaseline"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack, get_args
 
 from ..checks import check_choice, check_count, check_probability
-from ..networks.config import Factory, check_options, options_of
+from ..networks.config import Factory, check_options
 
 if TYPE_CHECKING:
     from .interface import BaselineNetwork
@@ -39,9 +39,9 @@ class _Options:
 
     def build(self, **factory: Unpack[Factory]) -> BaselineNetwork:
         """The network, with new weights."""
-        options = options_of(self)
         network: type[BaselineNetwork] = getattr(sys.modules[__package__], self._network)
-        return network(num_layers=options.pop("layers"), **options, **factory)
+        options = {"num_layers" if name == "layers" else name: value for name, value in vars(self).items()}
+        return network(**options, **factory)
 
 
 @dataclass(frozen=True)

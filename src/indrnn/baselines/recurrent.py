@@ -101,13 +101,7 @@ def _in_segments(run: Run, input: Tensor, state: Any, lengths: Tensor, time: int
 
     Torch's implementation for packed sequences slices the packed batch at every step, and each slice's gradient is as
     large as the whole batch: over a few hundred steps it takes 3 to 7 times as long. Without gradients it is quicker.
-
-    Args:
-        run: torch's layers.
-        input: (T, B, input_size), or (B, T, input_size) with time=1.
-        state: torch's state, or None.
-        lengths: (B,), from 1 to T.
-        time: the dimension of time.
+    `time` is the dimension of time.
     """
     order = lengths.argsort(descending=True)
     back, ends = order.argsort(), lengths[order].tolist()

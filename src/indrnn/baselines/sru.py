@@ -85,14 +85,10 @@ class SRU(nn.Module):
 
 
 def sru(projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrence of SRU: h (T, B, N), and the last c (B, N).
+    """The recurrence of SRU: h (T, B, N), and the last c (B, N), from `c_0` (B, N).
 
-    Args:
-        projected: (T, B, 3N), W x_t, W_f x_t and W_r x_t concatenated; (T, B, 4N) with the skip connection last.
-        skip: (T, B, N), the skip connection; None if it is in `projected`.
-        v: (2, N), v_f and v_r.
-        bias: (2, N), b_f and b_r.
-        c_0: (B, N).
+    `projected` is W x_t, W_f x_t and W_r x_t concatenated, (T, B, 3N), and last the skip connection unless `skip`
+    (T, B, N) is given; `v` and `bias`, (2, N), are v_f and v_r, b_f and b_r.
     """
     if projected.dtype in (torch.float32, torch.float64) and projected.device.type == "cpu" and _has_kernel():
         h, c = _SRU.apply(projected, skip, v, bias, c_0)

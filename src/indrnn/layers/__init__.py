@@ -23,22 +23,8 @@ _HOMES = {
     "statistics": ("gather_statistics",),
 }
 
-__all__ = [
-    "EPSILON",
-    "ConvIndRNN1d",
-    "ConvIndRNN2d",
-    "IndRNN",
-    "IndRNNCell",
-    "RecurrentBound",
-    "SequenceBatchNorm",
-    "SharedDropout",
-    "StepBatchNorm",
-    "attach_constraint",
-    "constrain_",
-    "embedding_dropout",
-    "gather_statistics",
-    "parameter_groups",
-    "shared_dropout",
-]
+__all__ = ["ConvIndRNN1d", "ConvIndRNN2d", "IndRNN", "IndRNNCell"]
+__all__ += ["SequenceBatchNorm", "SharedDropout", "StepBatchNorm", "embedding_dropout", "shared_dropout"]
+__all__ += ["EPSILON", "RecurrentBound", "attach_constraint", "constrain_", "gather_statistics", "parameter_groups"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ..checks import check_count
+from ..checks import check_count, check_share, is_number
 from .options import EPSILON, BoundOptions
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -51,14 +51,13 @@ class RecurrentBound(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in (("gamma", gamma), ("bound", bound)):
-            if value is not None and not (_is_number(value) and 0 < value < math.inf):
+            if value is not None and not (is_number(value) and 0 < value < math.inf):
                 raise ValueError(f"{name} must be a positive number or None, got {value!r}")
         if bound is not None and gamma not in (None, 1):
             raise ValueError(f"bound and gamma cannot both be given, got bound = {bound} and gamma = {gamma}")
         if sequence_length is not None:
             check_count("sequence_length", sequence_length)
-        if not (_is_number(epsilon) and 0 < epsilon <= 1):
-            raise ValueError(f"epsilon must be a number in (0, 1], got {epsilon!r}")
+        check_share("epsilon", epsilon)
         for needed, purpose in (
             (gamma not in (None, 1), f"to turn gamma = {gamma} into a bound, gamma^(1/T)"),
             (lower_bound, "for lower_bound, epsilon^(1/T)"),
@@ -79,7 +78,7 @@ class RecurrentBound(nn.Module):
         self.upper = float(bound) if bound is not None else math.inf if gamma is None else float(gamma ** (1 / T))
         self.start = epsilon ** (1 / T) if long_memory else 0.0
         self.lower = epsilon ** (1 / T) if lower_bound else 0.0
-        if highest_start is not None and not (_is_number(highest_start) and 0 < highest_start <= self.upper):
+        if highest_start is not None and not (is_number(highest_start) and 0 < highest_start <= self.upper):
             raise ValueError(
                 f"highest_start must be a number in (0, {self.upper}], up to the bound, or None, got {highest_start!r}"
             )
@@ -277,10 +276,6 @@ def _refuse_computed(layer: nn.Module) -> None:
             f"{computed[0]} of {type(layer).__name__} is computed from other parameters (a parametrisation), so it "
             "cannot be clamped to its bound; build the layer with gamma=None, and bound it in the parametrisation"
         )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_sharded(u: Tensor) -> bool:

@@ -71,7 +71,5 @@ def describe(layer: nn.Module, kind: type[nn.Module]) -> str:
         elif value != default and value != (default,) * len(value if isinstance(value, tuple) else ()):
             texts.append(f"{name}={value!r}")
     options = layer.bound.options if isinstance(layer.bound, RecurrentBound) else {}
-    texts += [
-        f"{name}={value!r}" for name, value in options.items() if name in ("long_memory", "highest_start") and value
-    ]
-    return ", ".join(texts)
+    starts = ((name, options.get(name)) for name in ("long_memory", "highest_start"))
+    return ", ".join([*texts, *(f"{name}={value!r}" for name, value in starts if value)])

@@ -94,11 +94,9 @@ class _ConvIndRNN(nn.Module):
         Args:
             input: (T, B, in_channels, S), (B, T, in_channels, S) with `batch_first`, where S is L or H, W.
             hx: h_0, (B, out_channels, S_out); zeros if None.
-            lengths: (B,), the steps of each sequence in a padded batch; output beyond them is zero, and h_n is the
-                state at each sequence's end.
-            resets: bool, (T, B) or (B, T) as the input: the first step of a document. No state crosses it, in either
-                direction.
-            time_slice: the slice of the time steps that this process holds, from `indrnn.ops.split_time`.
+            lengths: as for `IndRNN`.
+            resets: as for `IndRNN`.
+            time_slice: as for `IndRNN`.
 
         Returns:
             output, (T, B, out_channels, S_out) in the input's layout, and h_n, (B, out_channels, S_out).
@@ -214,8 +212,7 @@ class ConvIndRNN1d(_ConvIndRNN):
         reverse: go from the last step to the first.
         positions: L_out, to have a u for each channel and position; None to have one for each channel.
         backend: as for `indrnn.recurrence`.
-        device: where the parameters are made.
-        dtype: their type.
+        device, dtype: of the parameters.
         **recurrent: as for `IndRNN`; see `RecurrentBound`.
     """
 

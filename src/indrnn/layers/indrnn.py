@@ -49,8 +49,7 @@ class IndRNN(nn.Module):
         recompute: for very long sequences: keep only the states between pieces of this many steps, and recompute
             the rest, piece by piece, in the backward pass; None to keep everything. Not with `bidirectional`, and
             for first derivatives only.
-        device: where the parameters are made.
-        dtype: their type.
+        device, dtype: of the parameters.
         **recurrent: `gamma` (the bound on u is γ^(1/T), so that no gradient grows by more than γ; 1 if not given, None
             for no bound), `sequence_length` (T), `bound` (the bound itself), `long_memory` (for networks that use
             only the last step's output: u of the last layer starts in U(ε^(1/T), γ^(1/T))), `highest_start` (all others
@@ -301,8 +300,7 @@ class IndRNNCell(nn.Module):
         hidden_size: neurons.
         bias: whether there is a b.
         nonlinearity: "relu", "tanh", "sigmoid" or "identity".
-        device: where the parameters are made.
-        dtype: their type.
+        device, dtype: of the parameters.
         **recurrent: as for `IndRNN`; see `RecurrentBound`.
     """
 

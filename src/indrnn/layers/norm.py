@@ -100,13 +100,7 @@ class _BatchNorm(TorchBatchNorm):
         return _SumOverProcesses.apply(value) if self._in_group else value
 
     def _normalise(
-        self,
-        x: Tensor,
-        mean: Tensor,
-        var: Tensor,
-        valid: Tensor | None,
-        dtype: torch.dtype,
-        overwrite: bool = False,
+        self, x: Tensor, mean: Tensor, var: Tensor, valid: Tensor | None, dtype: torch.dtype, overwrite: bool = False
     ) -> Tensor:
         scale = torch.rsqrt(var + self.eps)
         scale = scale if self.weight is None else scale * self.weight.to(x.dtype)
@@ -140,17 +134,11 @@ class SequenceBatchNorm(_BatchNorm):
         momentum: weight of a batch in the running statistics; None for the mean over all batches.
         affine: whether there is a scale and a shift.
         synchronised: take the statistics over all processes of the default process group.
-        device: where parameters and statistics are made.
-        dtype: their type.
+        device, dtype: of parameters and statistics.
     """
 
     def forward(
-        self,
-        x: Tensor,
-        lengths: Tensor | None = None,
-        time_slice: TimeSlice | None = None,
-        *,
-        overwrite: bool = False,
+        self, x: Tensor, lengths: Tensor | None = None, time_slice: TimeSlice | None = None, *, overwrite: bool = False
     ) -> Tensor:
         """Normalise x (T, B, ..., N), of which this process may hold a slice; steps past `lengths` give zeros.
 
@@ -200,14 +188,8 @@ class StepBatchNorm(_BatchNorm):
     code, so that a stream in pieces gives the same results as in one call.
 
     Args:
-        num_features: N, the last dimension of the input.
+        num_features: as for `SequenceBatchNorm`, like all others but `steps`.
         steps: rows of the running statistics, the window's length.
-        eps: added to the variance.
-        momentum: weight of a batch in the running statistics; None for the mean over all batches.
-        affine: whether there is a scale and a shift.
-        synchronised: take the statistics over all processes of the default process group.
-        device: where parameters and statistics are made.
-        dtype: their type.
     """
 
     def __init__(
@@ -230,13 +212,7 @@ class StepBatchNorm(_BatchNorm):
             setattr(self, name, buffer.expand(steps, *buffer.shape).clone())
 
     def forward(self, x: Tensor, position: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        """Normalise x (T, B, ..., N).
-
-        Args:
-            x: the sequence.
-            position: (B,), the steps of each sample's stream before this call; 0 if None.
-            lengths: (B,), the valid steps of each sample.
-        """
+        """Normalise x (T, B, ..., N), given the steps of each sample's stream before it and its valid steps, (B,)."""
         self._check(x, math.prod(x.shape[1:-1]))
         dtype, values = x.dtype, without_padding(x, lengths).to(accumulation_dtype(x.dtype))
         valid = valid_steps(x, lengths)
@@ -267,14 +243,14 @@ class StepBatchNorm(_BatchNorm):
         seen, own, later = self.num_batches_tracked, new.to(mean.dtype), (counted[row] - rank).to(mean.dtype)
         if self.momentum is None:
             total = (seen + counted).clamp_min(1).to(mean.dtype)
-            share, kept = own / total[row], torch.where(counted > 0, seen / total, 1.0)
+            share, decay = own / total[row], torch.where(counted > 0, seen / total, 1.0)
         else:
             share = own * self.momentum * (1 - self.momentum) ** later
-            kept = (1 - self.momentum) ** counted.to(mean.dtype)
-        kept, share = kept.unsqueeze(-1), share.unsqueeze(-1)
+            decay = (1 - self.momentum) ** counted.to(mean.dtype)
+        decay, share = decay.unsqueeze(-1), share.unsqueeze(-1)
         unbiased = var * (count / (count - 1).clamp_min(1)).unsqueeze(-1)
         for buffer, values in ((self.running_mean, mean), (self.running_var, unbiased)):
-            buffer.copy_((buffer * kept).index_add_(0, row, share * values))
+            buffer.copy_((buffer * decay).index_add_(0, row, share * values))
         seen.add_(counted)
 
 

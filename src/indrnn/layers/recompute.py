@@ -23,17 +23,9 @@ def in_pieces(
     resets: Tensor | None,
     parameters: Parameters,
 ) -> tuple[Tensor, Tensor]:
-    """Compute run(x, h_0, lengths, resets, parameters) in pieces, keeping only the states between them.
+    """Compute run(x, h_0, lengths, resets, parameters) in pieces of `steps`, keeping only the states between them.
 
-    Args:
-        run: maps (T, B, M) and its other arguments to an output (T, B, ...) and the state after it. Its random numbers
-            must be fixed beforehand.
-        steps: time steps of a piece.
-        x: (T, B, M).
-        h_0: the state before the first step.
-        lengths: (B,), as for `recurrence`.
-        resets: (T, B), as for `recurrence`.
-        parameters: what `run` is differentiated in besides x and h_0.
+    The random numbers of `run` must be fixed beforehand; it is differentiated in x, h_0 and the parameters.
     """
     if torch.compiler.is_compiling():
         raise RuntimeError("recompute cannot be compiled; leave it out, and let torch.compile save memory its own way")

@@ -29,33 +29,10 @@ _HOMES = {
     "unit": ("RecurrentUnit", "Weight"),
 }
 
-__all__ = [
-    "Dense",
-    "DenseBlock",
-    "DenseIndRNN",
-    "DenseLayer",
-    "Front",
-    "FrontNetwork",
-    "Head",
-    "Language",
-    "LanguageModel",
-    "Network",
-    "NetworkConfig",
-    "Plain",
-    "PlainBlock",
-    "PlainIndRNN",
-    "RecurrentUnit",
-    "Residual",
-    "ResidualBlock",
-    "ResidualIndRNN",
-    "SequenceClassifier",
-    "SequenceRegressor",
-    "State",
-    "StepClassifier",
-    "StepRegressor",
-    "TiedEmbedding",
-    "Weight",
-    "WordEmbedding",
-]
+__all__ = ["Dense", "Front", "Head", "Language", "NetworkConfig", "Plain", "Residual"]
+__all__ += ["DenseBlock", "DenseIndRNN", "DenseLayer", "PlainBlock", "PlainIndRNN", "ResidualBlock", "ResidualIndRNN"]
+__all__ += ["FrontNetwork", "LanguageModel", "Network", "RecurrentUnit", "State"]
+__all__ += ["SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"]
+__all__ += ["TiedEmbedding", "Weight", "WordEmbedding"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

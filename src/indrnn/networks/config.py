@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
 from ..checks import check_choice, check_count, check_positive, check_probability
@@ -44,11 +44,6 @@ def check_options(check: Callable[[str, Any], None], options: Any, *names: str) 
         value = getattr(options, name)
         if value is not None or getattr(type(options), name, ...) is not None:
             check(name, value)
-
-
-def options_of(config: Any) -> dict[str, Any]:
-    """The options of a configuration, by name."""
-    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +132,7 @@ class NetworkConfig:
     def build(self, **factory: Unpack[Factory]) -> Network:
         """The network, with new weights."""
         network: type[Network] = getattr(sys.modules[__package__], self._network)
-        return network(**options_of(self), **factory)
+        return network(**vars(self), **factory)
 
 
 @dataclass(frozen=True)
@@ -346,5 +341,4 @@ class Language:
         """The model, with new weights."""
         from .language import LanguageModel
 
-        options = options_of(self)
-        return LanguageModel(options.pop("network").build(**factory), **options)
+        return LanguageModel(**{**vars(self), "network": self.network.build(**factory)})

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..checks import check_count
+from ..checks import check_count, check_not_negative, check_share
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """Takes tokens (T, B) and a state to the logits after the last, (B, classes), and the state."""
@@ -18,16 +17,11 @@ Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
     """Raise unless these are valid arguments of `sample`."""
-    if not _is_number(temperature) or not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature must be a number of at least 0, got {temperature!r}")
+    check_not_negative("temperature", temperature)
     if top_k is not None:
         check_count("top_k", top_k)
-    if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
-        raise ValueError(f"top_p must be a number in (0, 1], got {top_p!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if top_p is not None:
+        check_share("top_p", top_p)
 
 
 def sample(
@@ -37,17 +31,9 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Tensor:
-    """Draw a class for each row from softmax(logits / temperature), optionally among the likeliest classes only.
+    """Draw a class for each row of logits, (B, classes) to (B,), with a generator of the CPU.
 
-    Args:
-        logits: (B, classes).
-        generator: on the CPU, where the numbers are drawn.
-        temperature: below 1 for likelier classes, above for others; 0 for the likeliest.
-        top_k: draw among this many of the likeliest classes.
-        top_p: draw among the fewest of the likeliest whose probabilities add up to this.
-
-    Returns:
-        (B,), int64, on the logits' device.
+    The other arguments are those of `LanguageModel.stream`.
     """
     if temperature == 0:
         return logits.argmax(-1)

@@ -179,11 +179,7 @@ class Tokeniser:
 
 
 class Unknown:
-    """Tokens that are not in a vocabulary: the count and the first position of each.
-
-    Args:
-        tokeniser: has the vocabulary.
-    """
+    """Tokens that are not in the vocabulary of a tokeniser: the count and the first position of each."""
 
     def __init__(self, tokeniser: Tokeniser) -> None:
         self.tokeniser = tokeniser
