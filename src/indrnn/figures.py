@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Curve = Sequence[tuple[float, float]]
 """Points (x, y)."""
 Reference = tuple[float, str]
-"""A value to compare with, and its name."""
+"""Value to compare with, and its name."""
 
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),

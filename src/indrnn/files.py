@@ -133,7 +133,7 @@ class DataFile:
     """A file of a data set, identified by its content, whether compressed by gzip or not."""
 
     name: str
-    """Name as it is published, ending in .gz."""
+    """Published name of the file, ending in .gz."""
     sha256: str
     """Checksum of the content."""
 
@@ -143,10 +143,10 @@ class DataSet:
     """Files that belong together."""
 
     name: str
-    """Name, also of the folder they are in."""
+    """Name of the data set and of its folder."""
     files: tuple[DataFile, ...]
     mirrors: tuple[str, ...]
-    """Addresses of folders that hold them, tried in turn."""
+    """Addresses of folders that hold the files, tried in turn."""
 
 
 def data_folder(data_dir: Path | None) -> Path:

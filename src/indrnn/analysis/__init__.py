@@ -1,1 +1,1 @@
-"""Analysis of trained networks and runs."""
+"""Analysis of trained networks: memory, weights, ablation, gradients, conversion; reports of runs, and the explorer."""

@@ -43,7 +43,7 @@ class Ablation:
     neurons: int
     """Number of neurons silenced."""
     value: float
-    """Metric without them."""
+    """Metric without these neurons."""
     control: float | None
     """Mean of the metric without as many random neurons of the same layers; None without controls."""
 

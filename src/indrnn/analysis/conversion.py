@@ -164,7 +164,7 @@ class Conversion:
     """The result of `from_rnn`: the model and its quality."""
 
     model: LinearRNN
-    """The two layers."""
+    """Model of two layers."""
     eigenvalues: Tensor
     """Recurrent weights of the neurons: real, or complex with one of each pair."""
     condition: float

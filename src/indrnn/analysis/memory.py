@@ -54,7 +54,7 @@ class LayerMemory:
     measured: list[float] | None = None
     """Mean over the sequences seen of the number of steps before the last whose state reaches it with ε and more."""
     longest: list[float] | None = None
-    """Largest such number."""
+    """Maximum of that number of steps over the sequences seen; see `measured`."""
     difference: float | None = None
     """Largest difference between a measured ∂h_T/∂h_t and u^(T−t) · ∏ σ'."""
 

@@ -34,9 +34,9 @@ class Layer:
     name: str
     """The weight's name in the model, such as `network.blocks.2.unit.weight_hh`."""
     module: nn.Module
-    """Module that holds it."""
+    """Module that holds the weight."""
     weight: str
-    """Its name there."""
+    """Name of the weight in its module."""
 
     @property
     def u(self) -> Tensor:

@@ -40,11 +40,11 @@ class Reported:
     model: nn.Module | None = None
     """Model with its best weights; None if there are none yet."""
     recipe: str | None = None
-    """Name of the row whose recipe it is of; None for a run of `indrnn fit` or one that was started from Python."""
+    """Name of the recipe's row; None for a run of `indrnn fit` or one that was started from Python."""
     paper: tuple[str, str] | None = None
-    """The paper's figure, and where it stands."""
+    """Result that the paper reports, and its table or figure."""
     changed: list[tuple[str, str, str]] = field(default_factory=list)
-    """Options that are not the recipe's: name, value, and what it would be."""
+    """Options that differ from the recipe's: name, value, and the recipe's value."""
     answers: list[Answer] = field(default_factory=list)
     """Predictions."""
     gradients: dict[str, list[float]] | None = None

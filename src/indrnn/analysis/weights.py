@@ -41,9 +41,9 @@ class LayerWeights:
     near_zero: float
     """Share of neurons with |u| < 0.1 after training: they hardly remember the step before."""
     near_one: float
-    """Share with 0.9 <= |u|."""
+    """Share of neurons with |u| >= 0.9 after training."""
     negative: float
-    """Share with u < 0."""
+    """Share of neurons with u < 0 after training."""
 
 
 @dataclass(frozen=True)

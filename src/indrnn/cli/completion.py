@@ -1,4 +1,4 @@
-"""Shell completion of commands, kinds, recipes and options, as the help of each command lists them."""
+"""`indrnn completion`: completion of commands, kinds, recipes and options, as the help of each command lists them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torch import nn
 from .bound import RecurrentBound
 
 _OF_TORCH = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
-"""The arguments that torch.nn.RNN, LSTM and GRU share: their own signature does not say."""
+"""Arguments that torch.nn.RNN, LSTM and GRU share, which their signatures do not name."""
 
 
 @dataclass(frozen=True)

@@ -240,7 +240,7 @@ class Head:
     network: Any
     """The network's configuration."""
     outputs: int
-    """Classes, or numbers."""
+    """Number of classes, or of numbers."""
     kind: Kind = "SequenceClassifier"
     """Name of the head's class."""
     pool: Pool = "last"
@@ -316,9 +316,9 @@ class Language:
     """The configuration of a language model: `model.config`."""
 
     network: Any
-    """The network's configuration; its input's features are those of a word's vector."""
+    """Configuration of the network, whose input features are those of a word's vector."""
     classes: int
-    """Words, or characters."""
+    """Number of words, or of characters."""
     tied: bool = True
     """Tie of the output's weight to the embedding's; the network then has as many output as input features."""
     start: float = 0.04

@@ -15,7 +15,7 @@ from ..ops.reference import accumulation_dtype
 
 Reduction = Literal["mean", "sum"]
 IGNORED = -100
-"""A target that does not count, as in torch."""
+"""Target that does not count, as in torch."""
 PIECE = 2**22
 """Logits of a piece: 16 MiB in float32, and as much for their softmax. Smaller ones make the products slower."""
 

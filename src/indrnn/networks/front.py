@@ -26,9 +26,9 @@ class FrontState(NamedTuple):
     """The state of a network with a front, from one call to the next."""
 
     inputs: tuple[Tensor, ...]
-    """The last inputs of each convolution, (steps, B, features)."""
+    """Last inputs of each convolution, (steps, B, features)."""
     network: Any
-    """The state of the network behind it; None before its first step."""
+    """State of the network behind the convolutions; None before its first step."""
 
 
 class FrontNetwork(nn.Module):

@@ -1,4 +1,8 @@
-"""h_t = σ(x_t + u ⊙ h_{t−1}): one op, several ways to compute it."""
+"""h_t = σ(x_t + u ⊙ h_{t−1}): one op, several backends.
+
+`api` is the way in, `reference` the specification, `choice` picks a backend; `library` registers the ops with torch and
+`autograd` differentiates them.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -37,7 +37,7 @@ Item = Tensor | tuple[Tensor, Tensor]
 Data = Item | Callable[[int], Item]
 
 HELD_OUT = 0.1
-"""The share of sequences in memory that is kept back to measure on."""
+"""Share of the sequences in memory that is held out for the measurement."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Distilled:
     """The result of `distil`, measured on sequences not used in training."""
 
     model: StepRegressor
-    """(T, B, inputs) to (T, B, outputs of the RNN), in the RNN's layout."""
+    """Model from (T, B, inputs) to (T, B, outputs of the RNN), in the RNN's layout."""
     error: float
-    """‖ours − the RNN's‖ / ‖the RNN's‖, over all steps."""
+    """Relative error of the outputs over all steps, ‖ours − the RNN's‖ / ‖the RNN's‖."""
     per_step: list[float]
-    """The same at each step."""
+    """Relative error of the outputs at each step, as `error`."""
     readout_error: float | None
-    """The same of what the readout makes of both; None without a readout."""
+    """Relative error of the readout's predictions; None without a readout."""
     task_error: dict[str, float] | None
     """Mean squared error of the readout against the targets: of the "rnn", and of the "indrnn" in its place."""
 

@@ -31,7 +31,7 @@ except ImportError:  # without a command line
     Loop = Training  # type: ignore[misc]
 
 AnyNetwork = Plain | Residual | Dense | Baseline | QRNN | Transformer
-"""The networks that a recipe's `model` may be."""
+"""Networks that a recipe's `model` may be."""
 
 
 # ---- what passes between rooms
@@ -50,11 +50,11 @@ class Description:
     higher_is_better: bool
     """Direction of the metric."""
     reference: tuple[float, str] | None = None
-    """Value of the metric without any skill, and what has it, such as always answering 1."""
+    """Value of the metric without any skill, and what reaches it, such as always answering 1."""
     compared: str = ""
     """Sentence on what the result is compared with."""
     scores: dict[str, Any] | None = None
-    """Test scores in place of those in result.json, if there are others."""
+    """Test scores to show in place of those in result.json; None for those."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Samples:
     length: int
     """Steps of a sequence, which memory is compared with."""
     input: dict[str, Any]
-    """Options for that kind's code; "samples" are the recorded ones, with a "label" each."""
+    """Options for the code of this kind of input; "samples" are the recorded ones, with a "label" each."""
     sequences: list[Tensor] = field(default_factory=list)
     """Recorded sequences as the model reads them, (T, features) each: what neurons do in them is measured."""
     classes: list[str] | None = None
@@ -154,7 +154,7 @@ class Recipe:
     """
 
     table: ClassVar[Table]
-    """Columns of its results; without one they are those of any metric."""
+    """Columns of the table of its runs; without one, columns that fit any metric."""
     extras: ClassVar[tuple[Extra, ...]] = ()
     places: ClassVar[tuple[str, ...]] = ("data_dir",)
     """Options that say where data are: they may differ from machine to machine, and a report leaves them out."""
@@ -295,7 +295,7 @@ class Row:
     paper: str
     """Table or figure of the paper."""
     value: str
-    """Result that the paper reports there."""
+    """Result that the paper reports in that table or figure."""
     cost: str
     """Approximate duration on two cores."""
     parameters: int | None = None

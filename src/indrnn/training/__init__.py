@@ -1,4 +1,7 @@
-"""Training loop in plain PyTorch, with checkpoints and bit-exact resumption."""
+"""Training loop in plain PyTorch, with checkpoints and bit-exact resumption.
+
+`run` is the loop, `update` one step of it, `task` what it trains on, `folder` and `checkpoint` what it leaves on disk.
+"""
 
 from typing import TYPE_CHECKING
 

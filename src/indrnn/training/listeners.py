@@ -28,7 +28,7 @@ class Start:
     folder: Path | None
     """Folder of the run; None for one that writes nothing."""
     step: int
-    """Number of steps that are behind it."""
+    """Number of steps done before."""
     steps: int
     metric: str
     higher_is_better: bool

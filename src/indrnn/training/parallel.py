@@ -76,7 +76,7 @@ class Processes:
 
 
 SINGLE = Processes()
-"""The only process."""
+"""Processes of a run in a single process."""
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ else:  # tasks stand beside their options, which need no torch
     np, torch, F, torch_data = Lazy("numpy"), Lazy("torch"), Lazy("torch.nn.functional"), Lazy("torch.utils.data")
 
 Measured: TypeAlias = "tuple[dict[str, Tensor | float], int]"
-"""Means over some items, each a number or a tensor of one, and how many items."""
+"""Means over some items, each a number or a tensor of one, and the number of items."""
 Array: TypeAlias = "Tensor | np.ndarray[Any, Any]"
 Data: TypeAlias = "Sequence[Array] | torch_data.Dataset[Any] | torch_data.DataLoader[Any]"
 """Inputs and targets, and lengths if the inputs are padded; or a data set whose items are such tuples."""
@@ -96,7 +96,7 @@ class Task(Protocol):
     """
 
     metric: str
-    """The number of `evaluate` that says which weights are best."""
+    """Name of the number of `evaluate` that says which weights are best."""
     higher_is_better: bool
     """Direction of the metric: whether larger numbers are better."""
 

@@ -22,7 +22,7 @@ class Kind:
     options: type
     """Dataclass of its options."""
     function: Callable[[Any], None]
-    """Function that carries it out, given the options."""
+    """Function of the options that carries the analysis out."""
     about: str
     """Line of the help."""
     takes: str = "RUN"

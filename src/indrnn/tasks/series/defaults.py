@@ -23,9 +23,9 @@ SMALL = 300
 FEW = 10
 """Groups below which none is held back: one of them is more than a tenth of what there is to learn from."""
 FRAMES = 256
-"""Steps that the recurrent layers see of a long signal, about: convolutions in front are strided to that."""
+"""Approximate number of steps that the recurrent layers see of a long signal, after strided convolutions."""
 RAW = 8
-"""Strides to that, from which a signal counts as raw, such as sound."""
+"""Stride to `FRAMES` steps from which a signal counts as raw, such as sound."""
 
 
 @dataclass(frozen=True)

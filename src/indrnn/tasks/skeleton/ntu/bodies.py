@@ -11,11 +11,11 @@ from .parser import JOINTS, Joints, Numbers, Skeletons
 
 SLOTS = 2
 REACH = 0.5
-"""Metres: the most that the joints of a body move, in the mean, from a frame to the next that it is seen in."""
+"""Largest mean movement of a body's joints from a frame to the next that it is seen in, in metres."""
 SHORTEST = 12
-"""Frames: a body that is seen in fewer is a ghost."""
+"""Least number of frames of a body; one that is seen in fewer is a ghost."""
 FLAT, FLAT_SHARE = 0.8, 0.7
-"""A body wider than this share of its height, in at least this share of its frames, is a ghost: a chair, say."""
+"""Share of its height that a ghost, such as a chair, is wider than, in at least this share of its frames."""
 
 Track = NDArray[np.int64]
 """One body over time: its places among all bodies of a file, in order of time."""
