@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from indrnn.tasks.skeleton.extras import NtuOptions
 from indrnn.tasks.skeleton.ntu.prepare import prepare
 from indrnn.tasks.skeleton.recordings import Recordings, read_npz, read_prepared
 
@@ -168,7 +169,7 @@ def prepared(tmp_path: Path) -> Path:
     for k in (1, 2):
         text = text_of([[Body(joints)] for joints in moving(3 + k)])
         (tmp_path / "ntu" / f"S001C001P001R001A{k:03}.skeleton").write_bytes(text)
-    prepare([tmp_path / "ntu"], tmp_path / "out", workers=1)
+    prepare(NtuOptions([tmp_path / "ntu"], tmp_path / "out", workers=1))
     return tmp_path / "out"
 
 

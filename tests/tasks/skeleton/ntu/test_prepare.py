@@ -12,14 +12,15 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from indrnn.tasks.skeleton.extras import NtuOptions
 from indrnn.tasks.skeleton.ntu import prepare as module
 from indrnn.tasks.skeleton.ntu.bodies import arrange
 from indrnn.tasks.skeleton.ntu.parser import Skeletons, parse
-from indrnn.tasks.skeleton.ntu.prepare import prepare
 from indrnn.tasks.skeleton.ntu.splits import missing
 from indrnn.tasks.skeleton.recordings import read_prepared
 
@@ -56,6 +57,10 @@ def folder(tmp_path: Path) -> Path:
     (folder / "readme.txt").write_text("no skeleton")
     (folder / "a" / "._S001C001P001R001A001.skeleton").write_bytes(b"\x00")
     return folder
+
+
+def prepare(places: list[Path], out: Path, **options: Any) -> dict[str, Any]:
+    return module.prepare(NtuOptions(places, out, **options))
 
 
 def content_of(out: Path) -> dict[str, bytes]:
@@ -356,10 +361,12 @@ def test_a_finished_folder_is_kept_and_replaced_when_told(folder: Path, tmp_path
         prepare([folder], out, workers=1)
     assert content_of(out) == before
     assert prepare([folder], out, workers=1, overwrite=True)["samples"] == 6
-    (out / "prepared.json").write_text('{"format": 1, "files": {}}')
-    with pytest.raises(ValueError, match="is damaged, or prepared by another version; --overwrite"):
-        prepare([folder], out, workers=1)
-    assert prepare([folder], out, workers=1, overwrite=True)["samples"] == 6
+    damaged = {"prepared.json": b'{"format": 1, "files": {}}', "frames.npy": b"torn", "index.csv": b"name"}
+    for name, content in damaged.items():
+        (out / name).write_bytes(content)
+        with pytest.raises(ValueError, match="is damaged, or prepared by another version; --overwrite"):
+            prepare([folder], out, workers=1)
+        assert prepare([folder], out, workers=1, overwrite=True)["samples"] == 6
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "frames.npy", "ntu"])
@@ -380,6 +387,7 @@ def test_a_folder_that_holds_something_else_is_refused(name: str, folder: Path, 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from indrnn.tasks.skeleton.extras import NtuOptions
 from indrnn.tasks.skeleton.ntu import prepare as module
 module.PART_SAMPLES = 2
 write, left = module.write_atomically, int(sys.argv[3])
@@ -393,7 +401,7 @@ def killed(path, content):
     write(path, content)
 
 module.write_atomically = killed
-module.prepare([Path(sys.argv[1])], Path(sys.argv[2]), workers=1)
+module.prepare(NtuOptions([Path(sys.argv[1])], Path(sys.argv[2]), workers=1))
 """
 
 
@@ -516,6 +524,24 @@ def test_processes_end_with_the_one_that_started_them(many: Path, tmp_path: Path
     subprocess.run([*command, str(out)], check=True)
     subprocess.run([*command, str(tmp_path / "whole")], check=True)
     assert content_of(out) == content_of(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/thread-self/children").exists(), reason="no list of processes here")
+def test_a_process_that_is_killed_leaves_its_parts_to_the_first(many: Path, tmp_path: Path) -> None:
+    """As the kernel does where memory runs out."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "indrnn", "prepare", "ntu", str(many), "--workers", "2", "--out"]
+    with subprocess.Popen([*command, str(out)]) as started:
+        while not list((out / ".parts").glob("*.npz")) and started.poll() is None:
+            time.sleep(0.005)
+        children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
+        workers = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(workers[0], signal.SIGKILL)
+    assert (len(workers), started.returncode) == (2, 0)
+    prepare([many], tmp_path / "whole", workers=1)
+    for name in ("frames.npy", "index.csv"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def _with_environment(word: str) -> list[str]:

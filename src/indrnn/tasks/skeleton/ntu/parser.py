@@ -23,11 +23,7 @@ y and z in metres, (bodies, 25, 3)."""
 
 
 def parse(text: bytes) -> Skeletons:
-    """Read the content of a `.skeleton` file.
-
-    Raises:
-        ValueError: if the content is not valid; the message names the line.
-    """
+    """Read the content of a `.skeleton` file; what is not valid is a `ValueError` that names the line."""
     if binary := _NOT_TEXT.search(text):
         line = text.count(b"\n", 0, binary.start()) + 1
         raise ValueError(f"line {line}: the byte 0x{binary[0][0]:02x} is not text")

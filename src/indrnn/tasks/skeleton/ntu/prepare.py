@@ -36,34 +36,26 @@ RULES = 3
 _SHOWN = 20  # broken files that are printed; all are in the manifest
 
 
-def prepare(
-    places: list[Path], out: Path, *, strict: bool = False, workers: int | None = None, overwrite: bool = False
-) -> dict[str, Any]:
+def prepare(options: NtuOptions) -> dict[str, Any]:
     """Read `.skeleton` files and write the arrays that `read_prepared` reads.
 
     Finished work is saved in parts, so that a call after a stop continues where the last one ended, and produces the
-    same bytes. The disk needs space for twice the arrays, and once more for those that are replaced.
-
-    Args:
-        places: folders and `.zip` files, see `sources.find`. Samples in the lists of missing skeletons are left out.
-        out: output folder, which must be new, empty or from an earlier call.
-        strict: whether a broken file is an error; else it is left out, and listed in the result and in `out`.
-        workers: number of processes; None for the number of cores, 1 for this process only. Other processes import the
-            main module, so a script needs `if __name__ == "__main__":` around the call.
-        overwrite: whether to replace the result of an earlier call that finished.
+    same bytes. With more than one worker, a script needs `if __name__ == "__main__":` around the call.
 
     Returns:
         The manifest: the numbers of "samples", of their "frames" and of samples "left_out" with missing skeletons, the
         "broken" files with the error of each, by location; and "new", False if the folder held the same already.
 
     Raises:
-        ValueError: for invalid options, missing or invalid files, a file that the disk does not give, or a folder that
-            holds other files.
-        FileNotFoundError: if a place does not exist.
+        ValueError: for invalid options, missing or invalid files, or a folder that holds other files.
+        OSError: for a folder that is not there, or a file that the disk does not give.
     """
+    out, strict, workers = options.out, options.strict, options.workers
+    if not options.folder:
+        raise ValueError("prepare ntu needs a folder of .skeleton files or a .zip of them")
     if workers is not None:
         check_count("workers", workers)
-    named, broken = find(places)
+    named, broken = find(options.folder)
     _check_strict(strict, broken)
     samples = {name: sources for name, sources in named.items() if name not in missing()}
     if not samples:
@@ -76,7 +68,7 @@ def prepare(
         for name in (FRAMES, INDEX, MANIFEST):
             for path in out.glob(f".{name}.*.tmp"):  # of processes that were killed
                 path.unlink(missing_ok=True)
-        earlier = None if overwrite else _finished(out, samples)
+        earlier = None if options.overwrite else _finished(out, samples)
         manifest = earlier or _convert(out, samples, strict, workers)
         manifest |= {"broken": broken | manifest["broken"], "left_out": len(named) - len(samples)}
         if earlier is None:
@@ -88,10 +80,7 @@ def prepare(
 
 def run(options: NtuOptions, say: Say) -> None:
     """The command `indrnn prepare ntu`."""
-    if not options.folder:
-        raise ValueError("prepare ntu needs a folder of .skeleton files or a .zip of them")
-    out = options.out
-    done = prepare(options.folder, out, strict=options.strict, workers=options.workers, overwrite=options.overwrite)
+    out, done = options.out, prepare(options)
     broken = done["broken"]
     if not done["new"]:
         say(f"{out} is prepared from these files already; --overwrite does it again")
@@ -188,10 +177,7 @@ def _make_part(path: Path, samples: Samples) -> None:
 
 
 def _make(parts: dict[Path, Samples], strict: bool, workers: int | None) -> tuple[list[list[Any]], dict[str, str]]:
-    """Make the parts that are not there: in processes, and here what these leave, if for an error.
-
-    Returns the rows of the index and the broken files of all parts.
-    """
+    """Make the parts that are not there, in processes, and here what these leave; returns all rows and broken files."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     sizes = [sum(source.size for sources in samples.values() for source in sources) for samples in parts.values()]
     lacking = [(path, samples) for path, samples in parts.items() if not path.exists()]
@@ -224,8 +210,8 @@ def _make(parts: dict[Path, Samples], strict: bool, workers: int | None) -> tupl
             process.terminate()
             process.join()
         time.sleep(0.1 if processes else 0)  # while Ctrl-C is held down
-        _block_interrupts(False)
         archive.cache_clear()
+        _block_interrupts(False)
     return rows, broken
 
 

@@ -6,20 +6,12 @@ import functools
 import os
 import stat
 import zipfile
-import zlib
 from pathlib import Path, PureWindowsPath
 from typing import NamedTuple
-
-try:
-    from lzma import LZMAError
-except ImportError:  # a Python that was built without it; zipfile says so then
-    LZMAError = EOFError  # type: ignore[assignment, misc]
 
 from .splits import parts_of
 
 SUFFIX, EXAMPLE = ".skeleton", "S001C001P001R001A001"
-_MOST_BYTES = 1 << 28  # of a file: the longest recordings have some 10 MB
-_ERRORS = (OSError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, RuntimeError, UnicodeError)
 
 
 class Source(NamedTuple):
@@ -46,12 +38,7 @@ def archive(path: Path) -> zipfile.ZipFile:
 
 
 def read(sources: list[Source]) -> bytes:
-    """Read a sample.
-
-    Raises:
-        ValueError: if a source is damaged, or differs from the first.
-        OSError: if the disk does not give it.
-    """
+    """Read a sample; a ValueError if a source is damaged or differs from the first, an OSError if the disk fails."""
     content, *copies = map(_content, sources)
     for source, copy in zip(sources[1:], copies, strict=True):
         if copy != content:
@@ -60,27 +47,21 @@ def read(sources: list[Source]) -> bytes:
 
 
 def _content(source: Source) -> bytes:
-    if source.size > _MOST_BYTES:
-        raise ValueError(f"it has {source.size:,} bytes, more than any recording")
     try:
         return source.path.read_bytes() if source.member is None else archive(source.path).read(source.member)
-    except _ERRORS as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever zipfile and its decompressors raise for damage
         if isinstance(error, OSError) and error.errno is not None:  # bz2 raises one without a number, for damage
             raise OSError(f"{source}: it cannot be read: {error.strerror or error}") from None
         raise ValueError(f"it cannot be read from the archive: {error}") from None
 
 
 def find(places: list[Path]) -> tuple[Samples, dict[str, str]]:
-    """All `.skeleton` files in folders and archives, and archives in folders.
-
-    Args:
-        places: folders and `.zip` files.
-
-    Returns:
-        The samples, sorted by name, and what is wrong with other files, by location.
+    """The samples in folders, `.zip` files and those in folders, by name, and what is wrong with other files.
 
     Raises:
-        ValueError: if a place is neither, or there is no such file at all.
+        ValueError: if a place is neither folder nor archive, or there is no such file at all.
         FileNotFoundError: if a place does not exist.
     """
     sources: dict[str, Source] = {}  # by location, which two places may share
@@ -89,7 +70,7 @@ def find(places: list[Path]) -> tuple[Samples, dict[str, str]]:
         for path in _files(place):
             try:
                 sources.update((str(source), source) for source in _sources(path))
-            except _ERRORS as error:
+            except Exception as error:  # whatever the disk and zipfile raise
                 what = "" if path.suffix.lower() == SUFFIX else " as an archive"
                 wrong[str(path)] = f"it cannot be read{what}: {getattr(error, 'strerror', None) or error}"
                 if not place.is_dir():

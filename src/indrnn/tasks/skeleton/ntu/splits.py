@@ -17,16 +17,11 @@ from ..task import Indices, held_out
 
 _NAME = re.compile(r"S(\d{3})C(\d{3})P(\d{3})R(\d{3})A(\d{3})", re.ASCII)
 _MOST = {"setup": 32, "camera": 3, "performer": 106, "replication": 2, "action": 120}
-_SETUPS_OF_60 = 17
 
 
 @functools.cache
 def _published() -> dict[str, Any]:
-    """The published lists.
-
-    Of each protocol: the field that divides the samples ("by"), its values for training ("train"), and the numbers of
-    training and test samples, or of both together where these are not published ("samples").
-    """
+    """Missing samples, and of each protocol the field that divides, its values for training and the sizes."""
     published: dict[str, Any] = json.loads((files(__package__) / "splits.json").read_text(encoding="utf-8"))
     return published
 
@@ -78,11 +73,7 @@ def ntu_split(
 
 
 def summary(recordings: Recordings) -> list[str]:
-    """For each protocol with samples: the numbers of training, test and missing samples.
-
-    Raises:
-        ValueError: if none is missing and their numbers differ from the published ones.
-    """
+    """For each protocol with samples, the numbers of training, test and missing samples; errors as `ntu_split`."""
     divided = {protocol: _divided(recordings, protocol) for protocol in _published()["protocols"]}
     return [
         f"{protocol}: {len(train):,} train, {len(test):,} test ({lack or 'complete'})"
@@ -99,13 +90,12 @@ def _divided(recordings: Recordings, protocol: str) -> tuple[Indices, Indices, s
         raise ValueError(f"recordings must be those of NTU RGB+D, with the field {min(without)}")
     used = ~np.isin(fields["name"], list(missing()))
     if protocol.startswith("60"):
-        used &= fields["setup"] <= _SETUPS_OF_60
+        used &= fields["setup"] <= 17
     trains = np.isin(fields[published["by"]], published["train"])
     train, test = np.flatnonzero(used & trains), np.flatnonzero(used & ~trains)
-    sizes, expected = [len(train), len(test)], published["samples"]
-    total = sum(expected)
-    lacking = total - sum(sizes)
+    sizes, expected = [len(train), len(test)], published["samples"]  # to train and test, or only both together
+    lacking = sum(expected) - sum(sizes)
     if lacking < 0 or (lacking == 0 and len(expected) == 2 and sizes != expected):
         numbers = " and ".join(f"{number:,}" for number in expected) + " in all" * (len(expected) == 1)
         raise ValueError(f"{protocol}: {sizes[0]:,} samples train and {sizes[1]:,} test, and published are {numbers}")
-    return train, test, f"{lacking:,} of {total:,} samples lack" if lacking else ""
+    return train, test, f"{lacking:,} of {sum(expected):,} samples lack" if lacking else ""
