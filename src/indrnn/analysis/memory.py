@@ -238,11 +238,16 @@ def check_bounds(bounds: tuple[float, float]) -> None:
 # ---- results
 
 
+def finite(steps: Sequence[float]) -> list[float | None]:
+    """Steps with None, which JSON can hold, for an endless memory."""
+    return [value if math.isfinite(value) else None for value in steps]
+
+
 def write(measured: Memory, about: dict[str, Any], results: Results) -> str:
     """Write the numbers, a figure and a table, and return the table; an infinite memory is null."""
     content = {**about, **asdict(measured)}
     for layer in content["layers"]:
-        layer["steps"] = [value if math.isfinite(value) else None for value in layer["steps"]]
+        layer["steps"] = finite(layer["steps"])
     rows = []
     for number, layer in enumerate(measured.layers, 1):
         means = ["", ""]

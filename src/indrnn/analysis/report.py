@@ -46,14 +46,14 @@ def outcome_of(run: Reported) -> tuple[str, float] | None:
     return f"best evaluation, {words(run.description.metric)}", best
 
 
-def layers_of(model: nn.Module | None) -> list[tuple[str, Tensor]]:
-    """Name and u of the recurrent layers of a model; empty if its neurons are not independent."""
+def layers_of(model: nn.Module | None) -> dict[str, Tensor]:
+    """Recurrent weights of a model's layers by their names; empty if its neurons are not independent."""
     if model is not None:
         with contextlib.suppress(ValueError):
-            return [(layer.name, layer.recurrent_weight) for layer in program_of(model).layers]
+            return program_of(model).layers
         with contextlib.suppress(ValueError):  # a model that the explorer does not know may have such neurons too
-            return [(layer.name, layer.u) for layer in neurons.layers_of(model)]
-    return []
+            return {layer.name: layer.u for layer in neurons.layers_of(model)}
+    return {}
 
 
 def memory_counts(u: Tensor) -> list[int]:
@@ -171,7 +171,7 @@ def _size(run: Reported) -> dict[str, str]:
     size = {}
     if layers := layers_of(run.model):
         size["recurrent layers"] = f"{len(layers)}"
-        size["neurons"] = f"{sum(u.numel() for _, u in layers):,}"
+        size["neurons"] = f"{sum(map(len, layers.values())):,}"
     if run.model is not None:
         size["parameters"] = f"{sum(parameter.numel() for parameter in run.model.parameters()):,}"
     if run.lines:
@@ -320,8 +320,8 @@ def _memory(runs: Sequence[Reported], chart: Chart) -> str:
         if not layers:
             return _small("Its neurons have no recurrent weight of their own.")
         if len(layers) > _SHOWN:
-            layers = [(f"all {len(layers)} layers", torch.cat([u for _, u in layers]))]
-        counts = {name: memory_counts(u) for name, u in layers}
+            layers = {f"all {len(layers)} layers": torch.cat([*layers.values()])}
+        counts = {name: memory_counts(u) for name, u in layers.items()}
         most = max(map(max, counts.values()))
         return f'<div class="histograms">{"".join(_histogram(chart, *item, most) for item in counts.items())}</div>'
 
