@@ -93,11 +93,7 @@ def kept(folder: Path) -> list[Summary]:
 def gather(table: Table, runs: Iterable[Path], out: Path, *, overwrite: bool = False) -> str:
     """Write a JSON summary of each run to a folder, plot all that are there, and return a table of them.
 
-    Args:
-        table: how the runs are summarised.
-        runs: the run folders.
-        out: the output folder; runs already there are plotted and listed too.
-        overwrite: whether existing summaries of these runs, and the figure, may be replaced.
+    `overwrite`: whether existing summaries of these runs, and the figure, may be replaced.
     """
     from ..figures import draw_panels
 
