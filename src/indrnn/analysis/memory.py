@@ -143,8 +143,9 @@ def memory(
     if run is not None:
         with watched(model, layers, lambda layer, neurons, call, h: sums[layer].add(neurons, call, h)):
             run()
-    bounded = [layer.module.bound.options.get("sequence_length") or 0 for layer in layers]  # type: ignore[union-attr]
-    length = length or max(bounded) or max(layer.longest_sequence for layer in sums.values())
+    bounds_of: list[Any] = [layer.module.bound for layer in layers]
+    bounded = max(bound.options.get("sequence_length") or 0 for bound in bounds_of)
+    length = length or bounded or max(layer.longest_sequence for layer in sums.values())
     if not length:
         raise ValueError("length is needed: the model was not built for a sequence_length")
     measured = []

@@ -60,7 +60,7 @@ def summary(path: Path, table: Table) -> Summary:
         "last": curve[-1],
         "test": run.result.get("test") if finished else None,
         "machine": config["machine"],
-        "curve": thinned(curve),
+        "curve": curve[::-1][:: -(-len(curve) // _POINTS)][::-1],  # with the last
         "config": config,  # for the table to look at
     }
     if table.name == "own":
@@ -76,12 +76,6 @@ def _settings_checksum(config: Summary) -> str:
     estimator.pop("random_state", None)
     text = json.dumps([task, recipe, estimator, config["training"]], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def thinned(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most 200 points of a curve, including the last."""
-    every = -(-len(curve) // _POINTS)
-    return curve[::-1][::every][::-1]
 
 
 def kept(folder: Path) -> list[Summary]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,11 +81,7 @@ def memory(options: MemoryOptions) -> None:
     model, measure = run.best[0], None
     if options.items:
         task, model = run.task(options.data_dir), run.best_on(options.device)
-
-        def measure() -> None:
-            for _ in neurons.some(task, model, options.items):
-                pass
-
+        measure = partial(list[object], neurons.some(task, model, options.items))
     results.prepare()
     measured = analysis.memory(model, epsilon=options.epsilon, bounds=options.bounds, run=measure)
     say(analysis.write(measured, run.summary, results))
