@@ -182,7 +182,7 @@ def draw_pairs(axes: Axes, pairs: Curve, *, across: str, up: str) -> None:
     """Draw pairs of numbers as dots, with a line where both are equal."""
     values = [value for pair in pairs for value in pair]
     axes.plot([min(values), max(values)], [min(values), max(values)], color="0.5", linestyle="--", linewidth=1)
-    axes.scatter(*zip(*pairs, strict=True), s=6, color=COLOURS[0])
+    axes.scatter([x for x, _ in pairs], [y for _, y in pairs], s=6, color=COLOURS[0])
     axes.set(xlabel=across, ylabel=up)
 
 

@@ -336,8 +336,7 @@ def _gradients(runs: Sequence[Reported], chart: Chart) -> str:
     about = "Norms of the gradient of the loss: at each step of the input, and at the input weights of each layer."
     shown = _small(about) + _side_by_side(parts) if parts else ""
     for run in runs:
-        note = f"Measured on {run.gradients_on}." if run.gradients else run.no_gradients
-        shown += _small(f"{run.name}: {note}" if len(runs) > 1 else note)
+        shown += _small(f"{run.name}: {run.gradients_note}" if len(runs) > 1 else run.gradients_note)
     return shown
 
 

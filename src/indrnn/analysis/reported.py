@@ -49,10 +49,8 @@ class Reported:
     """Predictions."""
     gradients: dict[str, list[float]] | None = None
     """Gradient flow."""
-    gradients_on: str = ""
-    """Batches that the gradients were measured on."""
-    no_gradients: str = "Not measured."
-    """Reason why gradients were not measured."""
+    gradients_note: str = "Not measured."
+    """Sentence on the batches that gradients were measured on, or why they were not."""
     missing: list[str] = field(default_factory=list)
     """Sentences on what could not be shown, and why."""
 
@@ -122,9 +120,9 @@ def _add_gradients(reported: Reported, run: Run, batches: int, data_dir: Path | 
         batches = min(batches, most)
         reported.gradients = gradient_flow(run.best[0], task, batches)
         rest = f"; {most} with --full" if batches < most else ""
-        reported.gradients_on = f"{batches} training batch{'' if batches == 1 else 'es'}{rest}"
+        reported.gradients_note = f"Measured on {batches} training batch{'' if batches == 1 else 'es'}{rest}."
     except (OSError, ValueError, RuntimeError) as error:  # also of a network whose gradients cannot be taken
-        reported.no_gradients = f"Not measured: {error}."
+        reported.gradients_note = f"Not measured: {error}."
 
 
 def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]:
