@@ -97,12 +97,8 @@ def save_figure(figure: Figure, path: Path) -> None:
 def svg_of(figure: Figure, label: str, number: int) -> str:
     """A figure as an <svg> element of a page, of class `chart`; the same figure gives the same bytes.
 
-    Lines and text that are black have the page's colours (report.css).
-
-    Args:
-        figure: the figure.
-        label: what it shows, for those who do not see it.
-        number: number of the figure on its page, which keeps its ids apart from those of others.
+    Lines and text that are black have the page's colours (report.css). `label` says what is shown to those who do not
+    see it; `number`, of the figure on its page, keeps its ids apart from those of others.
     """
     settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": str(number), "font.sans-serif": ["DejaVu Sans"]}
     without: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -137,12 +133,8 @@ def draw_curves(
 ) -> None:
     """Draw named curves, and a line at the reference value, if any.
 
-    Args:
-        axes: where.
-        curves: points by name.
-        logarithmic: whether the axis is, if there are values above 0 and none below.
-        reference: value to compare with, and its name.
-        order: names that colours and styles follow; by default those of `curves`.
+    Colours and styles follow `order`, by default the names of `curves`. A logarithmic axis needs values above 0 and
+    none below.
     """
     numbers = {name: number for number, name in enumerate(order or curves)}
     for name, points in curves.items():
@@ -191,8 +183,7 @@ def draw_pairs(axes: Axes, pairs: Curve, *, across: str, up: str) -> None:
     values = [value for pair in pairs for value in pair]
     axes.plot([min(values), max(values)], [min(values), max(values)], color="0.5", linestyle="--", linewidth=1)
     axes.scatter([x for x, _ in pairs], [y for _, y in pairs], s=6, color=COLOURS[0])
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
+    axes.set(xlabel=across, ylabel=up)
 
 
 def smooth(values: list[float], over: int) -> list[float]:
@@ -221,8 +212,7 @@ def draw_panels(
         draw_curves(panel, smoothed_curves, logarithmic=logarithmic, reference=reference, order=names)
         # What a panel has room for
         lines = textwrap.wrap(named(title), 26, break_long_words=False, break_on_hyphens=False)
-        panel.set_title("\n".join(lines))
-        panel.set_xlabel(across)
+        panel.set(title="\n".join(lines), xlabel=across)
     axes[0].set_ylabel(up)
     add_legend(figure)
     save_figure(figure, path)
@@ -233,11 +223,7 @@ def draw_confusion(
 ) -> None:
     """Draw a confusion matrix: the share of each true class (row) that was predicted as each class (column).
 
-    Args:
-        path: the output file.
-        counts: number of items by true and predicted class.
-        names: names of the classes.
-        columns: short names for the columns; None for the names.
+    `counts` are of items by true and predicted class; `columns` are short names of the classes, None for `names`.
     """
     figure, (axes,) = new_figure(1, width=6.0, height=4.8)
     picture = axes.imshow(counts / counts.sum(1, keepdims=True).clip(1), cmap="Blues", vmin=0, vmax=1)
@@ -245,8 +231,7 @@ def draw_confusion(
     axes.set_yticks(places, [named(name, 24) for name in names], fontsize=size)
     axes.set_xticks(places, [named(name, 24) for name in columns or names], fontsize=size)
     axes.tick_params(axis="x", rotation=0 if columns else 90)
-    axes.set_xlabel("predicted class")
-    axes.set_ylabel("true class")
+    axes.set(xlabel="predicted class", ylabel="true class")
     figure.colorbar(picture, label="share of the true class")
     save_figure(figure, path)
 
@@ -254,15 +239,10 @@ def draw_confusion(
 def draw_forecasts(
     path: Path, series: dict[str, tuple[Any, Any]], levels: Sequence[int], *, up: str, across: str, shown: int
 ) -> None:
-    """Draw the ends of the first 8 series and their forecasts with intervals, two panels in a row.
+    """Draw the last `shown` steps of the first 8 series and their forecasts with intervals, two panels in a row.
 
-    Args:
-        path: the output file.
-        series: by name, a table of what is known (ds, y) and one of forecasts (ds, forecast, lo-LEVEL, hi-LEVEL).
-        levels: levels of the intervals, in per cent.
-        up: label of the values.
-        across: label of the times.
-        shown: number of known steps.
+    `series` holds by name a table of what is known (ds, y) and one of forecasts (ds, forecast, lo-LEVEL, hi-LEVEL);
+    `levels` are in per cent.
     """
     pictured = dict(list(series.items())[:8])
     figure, panels = new_grid(len(pictured), min(len(pictured), 2), (5.0, 2.8))
@@ -272,8 +252,7 @@ def draw_forecasts(
         for level in sorted(levels):
             shade: dict[str, Any] = {"color": COLOURS[0], "alpha": 0.18, "linewidth": 0}
             axes.fill_between(ahead["ds"], ahead[f"lo-{level}"], ahead[f"hi-{level}"], label=f"{level} %", **shade)
-        axes.set_title(named(name))
-        axes.set_xlabel(named(across))
+        axes.set(title=named(name), xlabel=named(across))
         axes.tick_params(axis="x", rotation=30)
     panels[0].legend(frameon=False, loc="upper left")
     save_figure(figure, path)

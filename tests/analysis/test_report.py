@@ -128,8 +128,8 @@ def test_answers_that_are_no_numbers() -> None:
 def test_gradients_and_why_there_are_none() -> None:
     flow = {"time": [1e-4, 1.0], "depth": []}
     runs = [
-        reported("one", gradients=flow, gradients_on="1 training batch"),
-        reported("two", no_gradients="Not measured: no data."),
+        reported("one", gradients=flow, gradients_note="Measured on 1 training batch."),
+        reported("two", gradients_note="Not measured: no data."),
     ]
     texts = assert_one_file(page_of(runs)).texts
     assert "one: Measured on 1 training batch." in texts

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,19 +94,15 @@ def silenced(model: nn.Module, neurons: dict[str, Tensor]) -> Iterator[None]:
         mask = mask.repeat_interleave(h.shape[-1] // len(mask)).to(h.device)  # over positions
         return h.masked_fill(mask, 0.0)
 
+    def output_of(mask: Tensor, _: nn.Module, __: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return output[0].masked_fill(mask.to(output[0].device), 0.0), output[1]
+
     with contextlib.ExitStack() as stack:
         for name, mask in neurons.items():
             if isinstance(layers[name].module, RecurrentUnit):  # after its norm
-                stack.callback(layers[name].module.register_forward_hook(_silence(mask)).remove)
+                stack.callback(layers[name].module.register_forward_hook(partial(output_of, mask)).remove)
         stack.enter_context(watched(model, [*layers.values()], inside))
         yield
-
-
-def _silence(mask: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
-    def hook(_: nn.Module, __: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return output[0].masked_fill(mask.to(output[0].device), 0.0), output[1]
-
-    return hook
 
 
 def ablate(
@@ -138,6 +135,9 @@ def ablate(
         with silenced(model, neurons):
             return measure(some(task, model, items), task=task) or {}
 
+    def shuffled(mask: Tensor) -> Tensor:
+        return mask[torch.randperm(len(mask), generator=random)]
+
     memories = memory(
         model, length, epsilon=epsilon, bounds=bounds, run=None if length else lambda: next(some(task, model, 1))
     )
@@ -145,25 +145,21 @@ def ablate(
     # Accuracy where it is measured, and not a loss that the weights were chosen by: what the answer loses
     metric = next((name for name in whole if name.endswith("accuracy")), task.metric)
     random = generator(seed, "ablate")
-    places: list[tuple[int | None, list[LayerMemory]]] = [(n, [layer]) for n, layer in enumerate(memories.layers, 1)]
+    places: dict[int | None, list[LayerMemory]] = {n: [layer] for n, layer in enumerate(memories.layers, 1)}
     if len(places) > 1:
-        places.append((None, memories.layers))
+        places[None] = memories.layers
     rows = []
-    for (place, layers), group in itertools.product(places, GROUPS):
+    for (place, layers), group in itertools.product(places.items(), GROUPS):
         masks = {layer.name: torch.tensor([own == group for own in layer.groups]) for layer in layers}
         count = sum(int(mask.sum()) for mask in masks.values())
         if not count:
             continue
         without = measured(masks)[metric]
-        draws = [measured({name: _shuffled(mask, random) for name, mask in masks.items()}) for _ in range(controls)]
+        draws = [measured({name: shuffled(mask) for name, mask in masks.items()}) for _ in range(controls)]
         control = sum(draw[metric] for draw in draws) / controls if controls else None
         rows.append(Ablation(place, group, count, without, control))
     higher = task.higher_is_better if metric == task.metric else True
     return Ablated(metric, higher, items, whole[metric], memories.length, bounds, epsilon, rows)
-
-
-def _shuffled(mask: Tensor, random: torch.Generator) -> Tensor:
-    return mask[torch.randperm(len(mask), generator=random)]
 
 
 # ---- results
@@ -196,9 +192,8 @@ def draw(measured: Ablated) -> Figure:
         axis.set_yscale("log")
     axis.set_xticks(range(len(places)), [str(place or "all") for place in places])
     axis.tick_params(axis="x", length=0, pad=13)
-    axis.set_xlabel("layer in which neurons are silenced (small: how many)")
     metric = measured.metric.replace("_", " ")
-    axis.set_ylabel(metric)
+    axis.set(xlabel="layer in which neurons are silenced (small: how many)", ylabel=metric)
     short, long = (bound * measured.length for bound in measured.bounds)
     title = f"{metric} without neurons of short memory (< {short:.3g} steps), middle, or long (≥ {long:.3g})"
     axis.set_title(title, fontsize=10)

@@ -121,12 +121,8 @@ class LinearRNN(nn.Module):
     """Two layers that compute h_t = W x_t + U h_{t−1} + b: independent `neurons`, and `mix`, the eigenvectors.
 
     Input and output are as for `torch.nn.RNN` with one layer: (T, B, input_size) to (T, B, hidden_size) and
-    h_n (1, B, hidden_size).
-
-    Args:
-        neurons: `IndRNN` with nonlinearity "identity", or `ComplexIndRNN`.
-        mix: (hidden_size, neurons), real or complex: the second layer's weights; the real part of its result is output.
-        into: (neurons, hidden_size): maps a state h_0 to the neurons' states.
+    h_n (1, B, hidden_size). `mix` is (hidden_size, neurons), and the real part of its result is the output; `into`,
+    (neurons, hidden_size), maps a state h_0 to the neurons' states.
     """
 
     into: Tensor

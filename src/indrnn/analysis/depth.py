@@ -26,28 +26,25 @@ if TYPE_CHECKING:
 
 STEPS, BATCH, INPUTS, HIDDEN, CLASSES = 100, 16, 4, 32, 10
 SETTINGS: dict[str, Any] = {"norm_place": "before", "sequence_length": STEPS, "long_memory": True}
+BLOCKS = ((1, 1), (2, 1, 1), (3, 3, 2), (8, 6, 4), (18, 16, 14))
 NETWORKS: dict[str, list[Callable[[], Network]]] = {
     "plain": [partial(PlainIndRNN, INPUTS, HIDDEN, n, **SETTINGS) for n in (6, 11, 21, 51, 99)],
     "residual": [partial(ResidualIndRNN, INPUTS, HIDDEN, n, **SETTINGS) for n in (3, 5, 10, 25, 49)],
-    "dense": [
-        partial(DenseIndRNN, INPUTS, 8, blocks, **SETTINGS)
-        for blocks in ((1, 1), (2, 1, 1), (3, 3, 2), (8, 6, 4), (18, 16, 14))
-    ],
+    "dense": [partial(DenseIndRNN, INPUTS, 8, blocks, **SETTINGS) for blocks in BLOCKS],
 }
 
 
 def measure(seeds: int) -> list[dict[str, Any]]:
     """The gradient norms of each network, averaged over seeds."""
     rows = []
-    for name, builders in NETWORKS.items():
-        for build in builders:
-            pairs = []
-            for seed in range(seeds):
-                torch.manual_seed(seed)
-                pairs.append(gradient_norms(network := build()))
-            first, last = (sum(values) / seeds for values in zip(*pairs, strict=True))
-            layers = len(network.recurrent_layers)
-            rows.append({"network": name, "recurrent_layers": layers, "first": first, "last": last})
+    for name, build in ((name, build) for name, builders in NETWORKS.items() for build in builders):
+        pairs = []
+        for seed in range(seeds):
+            torch.manual_seed(seed)
+            pairs.append(gradient_norms(network := build()))
+        first, last = (sum(values) / seeds for values in zip(*pairs, strict=True))
+        layers = len(network.recurrent_layers)
+        rows.append({"network": name, "recurrent_layers": layers, "first": first, "last": last})
     return rows
 
 
@@ -96,9 +93,7 @@ def write(rows: list[dict[str, Any]], seeds: int, results: Results) -> str:
         layers, first, last = zip(*points, strict=True)
         axes.plot(layers, first, color=colour, marker="o", markersize=3, label=name)
         axes.plot(layers, last, color=colour, linestyle="--", linewidth=1)
-    axes.set_yscale("log")
-    axes.set_xlabel("recurrent layers")
-    axes.set_ylabel("gradient norm at the start")
+    axes.set(yscale="log", xlabel="recurrent layers", ylabel="gradient norm at the start")
     axes.set_title("first block (solid) and last (dashed)", fontsize=10)
     axes.legend(frameon=False)
     cells = ([r["network"], r["recurrent_layers"], f"{r['first']:.2e}", f"{r['last']:.2e}"] for r in rows)
@@ -112,8 +107,7 @@ def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], results: 
     draw_curves(axes, {f"{when} training": [(row["layer"], row[when]) for row in rows] for when in ("before", "after")})
     layers = [row["layer"] for row in rows]
     axes.set_xticks(layers[:: -(-len(layers) // 12)])
-    axes.set_xlabel("layer whose input weights the gradient is of")
-    axes.set_ylabel("mean gradient norm")
+    axes.set(xlabel="layer whose input weights the gradient is of", ylabel="mean gradient norm")
     axes.legend(frameon=False)
     cells = ([row["layer"], f"{row['before']:.2e}", f"{row['after']:.2e}"] for row in rows)
     table = markdown("layer, before training, after", cells)

@@ -36,11 +36,7 @@ def input_weights(model: nn.Module) -> list[Tensor]:
 
 @contextlib.contextmanager
 def _inputs_recorded(model: nn.Module) -> Iterator[tuple[list[Tensor], int]]:
-    """Record the inputs of a model's network (sequences, or their embedding), with gradients; and its batch dimension.
-
-    Args:
-        model: the network, or a head or a language model over it.
-    """
+    """Record the inputs of a model's network (or their embedding), with gradients; and its batch dimension."""
     kinds = (Network, BaselineRNN, QRNNBaseline, TransformerBaseline, IndRNN, nn.RNNBase)
     network = next((module for module in model.modules() if isinstance(module, kinds)), None)
     if network is None:
@@ -48,9 +44,9 @@ def _inputs_recorded(model: nn.Module) -> Iterator[tuple[list[Tensor], int]]:
     inputs: list[Tensor] = []
 
     def keep(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        x = arguments[0]
+        x, *others = arguments
         inputs[:] = [x if x.requires_grad else x.detach().requires_grad_()]
-        return (*inputs, *arguments[1:])
+        return (*inputs, *others)
 
     hook = network.register_forward_pre_hook(keep)
     try:
@@ -117,6 +113,9 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
 
 # ---- results
 
+PANELS = (("time", 1, "time step"), ("depth", 2, "layer"))
+"""Dimensions of a flow: name, number of the first value, and label."""
+
 
 def write(flows: Sequence[dict[str, Any]], results: Results) -> None:
     """Write flows (a "name", whether it is an "indrnn", and `gradient_flow`'s result), and a figure of them."""
@@ -125,12 +124,11 @@ def write(flows: Sequence[dict[str, Any]], results: Results) -> None:
 
 def draw(flows: Sequence[dict[str, Any]]) -> Figure:
     """Norms over time and depth, on a logarithmic axis: over a sequence, an LSTM loses orders of magnitude."""
-    panels = [panel for panel in (("time", "time step", 1), ("depth", "layer", 2)) if any(f[panel[0]] for f in flows)]
+    panels = [panel for panel in PANELS if any(flow[panel[0]] for flow in flows)]
     figure, axes = figure_with_legend(len(panels), 3.7, [flow["name"] for flow in flows])
-    for axis, (dimension, across, first) in zip(axes, panels, strict=True):
+    for axis, (dimension, first, across) in zip(axes, panels, strict=True):
         draw_curves(axis, {flow["name"]: [*enumerate(flow[dimension], first)] for flow in flows})
-        axis.set_xlabel(across)
-        axis.set_title(f"over {dimension}")
+        axis.set(xlabel=across, title=f"over {dimension}")
     axes[0].set_ylabel("mean gradient norm")
     add_legend(figure)
     return figure

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ..figures import new_figure
-from ..layers.bound import RecurrentBound
 from ..layers.options import EPSILON
 from ..ops.autograd import OPS
 from ..ops.calls import Forward
 from ..ops.reference import THROUGH_ACTIVATION
 from ..tasks.table import markdown
-from .neurons import Layer, layers_of, per_weight, watched
+from .neurons import layers_of, per_weight, watched
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,7 +143,9 @@ def memory(
     if run is not None:
         with watched(model, layers, lambda layer, neurons, call, h: sums[layer].add(neurons, call, h)):
             run()
-    length = length or _bounded_for(layers) or max(layer.longest_sequence for layer in sums.values())
+    bounds_of: list[Any] = [layer.module.bound for layer in layers]
+    bounded = max(bound.options.get("sequence_length") or 0 for bound in bounds_of)
+    length = length or bounded or max(layer.longest_sequence for layer in sums.values())
     if not length:
         raise ValueError("length is needed: the model was not built for a sequence_length")
     measured = []
@@ -153,12 +154,6 @@ def memory(
         groups = [group_of(value, length, bounds) for value in steps]
         measured.append(LayerMemory(layer.name, layer.u.tolist(), steps, groups, **layer_sums.means()))
     return Memory(length, epsilon, bounds, measured, max(layer.count for layer in sums.values()))
-
-
-def _bounded_for(layers: list[Layer]) -> int | None:
-    bounds = [layer.module.bound for layer in layers]
-    lengths = [bound.options.get("sequence_length") for bound in bounds if isinstance(bound, RecurrentBound)]
-    return max(filter(None, lengths), default=None)
 
 
 class _Sums:
@@ -208,12 +203,9 @@ class _Sums:
         """The measured fields of `LayerMemory`."""
         if not self.count:
             return {}
-        return {
-            "active": (self.derivative / self.steps).tolist(),
-            "measured": (self.memory / self.sequences).tolist(),
-            "longest": self.longest.tolist(),
-            "difference": self.difference,
-        }
+        active, measured = (self.derivative / self.steps).tolist(), (self.memory / self.sequences).tolist()
+        longest = self.longest.tolist()
+        return {"active": active, "measured": measured, "longest": longest, "difference": self.difference}
 
 
 def _gradient(call: Forward, h: Tensor) -> Tensor:
@@ -238,11 +230,16 @@ def check_bounds(bounds: tuple[float, float]) -> None:
 # ---- results
 
 
+def finite(steps: Sequence[float]) -> list[float | None]:
+    """Steps with None, which JSON can hold, for an endless memory."""
+    return [value if math.isfinite(value) else None for value in steps]
+
+
 def write(measured: Memory, about: dict[str, Any], results: Results) -> str:
     """Write the numbers, a figure and a table, and return the table; an infinite memory is null."""
     content = {**about, **asdict(measured)}
     for layer in content["layers"]:
-        layer["steps"] = [value if math.isfinite(value) else None for value in layer["steps"]]
+        layer["steps"] = finite(layer["steps"])
     rows = []
     for number, layer in enumerate(measured.layers, 1):
         means = ["", ""]
@@ -271,8 +268,7 @@ def draw(measured: Memory) -> Figure:
     _draw_groups(axes[1], measured)
     figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right center", frameon=False)
     for axis in axes[:2]:
-        axis.set_xlabel("layer")
-        axis.set_xlim(0.4, len(measured.layers) + 0.6)
+        axis.set(xlabel="layer", xlim=(0.4, len(measured.layers) + 0.6))
     for axis in axes[2:]:
         _draw_measured(axis, measured)
     return figure
@@ -294,8 +290,7 @@ def _draw_neurons(axis: Axes, measured: Memory) -> None:
     axis.axhline(measured.length, color="0.5", linestyle="--", linewidth=1)
     beside_axis: dict[str, Any] = {"transform": axis.get_yaxis_transform(), "va": "center"}
     axis.text(1.01, measured.length, "length of\na sequence", **beside_axis, color="0.4", fontsize=7)
-    axis.set_yscale("log")
-    axis.set_ylabel(f"steps until the influence is below {measured.epsilon:g}")
+    axis.set(yscale="log", ylabel=f"steps until the influence is below {measured.epsilon:g}")
     axis.set_title("memory of each neuron (top row: no end)", fontsize=10)
 
 
@@ -314,8 +309,6 @@ def _draw_measured(axis: Axes, measured: Memory) -> None:
     for layer in measured.layers:
         _scatter(axis, _shown(measured, layer), [max(steps, 0.3) for steps in layer.measured or ()], layer)
     axis.plot([0.3, measured.length], [0.3, measured.length], color="0.5", linestyle="--", linewidth=1)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xlabel("steps by the weight alone (right edge: no end)")
-    axis.set_ylabel("steps measured on sequences")
+    axis.set(xscale="log", xlabel="steps by the weight alone (right edge: no end)")
+    axis.set(yscale="log", ylabel="steps measured on sequences")
     axis.set_title("dashed: active at every step; bottom row: none", fontsize=10)

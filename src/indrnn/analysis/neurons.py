@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -86,8 +87,7 @@ def watched(model: nn.Module, layers: list[Layer], callback: Callback) -> Iterat
     mode = _RecurrenceMode(callback)
     with contextlib.ExitStack() as stack:
         for module, group in itertools.groupby(layers, key=lambda layer: layer.module):
-            cursor = _Cursor([*group])
-            stack.callback(module.register_forward_pre_hook(lambda *_, cursor=cursor: mode.enter(cursor)).remove)
+            stack.callback(module.register_forward_pre_hook(partial(mode.enter, [*group])).remove)
             stack.callback(module.register_forward_hook(mode.leave).remove)
             if isinstance(module, IndRNN):
                 stack.callback(setattr, module, "recompute", module.recompute)
@@ -105,10 +105,9 @@ class _RecurrenceMode(TorchDispatchMode):
         self.callback = callback
         self._running: list[_Cursor] = []
 
-    def enter(self, cursor: _Cursor) -> None:
+    def enter(self, layers: list[Layer], *_: Any) -> None:
         """Begin a module's forward pass."""
-        cursor.index = cursor.offset = 0
-        self._running.append(cursor)
+        self._running.append(_Cursor(layers))
 
     def leave(self, *_: Any) -> None:
         """End it."""

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..figures import COLOURS, Curve, Reference, draw_curves, draw_pairs, named, new_figure, svg_of
+from ..figures import COLOURS, Curve, draw_curves, draw_pairs, named, new_figure, svg_of
 from ..layers.options import EPSILON
 from ..networks.front import FrontNetwork
 from ..tasks.recipe import Answer, Confusion, Pairs
 from ..words import headline, rough_duration, value_of, words
 from . import neurons
 from .explorer.program import program_of
+from .gradients import PANELS
 from .html import escape, fill, source
 from .memory import steps_of
 from .reported import Reported
@@ -40,20 +41,21 @@ def outcome_of(run: Reported) -> tuple[str, float] | None:
     reached = headline(run.scores) if run.finished else None
     if reached is not None:
         return f"test {words(reached[0].removeprefix('test_'))}", reached[1]
-    if not run.curve:
+    curve = run.curve(run.description.metric)
+    if not curve:
         return None
-    best = (max if run.description.higher_is_better else min)(value for _, value in run.curve)
+    best = (max if run.description.higher_is_better else min)(value for _, value in curve)
     return f"best evaluation, {words(run.description.metric)}", best
 
 
-def layers_of(model: nn.Module | None) -> list[tuple[str, Tensor]]:
-    """Name and u of the recurrent layers of a model; empty if its neurons are not independent."""
+def layers_of(model: nn.Module | None) -> dict[str, Tensor]:
+    """Recurrent weights of a model's layers by their names; empty if its neurons are not independent."""
     if model is not None:
         with contextlib.suppress(ValueError):
-            return [(layer.name, layer.recurrent_weight) for layer in program_of(model).layers]
+            return program_of(model).layers
         with contextlib.suppress(ValueError):  # a model that the explorer does not know may have such neurons too
-            return [(layer.name, layer.u) for layer in neurons.layers_of(model)]
-    return []
+            return {layer.name: layer.u for layer in neurons.layers_of(model)}
+    return {}
 
 
 def memory_counts(u: Tensor) -> list[int]:
@@ -146,11 +148,10 @@ def _sentence(run: Reported) -> str:
     outcome = outcome_of(run)
     if outcome is None:
         return f"{start}; nothing was measured yet."
-    steps = run.lines[-1]["step"] if run.lines else 0
     planned = run.config.get("training", {}).get("steps")
-    state = f" after {steps:,} steps"
+    state = f" after {run.steps:,} steps"
     if not run.finished:
-        state = f" so far, after {steps:,} of {planned:,} steps" if planned else ""
+        state = f" so far, after {run.steps:,} of {planned:,} steps" if planned else ""
     paper = f" (in the paper: {run.paper[0]}, {run.paper[1]})" if run.paper else ""
     compared = f" For comparison: {run.description.compared}." if run.description.compared else ""
     return f"{start}, and reached a {outcome[0]} of {value_of(*outcome)}{state}{paper}.{compared}"
@@ -171,7 +172,7 @@ def _size(run: Reported) -> dict[str, str]:
     size = {}
     if layers := layers_of(run.model):
         size["recurrent layers"] = f"{len(layers)}"
-        size["neurons"] = f"{sum(u.numel() for _, u in layers):,}"
+        size["neurons"] = f"{sum(map(len, layers.values())):,}"
     if run.model is not None:
         size["parameters"] = f"{sum(parameter.numel() for parameter in run.model.parameters()):,}"
     if run.lines:
@@ -187,7 +188,7 @@ def _overview(runs: Sequence[Reported]) -> str:
         result = f"{outcome[0]} {value_of(*outcome)}" if outcome else "nothing measured"
         paper = f"{run.paper[0]} ({run.paper[1]})" if run.paper else ""
         model = _model_name(run).removeprefix("A ").removeprefix("network of ")
-        steps = (f"{run.lines[-1]['step']:,}" if run.lines else "0") + ("" if run.finished else " (not finished)")
+        steps = f"{run.steps:,}" + ("" if run.finished else " (not finished)")
         facts = (size.get("parameters", ""), steps, size.get("training time", ""))
         rows.append((run.name, result, paper, run.description.task, model, *facts))
     return _table(rows, "The runs", head)
@@ -211,44 +212,33 @@ def _training(runs: Sequence[Reported], chart: Chart) -> str:
         measured = [run for run in runs if run.description.metric == metric]
         accuracy = metric.endswith("accuracy")
         factor, unit = (100, " (%)") if accuracy else (1, "")
-        curves = {run.name: [(step, factor * value) for step, value in run.curve] for run in measured}
+        curves = {run.name: [(step, factor * value) for step, value in run.curve(metric)] for run in measured}
         reference = next((run.description.reference for run in measured if run.description.reference), None)
         up = words(metric.removeprefix("validation_")) + unit  # an axis has less room than the title
         drawn = _curves(chart, curves, "training step", up, logarithmic=not accuracy, reference=reference)
         parts.append((f"{words(metric) + unit} in evaluations", drawn))
-        losses = {run.name: [(line["step"], line.get("train_loss")) for line in run.lines] for run in measured}
-        curves = {name: [(x, float(y)) for x, y in points if y is not None] for name, points in losses.items()}
+        curves = {run.name: run.curve("train_loss") for run in measured}
         if any(curves.values()):
             parts.append(("training loss", _curves(chart, curves, "training step", "training loss")))
     return _side_by_side(parts)
 
 
-def _curves(
-    chart: Chart,
-    curves: Mapping[str, Curve],
-    across: str,
-    up: str,
-    *,
-    logarithmic: bool = True,
-    reference: Reference | None = None,
-) -> str:
+def _curves(chart: Chart, curves: Mapping[str, Curve], across: str, up: str, **options: Any) -> str:
     if not any(math.isfinite(y) for points in curves.values() for _, y in points):
         return _small("There is nothing to draw.")
     figure, (axes,) = new_figure(1, *_SIZE)
-    draw_curves(axes, curves, logarithmic=logarithmic, reference=reference)
-    axes.set_xlabel(across)
-    axes.set_ylabel(named(up))
+    draw_curves(axes, curves, **options)
+    axes.set(xlabel=across, ylabel=named(up))
     axes.grid(axis="y", alpha=0.3)
-    if len(curves) > 1 or reference is not None:
+    if len(axes.lines) > 1:
         figure.legend(loc="outside upper left", frameon=False, ncols=2)
     return chart(figure, f"{up} over {across}: {', '.join(curves)}")
 
 
 def _results(run: Reported) -> str:
     rows: list[tuple[str, str, Any]] = []
-    if run.result.get("best"):
-        step = f"evaluation, step {run.result.get('best_step'):,}"
-        rows += [(step, name, value) for name, value in run.result["best"].items()]
+    if best := run.result.get("best"):
+        rows += [(f"evaluation, step {run.result['best_step']:,}", name, value) for name, value in best.items()]
     rows += [("test", name, value) for name, value in run.scores.items()]
     if not rows and (outcome := outcome_of(run)):
         rows = [("so far", *outcome)]
@@ -289,13 +279,10 @@ def confusion_table(counts: Sequence[Sequence[int]], names: Sequence[str]) -> st
     """
     many = len(names) > _MANY
     columns = [str(number) for number in range(1, len(names) + 1)] if many else names  # where names have no room
-    head = "".join(
-        f'<th scope="col" title="{escape(name)}">{escape(column)}</th>'
-        for name, column in zip(names, columns, strict=True)
-    )
-    rows = ""
-    for true, (name, row) in enumerate(zip(names, counts, strict=True)):
-        beside = f"{columns[true]} {name}" if many and columns[true] not in name.split() else name
+    head = rows = ""
+    for true, (name, column, row) in enumerate(zip(names, columns, counts, strict=True)):
+        head += f'<th scope="col" title="{escape(name)}">{escape(column)}</th>'
+        beside = f"{column} {name}" if many and column not in name.split() else name
         total = sum(row) or 1
         cells = "".join(
             f'<td class="{"diagonal" if true == predicted else "wrong"}" style="--share:{count / total:.3f}">'
@@ -310,18 +297,16 @@ def confusion_table(counts: Sequence[Sequence[int]], names: Sequence[str]) -> st
 
 
 def _memory(runs: Sequence[Reported], chart: Chart) -> str:
-    about = (
-        f"How many neurons keep {EPSILON:.0%} of what they hold for so many steps: ln {EPSILON:g} / ln |u|, for every "
-        "neuron's recurrent weight u."
-    )
+    relation = f"ln {EPSILON:g} / ln |u|, for every neuron's recurrent weight u"
+    about = f"How many neurons keep {EPSILON:.0%} of what they hold for so many steps: {relation}."
 
     def histograms(run: Reported) -> str:
         layers = layers_of(run.model)
         if not layers:
             return _small("Its neurons have no recurrent weight of their own.")
         if len(layers) > _SHOWN:
-            layers = [(f"all {len(layers)} layers", torch.cat([u for _, u in layers]))]
-        counts = {name: memory_counts(u) for name, u in layers}
+            layers = {f"all {len(layers)} layers": torch.cat([*layers.values()])}
+        counts = {name: memory_counts(u) for name, u in layers.items()}
         most = max(map(max, counts.values()))
         return f'<div class="histograms">{"".join(_histogram(chart, *item, most) for item in counts.items())}</div>'
 
@@ -332,8 +317,7 @@ def _histogram(chart: Chart, title: str, counts: Sequence[int], most: int) -> st
     figure, (axes,) = new_figure(1, 3.0, 1.7)
     bars = axes.bar([*_BINS], counts, color=COLOURS[0], width=0.9)
     axes.bar_label(bars, [str(count or "") for count in counts], fontsize=9)
-    axes.set_ylim(0, 1.15 * most)
-    axes.set_yticks([])
+    axes.set(ylim=(0, 1.15 * most), yticks=[])
     axes.tick_params(axis="x", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_title(named(title), fontsize=10, loc="left")
@@ -345,25 +329,18 @@ def _gradients(runs: Sequence[Reported], chart: Chart) -> str:
     parts = []
     for task in dict.fromkeys(run.description.task for run in runs):  # sequences of one task are as long as each other
         flows = {run.name: run.gradients for run in runs if run.description.task == task and run.gradients}
-        for what, first, across in (("time", 1, "time step"), ("depth", 2, "layer")):
+        for what, first, across in PANELS:
             curves = {name: [*enumerate(flow[what], first)] for name, flow in flows.items() if flow[what]}
             if curves:
                 parts.append((f"over {what}", _curves(chart, curves, across, "mean gradient norm")))
-    about = _small(
-        "Norms of the gradient of the loss: at each step of the input, and at the input weights of each layer."
-    )
-    shown = about + _side_by_side(parts) if parts else ""
+    about = "Norms of the gradient of the loss: at each step of the input, and at the input weights of each layer."
+    shown = _small(about) + _side_by_side(parts) if parts else ""
     for run in runs:
-        note = f"Measured on {run.gradients_on}." if run.gradients else run.no_gradients
-        shown += _small(f"{run.name}: {note}" if len(runs) > 1 else note)
+        shown += _small(f"{run.name}: {run.gradients_note}" if len(runs) > 1 else run.gradients_note)
     return shown
 
 
 def _machine(run: Reported) -> str:
-    rows = {
-        "time": rough_duration(run.lines[-1].get("seconds") if run.lines else None),
-        "threads": run.config.get("threads", ""),
-        "processes": run.config.get("processes", ""),
-        **run.config.get("machine", {}),
-    }
+    rows = {"time": rough_duration(run.lines[-1].get("seconds") if run.lines else None)}
+    rows |= {name: run.config.get(name, "") for name in ("threads", "processes")} | run.config.get("machine", {})
     return _table(rows.items(), "Time and machine", style="text narrow")

@@ -49,39 +49,36 @@ class Reported:
     """Predictions."""
     gradients: dict[str, list[float]] | None = None
     """Gradient flow."""
-    gradients_on: str = ""
-    """Batches that the gradients were measured on."""
-    no_gradients: str = "Not measured."
-    """Reason why gradients were not measured."""
+    gradients_note: str = "Not measured."
+    """Sentence on the batches that gradients were measured on, or why they were not."""
     missing: list[str] = field(default_factory=list)
     """Sentences on what could not be shown, and why."""
 
     @property
     def finished(self) -> bool:
         """Whether the run has finished."""
-        return bool(self.result) and bool(self.lines) and self.result.get("steps") == self.lines[-1]["step"]
+        return bool(self.result) and bool(self.lines) and self.result.get("steps") == self.steps
+
+    @property
+    def steps(self) -> int:
+        """Steps at the last evaluation."""
+        return int(self.lines[-1]["step"]) if self.lines else 0
 
     @property
     def scores(self) -> dict[str, Any]:
         """Test scores; empty without a test."""
         return self.description.scores or self.result.get("test") or {}
 
-    @property
-    def curve(self) -> list[tuple[float, float]]:
-        """The metric over the steps."""
-        metric = self.description.metric
+    def curve(self, metric: str) -> list[tuple[float, float]]:
+        """A metric over the steps."""
         values = ((line["step"], line.get(metric)) for line in self.lines)
         return [(step, float(value)) for step, value in values if value is not None]
 
 
 def read_run(path: Path, name: str, *, full: bool = False, data_dir: Path | None = None) -> Reported:
-    """Read a run from its folder.
+    """Read a run, with its `name` on the page, from its folder; nothing is downloaded.
 
-    Args:
-        path: the folder.
-        name: name of the run on the page.
-        full: predict all test data, and measure gradients on ten batches in place of one.
-        data_dir: folder of the data; nothing is downloaded.
+    With `full`, all test data are predicted, and gradients are measured on ten batches in place of one.
     """
     run = open_run(path)
     lines = run.folder.read_metrics()
@@ -105,21 +102,15 @@ def read_run(path: Path, name: str, *, full: bool = False, data_dir: Path | None
     except (OSError, ValueError) as error:  # of a run that has no weights yet
         reported.missing.append(str(error))
     else:
-        _add_answers(reported, run, None if full else _SOME, data_dir)
+        try:
+            reported.answers = run.at(data_dir).answers(reported.model, None if full else _SOME, run)
+        except (OSError, ValueError) as error:  # data that are not here, or are others now
+            reported.missing.append(f"Answers are not shown: {error}.")
         _add_gradients(reported, run, _BATCHES if full else 1, data_dir)
     return reported
 
 
-def _add_answers(reported: Reported, run: Run, limit: int | None, data_dir: Path | None) -> None:
-    assert reported.model is not None
-    try:
-        reported.answers = run.at(data_dir).answers(reported.model, limit, run)
-    except (OSError, ValueError) as error:  # data that are not here, or are others now
-        reported.missing.append(f"Answers are not shown: {error}.")
-
-
 def _add_gradients(reported: Reported, run: Run, batches: int, data_dir: Path | None) -> None:
-    assert reported.model is not None
     try:
         recipe = run.at(data_dir)
         if not recipe.available():
@@ -127,11 +118,11 @@ def _add_gradients(reported: Reported, run: Run, batches: int, data_dir: Path | 
         task: Any = recipe.task(run.member)
         most = min(_BATCHES, getattr(task, "steps_per_epoch", _BATCHES))
         batches = min(batches, most)
-        reported.gradients = gradient_flow(reported.model, task, batches)
+        reported.gradients = gradient_flow(run.best[0], task, batches)
         rest = f"; {most} with --full" if batches < most else ""
-        reported.gradients_on = f"{batches} training batch{'' if batches == 1 else 'es'}{rest}"
+        reported.gradients_note = f"Measured on {batches} training batch{'' if batches == 1 else 'es'}{rest}."
     except (OSError, ValueError, RuntimeError) as error:  # also of a network whose gradients cannot be taken
-        reported.no_gradients = f"Not measured: {error}."
+        reported.gradients_note = f"Not measured: {error}."
 
 
 def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]:

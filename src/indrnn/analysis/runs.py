@@ -60,7 +60,7 @@ def summary(path: Path, table: Table) -> Summary:
         "last": curve[-1],
         "test": run.result.get("test") if finished else None,
         "machine": config["machine"],
-        "curve": thinned(curve),
+        "curve": curve[::-1][:: -(-len(curve) // _POINTS)][::-1],  # with the last
         "config": config,  # for the table to look at
     }
     if table.name == "own":
@@ -78,12 +78,6 @@ def _settings_checksum(config: Summary) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def thinned(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most 200 points of a curve, including the last."""
-    every = -(-len(curve) // _POINTS)
-    return curve[::-1][::every][::-1]
-
-
 def kept(folder: Path) -> list[Summary]:
     """The summaries of runs in a folder of results."""
     contents = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
@@ -93,11 +87,7 @@ def kept(folder: Path) -> list[Summary]:
 def gather(table: Table, runs: Iterable[Path], out: Path, *, overwrite: bool = False) -> str:
     """Write a JSON summary of each run to a folder, plot all that are there, and return a table of them.
 
-    Args:
-        table: how the runs are summarised.
-        runs: the run folders.
-        out: the output folder; runs already there are plotted and listed too.
-        overwrite: whether existing summaries of these runs, and the figure, may be replaced.
+    `overwrite`: whether existing summaries of these runs, and the figure, may be replaced.
     """
     from ..figures import draw_panels
 

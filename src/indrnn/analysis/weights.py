@@ -76,21 +76,21 @@ def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40
         after, initial = layer.u, None if old is None else old.u
         histograms.append(
             LayerWeights(
-                name=layer.name,
-                after=after.tolist(),
-                before=None if initial is None else initial.tolist(),
-                counts_after=np.histogram(after, edges)[0].tolist(),
-                counts_before=None if initial is None else np.histogram(initial, edges)[0].tolist(),
-                near_zero=_share(after.abs() < NEAR),
-                near_one=_share(after.abs() >= 1 - NEAR),
-                negative=_share(after < 0),
+                layer.name,
+                after.tolist(),
+                None if initial is None else initial.tolist(),
+                np.histogram(after, edges)[0].tolist(),
+                None if initial is None else np.histogram(initial, edges)[0].tolist(),
+                *_near(after),
+                negative=float((after < 0).double().mean()),
             )
         )
     return Weights(edges.tolist(), histograms)
 
 
-def _share(which: torch.Tensor) -> float:
-    return float(which.double().mean())
+def _near(u: torch.Tensor) -> tuple[float, float]:
+    """Shares of neurons whose |u| is near 0 and near 1."""
+    return float((u.abs() < NEAR).double().mean()), float((u.abs() >= 1 - NEAR).double().mean())
 
 
 # ---- results
@@ -100,12 +100,9 @@ def write(counted: Weights, about: dict[str, Any], results: Results) -> str:
     """Write the numbers, a figure and a table, and return the table."""
     rows: list[list[object]] = []
     for number, layer in enumerate(counted.layers, 1):
-        near = ["", ""]
-        if layer.before is not None:
-            old = torch.tensor(layer.before).abs()
-            near = [f"{100 * _share(which):.0f} %" for which in (old < NEAR, old >= 1 - NEAR)]
-        zero, one, negative = (f"{100 * share:.0f} %" for share in (layer.near_zero, layer.near_one, layer.negative))
-        rows.append([number, len(layer.after), near[0], zero, near[1], one, negative])
+        zero, one = (None, None) if layer.before is None else _near(torch.tensor(layer.before))
+        shares = (zero, layer.near_zero, one, layer.near_one, layer.negative)
+        rows.append([number, len(layer.after), *("" if share is None else f"{100 * share:.0f} %" for share in shares)])
     table = markdown("layer, neurons, near 0 before, near 0, near 1 before, near 1, negative", rows)
     return results.write({**about, **asdict(counted)}, draw(counted), table)
 

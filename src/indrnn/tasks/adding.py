@@ -37,6 +37,7 @@ else:
 
 BASELINE = 1 / 6
 """Error of always answering 1: the variance of the sum of two uniform numbers."""
+_REFERENCE = (BASELINE, "always answering 1")
 
 
 def adding_batch(length: int, sequences: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -52,11 +53,7 @@ def adding_batch(length: int, sequences: int, random: torch.Generator) -> tuple[
 class Adding:
     """The adding problem as a task: each batch is newly generated from (seed, step), and can be reproduced.
 
-    Args:
-        length: steps of a sequence.
-        batch_size: sequences in a batch.
-        test_sequences: sequences generated for each evaluation.
-        seed: seed of all data.
+    Its arguments are options of `AddingRecipe`.
     """
 
     metric = "validation_mse"
@@ -107,18 +104,16 @@ _INDRNN = Plain(hidden_size=128, layers=2, norm=None, gamma=2.0, long_memory=Tru
 
 
 def _summary(run: Summary) -> Summary:
-    options = run.pop("options")
-    test = run.pop("test")
+    options, test = run.pop("options"), run.pop("test")
     model = options["model"].get("kind", "indrnn")
     return {**run, "model": model, "length": options["length"], "test_mse": test and test["test_mse"]}
 
 
 def _row(runs: list[Summary]) -> list[object]:
     first = runs[0]
-    if all(run["finished"] for run in runs):
-        error = mean([run["test_mse"] for run in runs], "{:.2g}")
-    else:
-        error = mean([run["best"][1] for run in runs], "{:.2g}") + " (best evaluation)"
+    finished = all(run["finished"] for run in runs)
+    error = mean([run["test_mse"] if finished else run["best"][1] for run in runs], "{:.2g}")
+    error += "" if finished else " (best evaluation)"
     columns = [first["length"], first["model"], f"{first['lr']:g}", steps_of(first), time_of(first), error]
     return [*columns, command_of(first)]
 
@@ -151,6 +146,10 @@ class DistilOptions:
     """Replace existing files."""
 
 
+_ABOUT_DISTIL = "distil a run's RNN on the adding problem into an IndRNN"
+_DISTIL = Extra("analyse", "distil", _ABOUT_DISTIL, DistilOptions, "indrnn.tasks.distillation:analyse")
+
+
 @dataclass(frozen=True)
 class AddingRecipe(Recipe):
     """Learn to add the two marked numbers of a sequence."""
@@ -164,22 +163,9 @@ class AddingRecipe(Recipe):
         order=lambda run: (run["length"], run["model"], run["lr"]),
         row=_row,
         curve=lambda run: (f"T = {run['length']}", f"{run['model']}, lr {run['lr']:g}", run["curve"]),
-        picture={
-            "across": "training step",
-            "up": "mean squared error",
-            "reference": (BASELINE, "always answering 1"),
-            "smoothed": 5,
-        },
+        picture={"up": "mean squared error", "reference": _REFERENCE, "smoothed": 5},
     )
-    extras: ClassVar[tuple[Extra, ...]] = (
-        Extra(
-            "analyse",
-            "distil",
-            "distil a run's RNN on the adding problem into an IndRNN",
-            DistilOptions,
-            "indrnn.tasks.distillation:analyse",
-        ),
-    )
+    extras: ClassVar[tuple[Extra, ...]] = (_DISTIL,)
 
     length: int = 100
     """Sequence length in time steps."""
@@ -211,9 +197,8 @@ class AddingRecipe(Recipe):
         """Draw predictions against their targets beside the error over training."""
         from ..training import RunFolder
 
-        if not (self.training.curve and (folder / "curve.png").exists()):
-            return []
-        draw(folder / "curve.png", RunFolder(folder).read_metrics(), self._pairs(models[0], 500))
+        if self.training.curve and (folder / "curve.png").exists():
+            draw(folder / "curve.png", RunFolder(folder).read_metrics(), self._pairs(models[0], 500))
         return []
 
     def _pairs(self, model: nn.Module, count: int) -> list[tuple[float, float]]:
@@ -230,14 +215,8 @@ class AddingRecipe(Recipe):
             f"in every batch of {self.batch_size}, and {self.test_sequences:,} others in each evaluation and in the "
             "test."
         )
-        return Description(
-            f"the adding problem, T = {self.length:,}",
-            data,
-            self.table.metric,
-            self.table.higher_is_better,
-            (BASELINE, "always answering 1"),
-            f"always answering 1 gives {BASELINE:.3g}",
-        )
+        task, compared = f"the adding problem, T = {self.length:,}", f"{_REFERENCE[1]} gives {BASELINE:.3g}"
+        return Description(task, data, self.table.metric, self.table.higher_is_better, _REFERENCE, compared)
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
         """See `Recipe.answers`."""
@@ -257,7 +236,7 @@ class AddingRecipe(Recipe):
 def draw(path: Path, lines: list[dict[str, Any]], pairs: list[tuple[float, float]]) -> None:
     """Plot the error over training, and predictions against their targets."""
     figure, (left, right) = new_figure(2)
-    draw_metric(left, lines, "validation_mse", reference=(BASELINE, "always answering 1"))
+    draw_metric(left, lines, "validation_mse", reference=_REFERENCE)
     left.set_ylabel("mean squared error")
     draw_pairs(right, pairs, across="the sum of the two marked numbers", up="the network's answer")
     save_figure(figure, path)

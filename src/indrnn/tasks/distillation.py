@@ -140,9 +140,8 @@ class _Distillation:
             inputs, _ = _pair(self.make(step))
         else:
             random = generator(self.seed, "order", step)
-            inputs, _ = self._of(
-                self.train_rows[torch.randint(len(self.train_rows), (self.batch_size,), generator=random)]
-            )
+            rows = torch.randint(len(self.train_rows), (self.batch_size,), generator=random)
+            inputs, _ = self._of(self.train_rows[rows])
         count = inputs.shape[self.batch_dim]
         return Batch(inputs, _outputs(self.rnn, inputs), count, count)
 
@@ -197,9 +196,9 @@ def _measure(
     size: list[Tensor] = []
     answers: dict[str, list[Tensor]] = {"rnn": [], "indrnn": []}
     wanted: list[Tensor] = []
+    others = [dim for dim in range(3) if dim != time]
     for x, targets in task.measured():
         theirs, ours = _outputs(task.rnn, x), _outputs(model, x)
-        others = [dim for dim in range(3) if dim != time]
         off.append((ours - theirs).double().square().sum(others))
         size.append(theirs.double().square().sum(others))
         if readout is None:
@@ -220,13 +219,8 @@ def _measure(
         if wanted:
             target = torch.cat([part.flatten() for part in wanted])
             task_error = {name: float((values - target).square().mean()) for name, values in read.items()}
-    return Distilled(
-        model=model,
-        error=_relative(by_step.sum(), of_step.sum()),
-        per_step=(by_step / of_step).sqrt().tolist(),
-        readout_error=readout_error,
-        task_error=task_error,
-    )
+    error, per_step = _relative(by_step.sum(), of_step.sum()), (by_step / of_step).sqrt().tolist()
+    return Distilled(model, error, per_step, readout_error, task_error)
 
 
 def _relative(off: Tensor, size: Tensor) -> float:
@@ -234,12 +228,7 @@ def _relative(off: Tensor, size: Tensor) -> float:
 
 
 class InPlace(nn.Module):
-    """The distilled network in place of the RNN: a network with a head on its outputs at the last step.
-
-    Args:
-        network: maps (T, B, features) to outputs at each step, first in a tuple.
-        output: maps the outputs of the last step, (B, outputs), to the prediction.
-    """
+    """The distilled network in place of the RNN: a network with a head on its outputs at the last step."""
 
     def __init__(self, network: nn.Module, output: nn.Module) -> None:
         super().__init__()
@@ -316,8 +305,6 @@ def _draw(distilled: Distilled) -> Figure:
     figure, (axes,) = new_figure(1)
     percent = [(step, 100 * value) for step, value in enumerate(distilled.per_step, 1)]
     draw_curves(axes, {"at each step": percent}, logarithmic=False, reference=(100 * distilled.error, "over all steps"))
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("step of the sequence")
-    axes.set_ylabel("difference of the outputs (% of the RNN's)")
+    axes.set(ylim=(0, None), xlabel="step of the sequence", ylabel="difference of the outputs (% of the RNN's)")
     axes.legend(frameon=False)
     return figure

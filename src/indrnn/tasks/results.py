@@ -20,13 +20,7 @@ def results_folder(run: Path, out: Path | None = None) -> Path:
 
 
 class Results:
-    """The files of one analysis; raises if they are there already.
-
-    Args:
-        folder: their folder.
-        name: the analysis, and the files' name.
-        overwrite: whether they may be replaced.
-    """
+    """The files of one analysis, named after it; raises if they are there already and may not be replaced."""
 
     def __init__(self, folder: Path, name: str, *, overwrite: bool = False) -> None:
         self.folder, self.name = folder, name

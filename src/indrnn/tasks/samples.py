@@ -75,9 +75,8 @@ def recorded(
     samples: list[dict[str, Any]] = []
     for number, sequence in enumerate(shown):
         values = [round(value, 6) for value in sequence.flatten().tolist()]
-        samples.append({"label": labels[number] if labels else f"sequence {number + 1}", "values": values})
-        if right:
-            samples[-1]["right"] = right[number]
+        sample = {"label": labels[number] if labels else f"sequence {number + 1}", "values": values}
+        samples.append(sample | ({"right": right[number]} if right else {}))
     page = {
         "features": features,
         "samples": samples,

@@ -67,15 +67,16 @@ def run(
                 "without": None if neuron is None else {"layer": neuron[0], "neuron": neuron[1]},
             }
         )
+    sizes = [program.plain["output"]["weight"]["shape"][0] for program in programs]
     return [
         [
             (
-                torch.tensor(each["answers"], dtype=torch.float32).view(-1, program.output["weight"]["shape"][0]),
+                torch.tensor(each["answers"], dtype=torch.float32).view(-1, outputs),
                 [torch.tensor(state, dtype=torch.float32).view(each["T"], -1) for state in each["states"]],
             )
             for each in answers
         ]
-        for program, answers in zip(programs, in_node(RUN, given), strict=True)
+        for outputs, answers in zip(sizes, in_node(RUN, given), strict=True)
     ]
 
 

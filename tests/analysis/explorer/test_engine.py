@@ -94,7 +94,7 @@ def test_heads() -> None:
     for kind in get_args(Kind):
         for pool in get_args(Pool) if kind.startswith("Sequence") else ("last",):
             model = settled(Head(Plain(INPUTS, 7, 2), 3, kind, pool).build(), x)
-            assert program_of(model).output["classes"] == kind.endswith("Classifier")
+            assert program_of(model).plain["output"]["classes"] == kind.endswith("Classifier")
             models.append(model)
             with torch.no_grad():
                 expected.append(by_prefix(model, x) if kind.startswith("Sequence") else model(x)[0])
@@ -176,7 +176,7 @@ def test_where_inputs_come_from() -> None:
     """Every input weight has a source: the pieces are as many as there are columns."""
     for config in NETWORKS.values():
         model = Head(config, 4).build()
-        layers = [layer.plain for layer in program_of(model).layers]
+        layers = program_of(model).plain["layers"]
         units: Any = model.network.recurrent_layers
         assert [layer["size"] for layer in layers] == [unit.size for unit in units]
         for layer in layers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ...layers.options import EPSILON
 from ...networks.front import FrontNetwork
 from ...tasks.recipe import Samples
 from ..html import embedded_json, escape, fill, source, write_page
-from ..memory import BOUNDS, steps_of
+from ..memory import BOUNDS, finite, steps_of
 from .program import network_of, program_of, recurrent_states
 
 LARGEST = 4_000_000
@@ -63,13 +62,14 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
         means = activity_of(model, samples.sequences)
         activity = {"at": sum(array.size for array in numbers), "shape": list(means.shape)}
         numbers.append(means.numpy().reshape(-1))
-    outputs, classes = program.output["weight"]["shape"][0], None
-    if program.output["classes"]:
+    output, classes = program.plain["output"], None
+    outputs = output["weight"]["shape"][0]
+    if output["classes"]:
         classes = samples.classes or [str(number) for number in range(outputs)]
         if len(classes) != outputs:
             raise ValueError(f"classes must be as many as the model's, {outputs}, got {len(classes)}")
     if samples.several:
-        program.output["several"] = True
+        output["several"] = True
     network = network_of(model)
     # A strided front leaves fewer steps, which memory is compared with
     length = network.config.steps(samples.length) if isinstance(network, FrontNetwork) else samples.length
@@ -84,7 +84,7 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
         "classes": classes,
         "activity": activity,
         "program": program.plain,
-        "memory": [_finite(steps_of(layer.recurrent_weight)) for layer in program.layers],
+        "memory": [finite(steps_of(u).tolist()) for u in program.layers.values()],
     }
     content = b"".join(array.astype("<f4").tobytes() for array in numbers)
     size = f"{len(content) / 1e6:.1f} MB" if len(content) >= 1e6 else f"{len(content) / 1e3:.0f} kB"
@@ -112,7 +112,3 @@ def activity_of(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
         states = recurrent_states(model, sequence.to(like).unsqueeze(first))
         rows.append(torch.cat([state.float().abs().mean(0).squeeze(0) for state in states]))
     return torch.stack(rows).cpu()
-
-
-def _finite(steps: Tensor) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in steps.tolist()]

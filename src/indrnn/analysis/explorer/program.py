@@ -5,23 +5,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...layers.indrnn import IndRNN
-from ...layers.norm import SequenceBatchNorm, StepBatchNorm
-from ...networks.dense import DenseIndRNN
+from ... import networks
+from ...layers import IndRNN, SequenceBatchNorm, StepBatchNorm
 from ...networks.front import FrontNetwork
-from ...networks.heads import SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
-from ...networks.language import LanguageModel
-from ...networks.network import Network
-from ...networks.plain import PlainIndRNN
-from ...networks.residual import ResidualIndRNN
 from ...networks.unit import RecurrentUnit
 from ...ops import recurrence
 from ...ops.calls import Forward
@@ -29,31 +22,17 @@ from .. import neurons
 
 Node = dict[str, Any]
 Reference = dict[str, Any]
-HEADS = (SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor)
+BY_STEP = (networks.StepClassifier, networks.StepRegressor, networks.LanguageModel)
+HEADS = (networks.SequenceClassifier, networks.SequenceRegressor, *BY_STEP)
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A recurrent layer as shown on the page."""
-
-    name: str
-    """Name of the layer."""
-    recurrent_weight: Tensor
-    """u, (size,)."""
-    plain: dict[str, Any]
-    """The part stored as JSON: name, size, references to u and to the input weights, and the sources of its inputs."""
-
-
-@dataclass
-class Program:
+class Program(NamedTuple):
     """A model as a program for `engine.js`."""
 
-    layers: list[Layer]
-    """Recurrent layers, in the order in which they run."""
-    output: Node
-    """Output layer."""
+    layers: dict[str, Tensor]
+    """Recurrent weights u of each layer, (size,), by its name, in the order in which they run."""
     plain: dict[str, Any]
-    """The part stored as JSON."""
+    """The part stored as JSON: nodes, layers and output."""
     numbers: list[np.ndarray[Any, Any]]
     """Numbers of the model, float32, in the order of the references."""
 
@@ -62,7 +41,7 @@ def network_of(model: nn.Module) -> nn.Module:
     """The network in a model; raises unless it is one whose neurons are independent."""
     network: Any = getattr(model, "network", None)
     inner = network.network if isinstance(network, FrontNetwork) else network
-    if not isinstance(model, (*HEADS, LanguageModel)) or not isinstance(inner, (Network, IndRNN)):
+    if not isinstance(model, HEADS) or not isinstance(inner, (networks.Network, IndRNN)):
         name = type(model).__name__ if network is None else f"{type(model).__name__} of {type(network).__name__}"
         raise ValueError(
             "model must be a classifier, regressor or language model around a plain, residual or dense IndRNN "
@@ -78,24 +57,22 @@ def program_of(model: nn.Module) -> Program:
     writer = _Writer()
     vectors = []
     output: Any = model.output
-    if isinstance(model, LanguageModel):
+    if isinstance(model, networks.LanguageModel):
         vectors = [{"op": "embedding", "weight": writer.reference(model.embedding.weight)}]
         output = model.embedding if output is None else output
-    nodes = vectors + writer.network(network)
-    by_step = isinstance(model, (StepClassifier, StepRegressor, LanguageModel))
-    last = {
-        **writer.linear(output),
-        "pool": getattr(model, "pool", "step"),
-        "classes": isinstance(model, (SequenceClassifier, StepClassifier, LanguageModel)),
-    }
+    regressors = (networks.SequenceRegressor, networks.StepRegressor)
     plain = {
         "inputs": 1 if vectors else network.input_size,  # features of the input; 1 where they are token numbers
-        "nodes": nodes,
-        "layers": [layer.plain for layer in writer.layers],
-        "output": last,
-        "whole": writer.bidirectional and not by_step,  # an answer for the whole sequence alone
+        "nodes": vectors + writer.network(network),
+        "layers": writer.layers,
+        "output": {
+            **writer.linear(output),
+            "pool": getattr(model, "pool", "step"),
+            "classes": not isinstance(model, regressors),
+        },
+        "whole": writer.bidirectional and not isinstance(model, BY_STEP),  # an answer for the whole sequence alone
     }
-    return Program(writer.layers, last, plain, writer.numbers)
+    return Program(writer.recurrent_weights, plain, writer.numbers)
 
 
 def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
@@ -103,7 +80,8 @@ def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     network = network_of(model)
     if isinstance(network, IndRNN):
         with torch.no_grad():
-            return _layer_states(network, model.embedding(inputs) if isinstance(model, LanguageModel) else inputs)
+            embedded = model.embedding(inputs) if isinstance(model, networks.LanguageModel) else inputs
+            return _layer_states(network, embedded)
     directions: dict[str, list[Tensor]] = {}
 
     def keep(layer: neurons.Layer, _: slice, __: Forward, h: Tensor) -> None:
@@ -120,15 +98,18 @@ def _layer_states(layer: IndRNN, x: Tensor) -> list[Tensor]:
     x = x.transpose(0, 1) if layer.batch_first else x
     for number in range(layer.num_layers):
         ways = []
-        for way in range(2 if layer.bidirectional else 1):
-            end = f"_l{number}" + ("_reverse" if way else "")
-            weight, u = getattr(layer, "weight_ih" + end), getattr(layer, "weight_hh" + end)
-            bias = getattr(layer, "bias" + end)
-            drive = F.linear(x, weight, bias)
-            ways.append(recurrence(drive, u, activation=layer.nonlinearity, reverse=way == 1)[0])
+        for end in _directions(layer, number):
+            drive = F.linear(x, getattr(layer, "weight_ih" + end), getattr(layer, "bias" + end))
+            u, reverse = getattr(layer, "weight_hh" + end), end.endswith("_reverse")
+            ways.append(recurrence(drive, u, activation=layer.nonlinearity, reverse=reverse)[0])
         x = torch.cat(ways, dim=-1)
         states.append(x.detach())
     return states
+
+
+def _directions(layer: IndRNN, number: int) -> list[str]:
+    """Ends of the names of the parameters of one of its layers, forward and, if there is one, reverse."""
+    return [f"_l{number}", *([f"_l{number}_reverse"] if layer.bidirectional else [])]
 
 
 class _Writer:
@@ -136,7 +117,8 @@ class _Writer:
 
     def __init__(self) -> None:
         self.numbers: list[np.ndarray[Any, Any]] = []
-        self.layers: list[Layer] = []
+        self.layers: list[Node] = []
+        self.recurrent_weights: dict[str, Tensor] = {}
         self.bidirectional = False
         self._at = 0
         self._sources: list[dict[str, Any]] = []
@@ -165,32 +147,30 @@ class _Writer:
         self._sources = [{"name": reads, "size": network.input_size}]
         if isinstance(network, IndRNN):
             return self._stack(network)
-        if isinstance(network, PlainIndRNN):
+        if isinstance(network, networks.PlainIndRNN):
             return self._plain(network)
-        if isinstance(network, ResidualIndRNN):
+        if isinstance(network, networks.ResidualIndRNN):
             return self._residual(network)
-        if isinstance(network, DenseIndRNN):
+        if isinstance(network, networks.DenseIndRNN):
             return self._dense(network)
         raise ValueError(f"network must be a plain, residual or dense IndRNN, got {type(network).__name__}")
 
-    def _plain(self, network: PlainIndRNN) -> list[Node]:
+    def _plain(self, network: networks.PlainIndRNN) -> list[Node]:
         nodes: list[Node] = []
-        for number, block in enumerate(network.blocks):
+        for number, block in enumerate(network.blocks, 1):
             for weight in block.weights:  # type: ignore[union-attr]
                 nodes += [self.linear(weight), {"op": "relu"}]
                 self._sources = [{"name": "processed input", "size": weight.out_features}]
-            nodes.append(self._unit(block.unit, f"layer {number + 1}"))
+            nodes.append(self._unit(block.unit, f"layer {number}"))
         return nodes
 
-    def _residual(self, network: ResidualIndRNN) -> list[Node]:
+    def _residual(self, network: networks.ResidualIndRNN) -> list[Node]:
         nodes = [self.linear(network.first)]
         stream = [{"name": "residual stream", "size": network.first.out_features}]
-        for number, block in enumerate(network.blocks):
+        for number, block in enumerate(network.blocks, 1):
             self._sources = stream
-            body = [
-                self._unit(getattr(block, f"unit{i + 1}"), f"block {number + 1}, layer {i + 1}")
-                for i in range(block.operations)  # type: ignore[arg-type]
-            ]
+            units = range(1, block.operations + 1)  # type: ignore[operator]
+            body = [self._unit(getattr(block, f"unit{i}"), f"block {number}, layer {i}") for i in units]
             nodes.append({"op": "residual", "body": [*body, self.linear(block.weight)]})
         self._sources = stream
         nodes.append(self._unit(network.last, "last layer"))
@@ -198,55 +178,36 @@ class _Writer:
             nodes.append(self._unit(network.transition, "transition"))
         return nodes
 
-    def _dense(self, network: DenseIndRNN) -> list[Node]:
-        nodes: list[Node] = []
-        if network.first is not None:
-            nodes.append(self._unit(network.first, "first layer"))
-        for number, block in enumerate(network.blocks):
-            for i, layer in enumerate(block.layers):  # type: ignore[arg-type]
-                name, before = f"block {number + 1}, layer {i + 1}", self._sources
+    def _dense(self, network: networks.DenseIndRNN) -> list[Node]:
+        nodes = [] if network.first is None else [self._unit(network.first, "first layer")]
+        for number, block in enumerate(network.blocks, 1):
+            for i, layer in enumerate(block.layers, 1):  # type: ignore[arg-type]
+                name, before = f"block {number}, layer {i}", self._sources
                 body = [self._unit(layer.bottleneck, f"{name}, bottleneck"), self._unit(layer.growth, name)]
                 nodes.append({"op": "dense", "body": body})
                 self._sources = [*before, *self._sources]
-            nodes.append(self._unit(block.transition, f"transition {number + 1}"))
+            nodes.append(self._unit(block.transition, f"transition {number}"))
         return nodes
 
     def _unit(self, unit: Any, name: str) -> Node:
         assert isinstance(unit, RecurrentUnit)
         weight = None if unit.weight is None else self.reference(unit.weight.weight)  # type: ignore[arg-type]
-        norm = None if unit.norm is None else self._norm(unit.norm) | {"place": unit.config.norm_place}
         config = unit.config
-        return self._recurrence(
-            name, weight, unit.bias, unit.weight_hh, norm, config.nonlinearity, config.bidirectional
-        )
+        norm = None if unit.norm is None else self._norm(unit.norm) | {"place": config.norm_place}
+        node = {"weight": weight, "norm": norm, "activation": config.nonlinearity}
+        return self._recurrence(name, unit.bias, unit.weight_hh, config.bidirectional, node)
 
-    def _recurrence(
-        self,
-        name: str,
-        weight: Reference | None,
-        bias: Tensor | None,
-        u: Tensor,
-        norm: Node | None,
-        activation: str,
-        bidirectional: bool,
-    ) -> Node:
+    def _recurrence(self, name: str, bias: Tensor | None, u: Tensor, bidirectional: bool, node: Node) -> Node:
+        """The node of a recurrence, beside its weight, norm and activation."""
         number, size = len(self.layers), len(u)
         reference = self.reference(u)
-        plain = {"name": name, "size": size, "u": reference, "weight": weight, "sources": self._sources}
-        self.layers.append(Layer(name, u.detach().cpu().double(), plain))
+        shown = {"name": name, "size": size, "u": reference, "weight": node["weight"], "sources": self._sources}
+        self.layers.append(shown)
+        self.recurrent_weights[name] = u.detach().cpu().double()
         self._sources = [{"name": name, "size": size, "layer": number}]
         self.bidirectional |= bidirectional
-        return {
-            "op": "unit",
-            "layer": number,
-            "size": size,
-            "weight": weight,
-            "bias": None if bias is None else self.reference(bias),
-            "u": reference,
-            "norm": norm,
-            "activation": activation,
-            "bidirectional": bidirectional,
-        }
+        own = {"bias": None if bias is None else self.reference(bias), "u": reference, "bidirectional": bidirectional}
+        return {"op": "unit", "layer": number, "size": size, **node, **own}
 
     def _norm(self, norm: nn.Module) -> Node:
         if isinstance(norm, (SequenceBatchNorm, StepBatchNorm)):
@@ -268,11 +229,9 @@ class _Writer:
     def _stack(self, layer: IndRNN) -> list[Node]:
         nodes = []
         for number in range(layer.num_layers):
-            ways = [f"_l{number}", *([f"_l{number}_reverse"] if layer.bidirectional else [])]
+            ways = _directions(layer, number)
             weight, u = (torch.cat([getattr(layer, name + way) for way in ways]) for name in ("weight_ih", "weight_hh"))
             bias = torch.cat([getattr(layer, "bias" + way) for way in ways]) if layer.bias else None
-            name = f"layer {number + 1}"
-            nodes.append(
-                self._recurrence(name, self.reference(weight), bias, u, None, layer.nonlinearity, layer.bidirectional)
-            )
+            node = {"weight": self.reference(weight), "norm": None, "activation": layer.nonlinearity}
+            nodes.append(self._recurrence(f"layer {number + 1}", bias, u, layer.bidirectional, node))
         return nodes

@@ -46,10 +46,11 @@ def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[st
     if reached := headline(test or {}):
         paper = f"paper: {row.value}" if row and row.value not in UNKNOWN else ""
         facts.append((f"test {words(reached[0].removeprefix('test_'))}", value_of(*reached), paper))
-    neurons = sum(len(layer.recurrent_weight) for layer in layers)
-    facts.append(("recurrent layers", f"{len(layers)}", ""))
-    facts.append(("neurons", f"{neurons:,}", ""))
-    facts.append(("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}", ""))
+    facts += [
+        ("recurrent layers", f"{len(layers)}", ""),
+        ("neurons", f"{sum(map(len, layers.values())):,}", ""),
+        ("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}", ""),
+    ]
     if lines := run.folder.read_metrics():
         facts.append(("training", rough_duration(lines[-1].get("seconds")), f"{lines[-1]['step']:,} steps"))
     kind = f"Recipe {row.name}" if row else description.task if run.recipe_name else type(model).__name__

@@ -4,57 +4,35 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...system import load_torch
-from ...tasks.recipe import Extra
 from ...tasks.rows import extras, rows
 from ..main import UsageError, say
 from ..parse import Parser
-from . import gradients, neurons
+from .gradients import DepthOptions, GradientsOptions, depth, gradients
+from .neurons import AblateOptions, MemoryOptions, WeightsOptions, ablate, memory, weights
 
 
-@dataclass(frozen=True)
-class Kind:
-    """One kind of analysis of any run."""
+class Kind(NamedTuple):
+    """One kind of analysis of any run: what carries it out, the line of the help, and arguments without a name."""
 
     options: type
-    """Dataclass of its options."""
     function: Callable[[Any], None]
-    """Function of the options that carries the analysis out."""
     about: str
-    """Line of the help."""
-    takes: str = "RUN"
-    """Arguments without a name."""
+    arguments: str = "RUN"
 
 
 KINDS = {
     "gradients": Kind(
-        gradients.GradientsOptions,
-        gradients.gradients,
-        "plot the gradient flow over time and depth in trained networks",
-        "RUN ...",
+        GradientsOptions, gradients, "plot the gradient flow over time and depth in trained networks", "RUN ..."
     ),
     "depth": Kind(
-        gradients.DepthOptions,
-        gradients.depth,
-        "measure how gradients reach the first layers, of a run before and after training",
-        "[RUN]",
+        DepthOptions, depth, "measure how gradients reach the first layers, of a run before and after training", "[RUN]"
     ),
-    "memory": Kind(
-        neurons.MemoryOptions, neurons.memory, "plot how long each neuron remembers, by its weight and as measured"
-    ),
-    "weights": Kind(
-        neurons.WeightsOptions,
-        neurons.weights,
-        "plot histograms of the recurrent weights before and after training",
-    ),
-    "ablate": Kind(
-        neurons.AblateOptions,
-        neurons.ablate,
-        "ablate neurons of short, middle or long memory of a run, layer by layer",
-    ),
+    "memory": Kind(MemoryOptions, memory, "plot how long each neuron remembers, by its weight and as measured"),
+    "weights": Kind(WeightsOptions, weights, "plot histograms of the recurrent weights before and after training"),
+    "ablate": Kind(AblateOptions, ablate, "ablate neurons of short, middle or long memory of a run, layer by layer"),
 }
 """Analyses of any run, by name."""
 
@@ -65,7 +43,7 @@ def analyse(arguments: list[str]) -> int:
     special = extras("analyse")
     if name in ("--help", "-h"):
         say(f"usage: indrnn analyse {{{','.join((*KINDS, *special))}}} [OPTIONS]\n")
-        lines = {f"{name} {kind.takes}": kind.about for name, kind in KINDS.items()}
+        lines = {f"{name} {kind.arguments}": kind.about for name, kind in KINDS.items()}
         lines |= {f"{name} RUN": extra.about for name, extra in special.items()}
         for call, about in lines.items():
             say(f"  {call:<17}  {about}")
@@ -79,16 +57,12 @@ def analyse(arguments: list[str]) -> int:
     load_torch()
     if isinstance(kind, Kind):
         kind.function(options)
-    else:
-        _analyse_extra(kind, options, rest)
-    return 0
-
-
-def _analyse_extra(extra: Extra, options: Any, arguments: list[str]) -> None:
+        return 0
     from ...tasks.runs import open_run
 
     run = open_run(options.run)
-    if extra not in run.recipe.extras:
-        such = next(row.name for row in rows().values() if extra in row.recipe.extras)
+    if kind not in run.recipe.extras:
+        such = next(row.name for row in rows().values() if kind in row.recipe.extras)
         raise UsageError(f"run must be of a recipe such as {such}, and {run.path} is of {run.recipe_name or 'none'}")
-    extra(run, options, arguments, say)
+    kind(run, options, rest, say)
+    return 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -77,14 +78,11 @@ def memory(options: MemoryOptions) -> None:
     analysis.check_bounds(options.bounds)
     check_count("items", options.items, 0)
     run, results = _open(options, "memory")
-    model, measure = run.best[0], None
+    model = run.best[0]
+    measure: partial[Any] | None = None
     if options.items:
         task, model = run.task(options.data_dir), run.best_on(options.device)
-
-        def measure() -> None:
-            for _ in neurons.some(task, model, options.items):
-                pass
-
+        measure = partial(list, neurons.some(task, model, options.items))
     results.prepare()
     measured = analysis.memory(model, epsilon=options.epsilon, bounds=options.bounds, run=measure)
     say(analysis.write(measured, run.summary, results))
