@@ -172,7 +172,7 @@ class _LanguageRecipe(Recipe):
 
     def check(self) -> None:
         """See `Recipe.check`."""
-        check_language(**{name: getattr(self, name) for name in WINDOWS})
+        check_language(self)
         check_count("embedding", self.embedding)
 
     def same_data(self, recorded: dict[str, Any], task: Any, *, to_begin: bool = False) -> None:
