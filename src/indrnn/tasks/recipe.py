@@ -7,8 +7,9 @@ Python has `Own`. docs/task.md adds one in a user's own package.
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -133,10 +134,7 @@ class Extra:
 
     def __call__(self, *arguments: Any, **more: Any) -> Any:
         """Call the function."""
-        from importlib import import_module
-
-        module, _, name = self.function.partition(":")
-        return getattr(import_module(module), name)(*arguments, **more)
+        return pkgutil.resolve_name(self.function)(*arguments, **more)
 
 
 Say = Callable[[str], None]
@@ -158,6 +156,8 @@ class Recipe:
     extras: ClassVar[tuple[Extra, ...]] = ()
     places: ClassVar[tuple[str, ...]] = ("data_dir",)
     """Options that say where data are: they may differ from machine to machine, and a report leaves them out."""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Options that are files, whose paths are made absolute: a run is resumed from any folder."""
 
     @property
     def members(self) -> int:
@@ -175,6 +175,9 @@ class Recipe:
             """Options of the training loop."""
 
     def __post_init__(self) -> None:
+        for name in self.files:
+            if (path := getattr(self, name)) is not None:
+                object.__setattr__(self, name, Path(path).absolute())
         self.check()
 
     def check(self) -> None:
@@ -184,7 +187,7 @@ class Recipe:
 
     def at(self, folder: Path) -> Self:
         """The recipe with its data in another folder."""
-        if not any(field.name == "data_dir" for field in fields(self)):
+        if not hasattr(self, "data_dir"):
             raise ValueError("data_dir: this recipe makes its own data")
         return replace(self, data_dir=folder)  # type: ignore[call-arg]
 
@@ -193,12 +196,9 @@ class Recipe:
         return True
 
     def same_data(self, recorded: dict[str, Any], task: Task, *, to_begin: bool = False) -> None:
-        """Raise if the data are not those of a run.
+        """Raise if the data of this recipe's task are not those of a run, whose config.json has `recorded` of its task.
 
-        Args:
-            recorded: the task's description in the run's config.json.
-            task: this recipe's task.
-            to_begin: whether the run's weights are only what another run begins with, on other data of the same form.
+        With `to_begin` the run's weights are only what another begins with, on other data of the same form.
         """
 
     # ---- training
@@ -227,23 +227,12 @@ class Recipe:
     # ---- what is shown
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
-        """Task and data in words; reads no data.
-
-        Args:
-            recorded: the task's description in the config.json of a run, if there is one.
-            folder: the run's folder.
-        """
+        """Task and data in words; reads no data. Of a run, `recorded` is the task's description in its config.json."""
         data = f"The task describes itself as {recorded}." if recorded else "The run says nothing more about it."
         return Description(type(self).__name__, data, self.table.metric, self.table.higher_is_better)
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
-        """Predictions of a trained model; raises OSError or ValueError where there are none.
-
-        Args:
-            model: the run's best model.
-            limit: number of items at most; None for all.
-            run: the run.
-        """
+        """Predictions of a run's best model, on at most `limit` items; raises OSError or ValueError without any."""
         raise ValueError("this recipe shows none")
 
     def samples(self, model: nn.Module) -> Samples | None:

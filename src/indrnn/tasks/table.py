@@ -37,6 +37,7 @@ class Table:
     row: Callable[[list[Summary]], list[object]] = _own_row
     """Row of runs that differ only in their seeds."""
     order: Callable[[Summary], tuple[Any, ...]] = lambda run: (
+        run.get("task", ""),
         str(run["recipe"]),
         json.dumps(run["options"]),
         run["lr"],

@@ -76,7 +76,7 @@ def small(samples: Sampling | None = None, **options: Any) -> SkeletonTask:
 
 def a_model(task: SkeletonTask) -> nn.Module:
     torch.manual_seed(0)
-    size = task.samples.input_size(task.joints, task.recordings.frames.shape[1])
+    size = len(names_of(task.samples.features, task.joints, task.recordings.frames.shape[1]))
     return Head(Plain(hidden_size=6, layers=2).sized(size, task.samples.frames), 3).build().eval()
 
 
@@ -386,7 +386,7 @@ def test_tasks_that_cannot_be(options: dict[str, Any], message: str) -> None:
 
 def a_run(task: SkeletonTask, out: Path, steps: int, every: int = 9, **options: Any) -> Any:
     torch.manual_seed(0)
-    size = task.samples.input_size(SMALL, 1)
+    size = len(names_of(task.samples.features, SMALL, 1))
     model = Head(Plain(hidden_size=12, layers=2, dropout=0.1).sized(size, 7), 3).build()
     training = Training(
         steps=steps, lr=1e-2, schedule=OneCycle(), evaluate_every=every, threads=1, tensorboard=False, curve=False

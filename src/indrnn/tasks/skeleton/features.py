@@ -24,16 +24,10 @@ FEATURES: tuple[str, ...] = get_args(Feature)
 
 
 def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
-    """Indices of one frame from each of T equal parts of a recording: ⌊(t + r_t) · length / T⌋.
+    """Indices (T, B) of one frame from each of T equal parts of recordings (B,): ⌊(t + r_t) · length / T⌋.
 
-    In a recording shorter than T frames, frames are taken more than once.
-
-    Args:
-        lengths: (B,), number of frames of each recording.
-        where: (T, B) in [0, 1), r: position of each frame within its part; uniform for random frames.
-
-    Returns:
-        The frame indices, (T, B), non-decreasing along T.
+    In a recording shorter than T frames, frames are taken more than once. `where`, (T, B) in [0, 1), is r: the position
+    of each frame within its part.
     """
     steps = where.shape[0]
     time = torch.arange(steps).unsqueeze(1)
@@ -59,22 +53,12 @@ def names_of(features: tuple[Feature, ...], joints: Joints, bodies: int) -> list
 
 
 def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...], shown: Tensor | None = None) -> Tensor:
-    """The features of samples, concatenated.
+    """The features of samples (T, B, M, J, 3), in which an absent body is all zeros, concatenated: (T, B, features).
 
-    Args:
-        x: (T, B, M, J, 3); an absent body is all zeros.
-        joints: definition of the J joints.
-        features: any of
-            coordinates;
-            relative, coordinates relative to the body's centre in each frame;
-            differences, x_{t+1} − x_t, zero in the last frame and where the body is missing in one of the two;
-            velocities, the differences times T: on the scale of the coordinates, whatever T is;
-            bones, vectors from each bone's first joint to its second;
-            distances, of joints to lines between joints.
-        shown: (B, J), bool: which joints keep their position; the others are set to the origin. None for all.
-
-    Returns:
-        (T, B, features).
+    relative is to the body's centre in each frame; differences are x_{t+1} − x_t, zero in the last frame and where the
+    body is missing in one of the two; velocities, the differences times T, are on the scale of the coordinates,
+    whatever T is; bones are vectors from a bone's first joint to its second; distances are of joints to `joints.lines`.
+    Joints that are not `shown`, (B, J), are set to the origin.
     """
     here = present(x)  # before joints are hidden, all of them perhaps
     x = x if shown is None else x * shown[:, None, :, None]
@@ -140,15 +124,9 @@ def present(x: Tensor) -> Tensor:
 
 
 def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) -> Tensor:
-    """Move samples so that the main body's centre in its first frame is the origin, and apply `turn`, if given.
+    """Move samples (T, B, M, J, 3) so that the centre of `first` is the origin; then each point p becomes `turn` p.
 
-    An absent body stays zero.
-
-    Args:
-        x: (T, B, M, J, 3).
-        first: (B, J, 3), the main body in the first frame in which it is present.
-        joints: definition of the J joints.
-        turn: (B, 3, 3), matrices: each point p becomes turn p.
+    `first`, (B, J, 3), is the main body in the first frame in which it is present. An absent body stays zero.
     """
     moved = x - first[:, None, joints.centre : joints.centre + 1]
     if turn is not None:
@@ -190,14 +168,10 @@ def swung(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def random_turns(count: int, turn: float, tilt: float, scale: float, source: torch.Generator) -> Tensor:
-    """Random rotations and scalings, (count, 3, 3), with uniform angles and factors.
+    """Random matrices, (count, 3, 3), with uniform angles and factors.
 
-    Args:
-        count: number of matrices.
-        turn: maximum rotation about the vertical axis, y, in degrees either way.
-        tilt: maximum rotation about x and about z, likewise.
-        scale: sizes are scaled by a factor in 1 ± scale.
-        source: generator of the random numbers.
+    They rotate by at most `turn` degrees either way about y, the vertical axis, and `tilt` about x and z; and scale by
+    a factor in 1 ± scale.
     """
     numbers = torch.rand(4, count, generator=source).mul_(2).sub_(1)
     about_y, about_x, about_z = (numbers[i] * math.radians(most) for i, most in enumerate((turn, tilt, tilt)))

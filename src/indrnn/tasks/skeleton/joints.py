@@ -63,13 +63,9 @@ def _is_index(value: Any) -> bool:
 
 
 def lines_of(bones: tuple[Pair, ...], ends: tuple[int, ...]) -> tuple[Pair, ...]:
-    """The lines of a skeleton's geometric features.
+    """The lines of a skeleton's geometric features, whose bones form a tree.
 
     Every bone; from each end of the skeleton (head, hands, feet) to the joint after the next; between every two ends.
-
-    Args:
-        bones: the bones, which form a tree.
-        ends: the joints at its ends.
     """
     neighbours: dict[int, list[int]] = {}
     for one, two in bones:

@@ -45,13 +45,7 @@ def analyse(run: Run, options: SkeletonsOptions, arguments: list[str], say: Say)
 
 
 def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> NDArray[np.int64]:
-    """Confusion matrix: recordings by true action (rows) and predicted action (columns), by the mean of the draws.
-
-    Args:
-        task: the recordings.
-        model: the model, on the device to run on.
-        split: "test", or "validation" with the draws of an evaluation.
-    """
+    """Confusion matrix: recordings by true action (rows) and predicted action (columns), by the mean of the draws."""
     model.eval()
     with torch.inference_mode():
         batches = list(task.log_probabilities(model, split, Shard()))
@@ -61,15 +55,7 @@ def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> NDAr
 
 
 def draw_samples(task: SkeletonTask, names: list[str], path: Path, *, rows: int = 4, frames: int = 10) -> None:
-    """Draw frames of samples of training recordings, one recording per row, before features are computed.
-
-    Args:
-        task: the task; its joints have bones.
-        names: names of its classes.
-        path: the output file.
-        rows: number of recordings, each of another action.
-        frames: number of frames of a sample, evenly spaced.
-    """
+    """Draw evenly spaced frames of samples of training recordings, each of another action in a row of its own."""
     items, labels = task.data["train"]
     classes = torch.unique(labels)
     chosen = classes[torch.linspace(0, len(classes) - 1, min(rows, len(classes))).round().long()]

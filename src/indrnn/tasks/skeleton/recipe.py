@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -91,12 +90,12 @@ class SkeletonRecipe(Recipe):
         higher_is_better=True,
         head="set, recipe, steps, time, validation, test, paper, command",
         summary=lambda run: {**run, "task": _SETS[run["options"]["protocol"]].title},
-        order=lambda run: (run["task"], run["recipe"], json.dumps(run["options"]), run["lr"]),
         row=_row,
         curve=lambda run: (run["task"], run["name"], [(step, 100 * value) for step, value in run["curve"]]),
         picture={"across": "training step", "up": "accuracy in evaluations (%)", "logarithmic": False},
     )
     extras: ClassVar[tuple[Extra, ...]] = EXTRAS
+    files: ClassVar[tuple[str, ...]] = ("data", "joints")
 
     protocol: Protocol = "own"
     """Data set and its training and test split; own: any other set, split by subject."""
@@ -138,10 +137,6 @@ class SkeletonRecipe(Recipe):
     """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
 
     def __post_init__(self) -> None:
-        for name in ("data", "joints", "data_dir"):
-            if getattr(self, name) is not None:  # text of config.json; a run may be resumed from any folder
-                path = Path(getattr(self, name))
-                object.__setattr__(self, name, path if name == "data_dir" else path.absolute())
         for name in ("test_subjects", "validation_subjects"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         super().__post_init__()
@@ -219,7 +214,7 @@ class SkeletonRecipe(Recipe):
 
     def same_data(self, recorded: dict[str, Any], task: Any, *, to_begin: bool = False) -> None:
         """See `Recipe.same_data`."""
-        now = json.loads(json.dumps(task.describe()))
+        now = task.describe()
         if not to_begin and any(name in recorded and recorded[name] != now.get(name) for name in ("test", "frames")):
             raise ValueError("the recordings are no longer those")
 
@@ -262,7 +257,7 @@ class SkeletonRecipe(Recipe):
         """See `Recipe.model_config`."""
         joints, bodies, classes = self._sizes()
         self.sampling.check(joints)
-        size = self.sampling.input_size(joints, bodies)
+        size = len(names_of(self.sampling.features, joints, bodies))
         return Head(self.model.sized(size, self.sampling.frames), classes, pool=self.pool)
 
     # ---- what is shown
@@ -272,11 +267,8 @@ class SkeletonRecipe(Recipe):
         title = _SETS[self.protocol].title
         data = f"{title}."
         if recorded:
-            uses = {
-                "train": "to train on",
-                "validation": "kept back to choose the best weights by",
-                "test": "for the test",
-            }
+            uses = {"train": "to train on", "validation": "kept back to choose the best weights by"}
+            uses["test"] = "for the test"
             counts = [f"{recorded[part]['items']:,} {use}" for part, use in uses.items() if part in recorded]
             data = (
                 f"{title}: {recorded['frames']['shape'][0]:,} frames of {recorded['joints']['count']} joints. "
@@ -327,7 +319,7 @@ def _say(text: str) -> None:
 
 @lru_cache(maxsize=1)
 def _read(path: Path, names: tuple[tuple[str, str], ...], changed: int) -> Recordings:
-    """Read a set once for its sizes and its content, unless the file changes."""
+    """Read a set once, unless the file changes."""
     return read_prepared(path) if path.is_dir() else read_npz(path, **dict(names))
 
 

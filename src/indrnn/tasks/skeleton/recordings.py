@@ -90,14 +90,9 @@ def read_npz(
 ) -> Recordings:
     """Read a skeleton set from one `.npz` file.
 
-    Args:
-        path: the file. It has frames, (ΣT, joints, 3) or (ΣT, bodies, joints, 3), and, for each of n sequences, its
-            length, label and subject. Other arrays of n entries become `fields`.
-        frames_field: name of the array of frames.
-        lengths_field: name of the array of lengths.
-        label_field: name of the array of labels, integers or strings. They are numbered from 0 in sorted order, and
-            the originals kept in `fields`.
-        subject_field: name of the array of subjects.
+    It has frames, (ΣT, joints, 3) or (ΣT, bodies, joints, 3), and, for each of n sequences, its length, label and
+    subject, in arrays of these names. Labels, integers or strings, are numbered from 0 in sorted order, and the
+    originals kept in `fields`; so are other arrays of n entries.
 
     Raises:
         ValueError: if a field is missing or wrong; the message names the file and the field.

@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..._lazy import Lazy
 from ...checks import check_count, check_fraction, check_seed
 from ...training.task import Batch, Measured, Shard, TensorTask, generator, rows_of
-from .features import (
-    FEATURES,
-    Feature,
-    aligned,
-    features_of,
-    names_of,
-    place,
-    random_turns,
-    sample_frames,
-    sized,
-    swung,
-)
+from .features import FEATURES, Feature, aligned, features_of, place, random_turns, sample_frames, sized, swung
 from .joints import Joints
 
 if TYPE_CHECKING:
@@ -90,10 +79,6 @@ class Sampling:
         check_count("draws", self.draws)
         check_count("validation_draws", self.validation_draws)
 
-    def input_size(self, joints: Joints, bodies: int) -> int:
-        """Number of features per frame."""
-        return len(names_of(self.features, joints, bodies))
-
     def check(self, joints: Joints) -> None:
         """Raise for options that these joints do not support."""
         needs = {
@@ -116,16 +101,7 @@ class SkeletonTask(TensorTask):
     Without validation recordings the best weights are those with the lowest loss on the training recordings, as nearly
     all of these are classified correctly long before the end.
 
-    Args:
-        recordings: frames, lengths and labels.
-        train: indices of the training recordings.
-        validation: indices of the validation recordings; None or empty to evaluate on those of training.
-        test: indices of the test recordings; None or empty for no test.
-        joints: definition of the joints.
-        samples: sampling options.
-        batch_size: samples in a batch.
-        label_smoothing: fraction of the target that is spread over all classes.
-        seed: seed of order and samples.
+    `train`, `validation` and `test` are indices of recordings; without those for test there is no test.
     """
 
     def __init__(
@@ -151,15 +127,12 @@ class SkeletonTask(TensorTask):
         self.recordings, self.joints, self.samples = recordings, joints, samples
         self._starts, self._lengths = torch.from_numpy(recordings.starts), torch.from_numpy(recordings.lengths)
 
-        def part(items: Indices | None) -> Any:
-            if items is None or not len(items):
-                return None
-            return torch.as_tensor(items), torch.from_numpy(recordings.label[items])
-
         if not len(train):
             raise ValueError("train must hold at least one recording, got none")
+        indices = (train, validation, test)
+        parts: list[Any] = [(i, recordings.label[i]) if i is not None and len(i) else None for i in indices]
         smoothed = partial(F.cross_entropy, label_smoothing=label_smoothing)
-        super().__init__(part(train), part(validation), part(test), batch_size=batch_size, loss=smoothed, seed=seed)
+        super().__init__(*parts, batch_size=batch_size, loss=smoothed, seed=seed)
         self.label_smoothing = label_smoothing
         self.prefetch = isinstance(recordings.frames, np.memmap)
         if self.judged == "train":
@@ -206,13 +179,10 @@ class SkeletonTask(TensorTask):
         return Batch(self.inputs(recordings, where), target, len(items), len(items))
 
     def bodies(self, items: Tensor, where: Tensor, turns: Tensor | None = None, swing: Tensor | None = None) -> Tensor:
-        """Samples of recordings, translated and transformed, (T, B, bodies, joints, 3).
+        """Samples of recordings (B,), translated and transformed, (T, B, bodies, joints, 3).
 
-        Args:
-            items: indices of recordings, (B,).
-            where: position within each part of a recording, (T, B); see `sample_frames`.
-            turns: (B, 3, 3), matrices applied to each sample.
-            swing: (B,), factors of the movement about the mean pose; None for 1.
+        For `where`, (T, B), see `sample_frames`. `turns`, (B, 3, 3), multiply all points of a sample, and `swing`,
+        (B,), its movement about the mean pose.
         """
         starts, lengths = self._starts[items], self._lengths[items]
         frames, joints = self.recordings.frames, self.joints
@@ -235,13 +205,7 @@ class SkeletonTask(TensorTask):
         return self.samples.draws if split == "test" else self.samples.validation_draws
 
     def log_probabilities(self, model: nn.Module, split: str, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each batch of a split, log-probabilities, (B, classes), averaged over draws, and labels.
-
-        Args:
-            model: the model, in evaluation mode.
-            split: "train", "validation" or "test".
-            shard: this process's share of the batches.
-        """
+        """For each batch of a split, log-probabilities, (B, classes), averaged over draws, and labels."""
         device, size = next(model.parameters()).device, self.size(split)
         for number in range(shard.index, -(-size // self.batch_size), shard.count):
             items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, size))
@@ -262,7 +226,7 @@ class SkeletonTask(TensorTask):
 
 
 def _first_seen(frames: np.ndarray[Any, Any], starts: Tensor, lengths: Tensor) -> Tensor:
-    """The main body (ΣT, J, 3) of recordings in the first frame in which it is present, (B, J, 3); zero if in none."""
+    """The main body (ΣT, J, 3) in the first frame of each recording that has it, (B, J, 3); zero if none has."""
     first = _rows(frames, starts)
     missing = ~first.flatten(1).any(1)
     for step in range(1, int(lengths.max())):
@@ -287,10 +251,8 @@ def held_out(items: Indices, fraction: float, seed: int) -> tuple[Indices, Indic
     order = torch.randperm(len(items), generator=generator(seed, "split")).numpy()
     count = max(1, round(fraction * len(items))) if fraction else 0
     if count == len(items):
-        raise ValueError(
-            f"validation must leave recordings to train on, and {fraction} of {len(items):,} leaves none; 0 keeps none "
-            "back"
-        )
+        what = f"{fraction} of {len(items):,} leaves none; 0 keeps none back"
+        raise ValueError(f"validation must leave recordings to train on, and {what}")
     return np.sort(items[order[count:]]), np.sort(items[order[:count]])
 
 
@@ -299,12 +261,7 @@ def split_by_subject(
 ) -> tuple[Indices, Indices, Indices]:
     """Indices of the recordings for training, validation and test.
 
-    Args:
-        recordings: the recordings.
-        test: the subjects whose recordings are for test.
-        validation: the subjects whose recordings are for validation, or the fraction of those not for test to draw at
-            random.
-        seed: seed of the drawing.
+    `test` and `validation` are subjects; or `validation` is the fraction of those not for test to draw at random.
     """
     subjects = validation if isinstance(validation, tuple) else ()
     everyone = np.unique(recordings.subject)

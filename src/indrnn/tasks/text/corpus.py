@@ -90,16 +90,14 @@ def _check_file(name: str, path: Path) -> None:
     try:
         if not path.exists():
             raise FileNotFoundError(f"{name} must be a file, and there is none at {path}")
-        problems = {
-            "is a folder": path.is_dir(),
-            "is a pipe or a device": not path.is_file() and not path.is_dir(),
-            "is empty": path.is_file() and not path.stat().st_size,
-        }
+        if path.is_file():
+            problem = None if path.stat().st_size else "is empty"
+        else:
+            problem = "is a folder" if path.is_dir() else "is a pipe or a device"
     except PermissionError as error:
         raise ValueError(f"{name}: {path} cannot be read: {error.strerror or error}") from None
-    for problem, holds in problems.items():
-        if holds:
-            raise ValueError(f"{name} must be a file that holds a text, and {path} {problem}")
+    if problem:
+        raise ValueError(f"{name} must be a file that holds a text, and {path} {problem}")
 
 
 # ---- Penn Treebank
@@ -125,7 +123,7 @@ def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) 
     """
     if unit not in PENN_COUNTS:
         raise ValueError(f"unit must be char or word for the Penn Treebank, got {unit!r}")
-    paths = _penn_paths(data_folder(None if data_dir is None else Path(data_dir)))
+    paths = _penn_paths(data_dir)
     rules: dict[str, Any] = {"space": "_", "strip_lines": True} if unit == "char" else {}
     train = encode_file("data_dir", paths["train"], unit=unit, rules=rules)
     parts = {}
@@ -146,14 +144,14 @@ def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) 
 def penn_is_here(data_dir: str | Path | None = None) -> bool:
     """Whether the three files of the Penn Treebank are there."""
     try:
-        return bool(_penn_paths(data_folder(None if data_dir is None else Path(data_dir))))
+        return bool(_penn_paths(data_dir))
     except (ValueError, FileNotFoundError):
         return False
 
 
-def _penn_paths(folder: Path) -> dict[str, Path]:
+def _penn_paths(data_dir: str | Path | None) -> dict[str, Path]:
     """The file of each part; raises if one is missing."""
-    paths = {}
+    folder, paths = data_folder(None if data_dir is None else Path(data_dir)), {}
     try:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"data_dir must be a folder, and {folder} is a file")

@@ -54,7 +54,11 @@ def segments(tokens: Tensor, batch_size: int = 1, segment: int = SEGMENT) -> Ite
 
     Yields pairs of (segment, batch_size); the last may be shorter. Tokens at the end that fill no stream are left out.
     """
-    _check_text(tokens)
+    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dim() != 1:
+        what = f"the shape {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise TypeError(f"tokens must be a tensor (N,) of class indices, got {what}")
+    if len(tokens) < 2:
+        raise ValueError(f"tokens must be at least 2, of which the second is predicted, got {len(tokens)}")
     check_count("batch_size", batch_size)
     check_count("segment", segment)
     length = (len(tokens) - 1) // batch_size
@@ -80,15 +84,14 @@ def gradient_statistics(model: LanguageModel, windows: Iterable[tuple[Tensor, Te
         A tensor for each parameter, of its shape, by name.
     """
     learner = _Learner(model)
-    squares = [torch.zeros_like(parameter) for parameter in learner.parameters]
-    count = 0
+    squares, count = [torch.zeros_like(parameter) for parameter in learner.parameters.values()], 0
     for inputs, targets in windows:
         _, gradients = learner.learn(inputs, targets)
         torch._foreach_addcmul_(squares, gradients, gradients)
         count += 1
-    if count == 0:
+    if not count:
         raise ValueError("windows must hold at least one window, got none")
-    return {name: square / count for name, square in zip(learner.names, squares, strict=True)}
+    return {name: square / count for name, square in zip(learner.parameters, squares, strict=True)}
 
 
 def dynamic_evaluation(
@@ -127,8 +130,6 @@ def dynamic_evaluation(
         statistics = gradient_statistics(model, segments(train, batch_size=100))
         result = dynamic_evaluation(model, test, statistics, lr=2e-4, decay=0.01)
     """
-    _check_text(tokens)
-    check_count("segment", segment)
     check_not_negative("lr", lr)
     check_not_negative("decay", decay)
     check_positive("epsilon", epsilon)
@@ -137,9 +138,9 @@ def dynamic_evaluation(
     losses, predicted = [], 0
     for inputs, targets in segments(tokens, 1, segment):
         loss, gradients = learner.learn(inputs, targets, differentiated=update is not None)
-        losses.append(loss * len(inputs))
         if update is not None:
             update(gradients)
+        losses.append(loss * len(inputs))
         predicted += len(inputs)
         if progress is not None:
             progress(predicted)
@@ -183,11 +184,9 @@ class _Learner:
         if not (hasattr(model, "loss") and hasattr(model, "network")):  # wrappers have them too
             raise TypeError(f"model must be a LanguageModel, got {type(model).__name__}")
         self.model = copy.deepcopy(model).eval()
-        trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        if not trained:
+        self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        if not self.parameters:
             raise ValueError("model must have parameters that require a gradient, got none")
-        self.names = [name for name, _ in trained]
-        self.parameters: list[Tensor] = [parameter for _, parameter in trained]
         self.batch_first = bool(getattr(self.model.network, "batch_first", False))
         self.state: Any = None
 
@@ -195,21 +194,22 @@ class _Learner:
         """The mean loss of a window, (T, B), and its gradient for each parameter."""
         if self.batch_first:
             inputs, targets = inputs.t(), targets.t()
-        device = self.parameters[0].device
+        weights = list(self.parameters.values())
+        device = weights[0].device
         # cuDNN differentiates its recurrent layers in training mode alone, where dropout would act
         with torch.set_grad_enabled(differentiated), torch.backends.cudnn.flags(enabled=False):
             loss, state = self.model.loss(inputs.to(device), targets.to(device), self.state)
             self.state = detached(state)
             if not differentiated:
                 return float(loss), []
-            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+            gradients = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
         return float(loss.detach()), list(gradients)
 
     def rule(
         self, statistics: Mapping[str, Tensor], lr: float, decay: float, epsilon: float
     ) -> Callable[[list[Tensor]], None]:
         """The update of the parameters after each segment, given their gradients."""
-        shapes = {name: tuple(p.shape) for name, p in zip(self.names, self.parameters, strict=True)}
+        shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
         squares = {name: tuple(square.shape) for name, square in statistics.items()}
         if shapes != squares:
             wrong = min(name for name in shapes.keys() | squares.keys() if shapes.get(name) != squares.get(name))
@@ -217,27 +217,20 @@ class _Learner:
                 f"statistics must be of this model, by `gradient_statistics`, got {squares.get(wrong)} for {wrong} of "
                 f"the shape {shapes.get(wrong)}"
             )
-        roots = [statistics[name].to(p).sqrt() for name, p in zip(self.names, self.parameters, strict=True)]
+        roots = [statistics[name].to(p).sqrt() for name, p in self.parameters.items()]
         mean = sum(float(root.sum(dtype=torch.float64)) for root in roots) / sum(root.numel() for root in roots)
         if not mean > 0:
             raise ValueError("statistics must hold a gradient that is not 0")
-        trained = [parameter.detach().clone() for parameter in self.parameters]
+        weights = list(self.parameters.values())
+        trained = [weight.detach().clone() for weight in weights]
         steps = [-lr / (root + epsilon) for root in roots]
         rates = [(decay / mean * root).clamp_max_(1) for root in roots]
 
         @torch.no_grad()
         def update(gradients: list[Tensor]) -> None:
-            away = torch._foreach_sub(trained, self.parameters)
-            torch._foreach_addcmul_(self.parameters, gradients, steps)
-            torch._foreach_addcmul_(self.parameters, away, rates)
+            away = torch._foreach_sub(trained, weights)
+            torch._foreach_addcmul_(weights, gradients, steps)
+            torch._foreach_addcmul_(weights, away, rates)
             constrain_(self.model)
 
         return update
-
-
-def _check_text(tokens: Tensor) -> None:
-    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dim() != 1:
-        what = f"the shape {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise TypeError(f"tokens must be a tensor (N,) of class indices, got {what}")
-    if len(tokens) < 2:
-        raise ValueError(f"tokens must be at least 2, of which the second is predicted, got {len(tokens)}")

@@ -73,13 +73,8 @@ def encode_file(
 ) -> Encoded:
     """Encode a file as ids, or read them from the cache if the same content was encoded by the same rules before.
 
-    Args:
-        name: option that named the file, for messages.
-        path: file.
-        unit: char, word or byte.
-        words: for unit word: vocabulary size; None for all words.
-        rules: options of the tokeniser that is made from the file.
-        tokeniser: tokeniser to encode with; None to make one from the file.
+    Without a `tokeniser` one is made from the file, with these `rules` and at most so many `words`. `name` is the
+    option that named the file, for messages.
     """
     try:
         identity = checksum(path)
@@ -95,20 +90,15 @@ def encode_file(
     if hashlib.sha256(content.data).hexdigest() != identity:
         raise ValueError(f"{name}: {path} changed while it was read")
     encoded = _encode(f"{name}: {path}", content, unit, words, rules or {}, tokeniser)
-    try:
-        _write_cache(target, encoded)
+    description: dict[str, Any] = {"tokeniser": encoded.tokeniser.to_json(), "unknown": encoded.unknown}
+    description["checksum"] = checksum_of(encoded.ids)
+    try:  # processes that do so at the same time write the same
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, lambda file: np.save(file, encoded.ids))
+        write_atomically(target.with_suffix(".json"), json.dumps(description).encode())
     except OSError as error:
         note(f"{target.parent} cannot be written to ({error.strerror or error}): {path} is encoded in memory")
     return encoded
-
-
-def _write_cache(target: Path, encoded: Encoded) -> None:
-    """Write the ids, then their description; processes that do so at the same time write the same."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, lambda file: np.save(file, encoded.ids))
-    tokeniser, unknown = encoded.tokeniser.to_json(), encoded.unknown
-    description = {"checksum": checksum_of(encoded.ids), "tokeniser": tokeniser, "unknown": unknown}
-    write_atomically(target.with_suffix(".json"), json.dumps(description).encode())
 
 
 def _read_cache(target: Path, tokeniser: Tokeniser | None) -> Encoded | None:
@@ -126,7 +116,7 @@ def _read_cache(target: Path, tokeniser: Tokeniser | None) -> Encoded | None:
 def _encode(
     where: str, content: Ids, unit: Unit, words: int | None, rules: dict[str, Any], vocabulary: Tokeniser | None
 ) -> Encoded:
-    """The bytes of a file as ids, by a tokeniser's vocabulary or by its own; `where` begins messages."""
+    """The bytes of a file as ids, by the given vocabulary or its own; `where` begins messages."""
     if unit == "byte":
         return Encoded(content, vocabulary or Tokeniser("byte"))
     strips = bool(rules.get("strip_lines")) if vocabulary is None else vocabulary.strip_lines
@@ -167,10 +157,8 @@ def _tokeniser(where: str, pieces: Iterable[Piece], unit: Unit, words: int | Non
         if words is not None and len(tokens) > words:
             tokens = [END, UNKNOWN, *[word for word in tokens if word not in (END, UNKNOWN)][: words - 2]]
     if len(tokens) < 2:
-        only = f", {tokens[0][:SHOWN]!r}" if tokens else ""
-        raise ValueError(
-            f"{where} must have at least 2 different {NAMES[unit]}s to learn from, got {len(tokens)}{only}"
-        )
+        counted = f"{len(tokens)}, {tokens[0][:SHOWN]!r}" if tokens else "0"
+        raise ValueError(f"{where} must have at least 2 different {NAMES[unit]}s to learn from, got {counted}")
     return Tokeniser(unit, tuple(tokens), **rules)
 
 
@@ -182,8 +170,7 @@ def _pieces(where: str, content: Ids, lines: bool, advance: Callable[[int], None
         match = separator.search(content.data, start + _PIECE)
         end = match.end() if match else len(content)
         piece = content[start:end].tobytes()
-        if start == 0:
-            piece = piece.removeprefix(codecs.BOM_UTF8)
+        piece = piece if start else piece.removeprefix(codecs.BOM_UTF8)
         problem, at = "a zero byte", piece.find(b"\0")
         try:
             text = piece.decode()

@@ -68,16 +68,16 @@ def _evaluate_dynamically(
         raise ValueError(f"run must be of a language model, and {run.path} is of a {type(model).__name__}")
     epoch, corpus = task.steps_per_epoch, task.corpus
     windows = min(options.statistics_windows or epoch, epoch)
-    plan = _Plan(model.to(choose_device(device)).eval(), task, options.segment or SEGMENT, windows)
+    plan = _Plan(model.to(choose_device(device)).eval(), task, options.segment or SEGMENT)
     lrs = LRS if options.lr is None else (options.lr,)
     decays = DECAYS if options.decay is None else (options.decay,)
     pairs = len(lrs) * len(decays) if options.grid else 0
     used = f"statistics over {windows:,} of {epoch:,} windows"
-    work = [f"{used} of the training text", f"{plan.segments(corpus.test):,} segments of the test"]
-    if pairs:
-        searched = f"{pairs} pairs of lr and decay on {plan.segments(corpus.validation):,} segments of validation"
-        work.insert(1, searched)
-    say(f"about {duration(plan.seconds(pairs))}: {', '.join(work)}")
+    searched = f"{pairs} pairs of lr and decay on {plan.segments(corpus.validation):,} segments of validation, "
+    say(
+        f"about {duration(plan.seconds(windows, pairs))}: {used} of the training text, {searched if pairs else ''}"
+        f"{plan.segments(corpus.test):,} segments of the test"
+    )
 
     with _progress("statistics", windows) as progress:
         statistics = plan.statistics(windows, progress)
@@ -86,7 +86,7 @@ def _evaluate_dynamically(
     if options.grid:
         best, tried = plan.search(statistics, lrs, decays, say)
         lr, decay = best.lr, best.decay
-    static = plan.measure(corpus.test, "test, static", statistics, 0.0, 0.0)
+    static = plan.measure(corpus.test, "test, static", statistics)
     before = plan.value(static)
     after = plan.value(plan.measure(corpus.test, "test, dynamic", statistics, lr, decay))
     change = f"{abs(before - after) / before:.2%} {'lower' if after <= before else 'higher'}"
@@ -97,9 +97,8 @@ def _evaluate_dynamically(
         f"{rule}, segments of {plan.segment}, {used}"
     )
     measured = {"weights": which, "metric": task.metric, "static": before, "dynamic": after, "tokens": static.tokens}
-    measured |= {"lr": lr, "decay": decay, "segment": plan.segment}
-    measured |= {"statistics_windows": windows, "windows_in_epoch": epoch}
-    return measured | ({"grid": tried} if tried else {})
+    measured |= {"lr": lr, "decay": decay, "segment": plan.segment, "statistics_windows": windows}
+    return {**measured, "windows_in_epoch": epoch, **({"grid": tried} if tried else {})}
 
 
 @dataclass(frozen=True)
@@ -109,25 +108,22 @@ class _Plan:
     model: LanguageModel
     task: LanguageTask
     segment: int
-    windows: int
-    """Number of windows of the training text for the statistics."""
 
     def statistics(self, count: int, progress: Callable[[int], None] = lambda _: None) -> dict[str, Tensor]:
         """Mean square gradients over the first windows of the training text."""
 
-        def windows() -> Iterator[tuple[Tensor, Tensor]]:
-            for step in range(count):
-                progress(step)
-                window = self.task.batch(step, Shard())
-                yield window.inputs, window.target
+        def window(step: int) -> tuple[Tensor, Tensor]:
+            progress(step)
+            batch = self.task.batch(step, Shard())
+            return batch.inputs, batch.target
 
-        return gradient_statistics(self.model, windows())
+        return gradient_statistics(self.model, map(window, range(count)))
 
     def segments(self, split: Split) -> int:
         """Number of updates over a text."""
         return math.ceil((len(split) - 1) / self.segment)
 
-    def seconds(self, pairs: int) -> float:
+    def seconds(self, windows: int, pairs: int) -> float:
         """Estimated duration, from timing a few windows and segments."""
         self.statistics(1)  # to warm up
         start = time.perf_counter()
@@ -142,16 +138,15 @@ class _Plan:
             costs.append((time.perf_counter() - start) / len(result.segments))
         static, dynamic = costs
         search = (static + pairs * dynamic) * self.segments(corpus.validation) if pairs else 0.0
-        return window * self.windows + (static + dynamic) * self.segments(corpus.test) + search
+        return window * windows + (static + dynamic) * self.segments(corpus.test) + search
 
     def measure(
-        self, split: Split, title: str, statistics: dict[str, Tensor], lr: float, decay: float
+        self, split: Split, title: str, statistics: dict[str, Tensor], lr: float = 0.0, decay: float = 0.0
     ) -> DynamicResult:
         """Evaluate on a part of the corpus."""
-        text = tokens_of(split)
-        rule: dict[str, Any] = {"lr": lr, "decay": decay, "segment": self.segment}
-        with _progress(title, len(text) - 1) as progress:
-            return dynamic_evaluation(self.model, text, statistics, progress=progress, **rule)
+        with _progress(title, len(split) - 1) as progress:
+            rule: dict[str, Any] = {"lr": lr, "decay": decay, "segment": self.segment, "progress": progress}
+            return dynamic_evaluation(self.model, tokens_of(split), statistics, **rule)
 
     def value(self, result: DynamicResult) -> float:
         """A result in the task's metric."""
@@ -162,7 +157,7 @@ class _Plan:
     ) -> tuple[DynamicResult, list[dict[str, float]]]:
         """The best lr and decay on the validation text, and all results; prints a table."""
         split, metric = self.task.corpus.validation, self.task.metric
-        static = self.measure(split, "validation, static", statistics, 0.0, 0.0)
+        static = self.measure(split, "validation, static", statistics)
         with _progress("validation, grid", len(lrs) * len(decays) * static.tokens) as progress:
             options: dict[str, Any] = {"lrs": lrs, "decays": decays, "segment": self.segment, "progress": progress}
             results = grid(self.model, tokens_of(split), statistics, **options)
@@ -175,8 +170,8 @@ class _Plan:
         for name, value, values in (("lr", best.lr, lrs), ("decay", best.decay, decays)):
             if best is not static and len(values) > 1 and value > 0 and value in (min(values), max(values)):
                 say(f"{name} {value:g} is at the end of the grid: one beyond it, with --{name}, may be better")
-        every = (static, *results)
-        return best, [finite({"lr": one.lr, "decay": one.decay, metric: self.value(one)}) for one in every]
+        tried = [{"lr": one.lr, "decay": one.decay, metric: self.value(one)} for one in (static, *results)]
+        return best, [finite(numbers) for numbers in tried]
 
 
 def tokens_of(split: Split) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
@@ -96,9 +95,6 @@ def _curve(run: Summary) -> tuple[str, str, list[tuple[float, float]]]:
 
 # ---- recipes
 
-_WRITTEN = {"char": 400, "byte": 400, "word": 80}
-"""Number of tokens of a generated text in a report."""
-
 
 @dataclass(frozen=True)
 class _LanguageRecipe(Recipe):
@@ -110,7 +106,6 @@ class _LanguageRecipe(Recipe):
         higher_is_better=False,
         head="task, run, parameters, epochs, time, validation, test, test batch, test tokens, paper, command",
         summary=_summary,
-        order=lambda run: (run["task"], run["recipe"], json.dumps(run["options"]), run["lr"]),
         row=_row,
         curve=_curve,
         picture={"across": "epoch", "up": "validation: bits, or perplexity", "logarithmic": False},
@@ -172,13 +167,12 @@ class _LanguageRecipe(Recipe):
 
     def check(self) -> None:
         """See `Recipe.check`."""
-        check_language(**{name: getattr(self, name) for name in WINDOWS})
+        check_language(self)
         check_count("embedding", self.embedding)
 
     def same_data(self, recorded: dict[str, Any], task: Any, *, to_begin: bool = False) -> None:
         """See `Recipe.same_data`."""
-        now = task.describe()
-        parts = () if to_begin else ("train", "validation", "test")
+        now, parts = task.describe(), () if to_begin else ("train", "validation", "test")
         for name in ("tokeniser", *parts):
             if name in recorded and recorded[name] != now[name]:
                 what = "vocabulary" if name == "tokeniser" else f"{name} text"
@@ -227,11 +221,11 @@ class _LanguageRecipe(Recipe):
         tokeniser = language.tokeniser
         if tokeniser is None:
             raise ValueError("the run has no tokeniser.json yet, so that its model cannot write")
-        length = _WRITTEN[tokeniser.unit]
+        length = 80 if tokeniser.unit == "word" else 400
         texts: list[Answer] = []
         for seed in range(2):
             tokens = language.stream(torch.tensor([tokeniser.line_end]), length, temperature=0.8, seed=seed)
-            text = "".join(tokeniser.decode_each(int(token) for token in tokens))
+            text = "".join(tokeniser.decode_each(map(int, tokens)))
             texts.append(Written(text, f"{length} {NAMES[tokeniser.unit]}s, temperature 0.8, seed {seed}"))
         return texts
 
@@ -240,7 +234,8 @@ class _LanguageRecipe(Recipe):
         tokeniser: Any = model.tokeniser
         if tokeniser is None:
             raise ValueError("explore needs the tokeniser.json of the run, and there is none")
-        tokens = list(tokeniser.tokens) or [_byte(number) for number in range(tokeniser.classes)]
+        printed = {*range(32, 127), 9, 10}
+        tokens = list(tokeniser.tokens) or [chr(n) if n in printed else f"\\x{n:02x}" for n in range(256)]
         marks = {" ": "␣", tokeniser.space: "␣", "\n": "⏎", "\t": "⇥", END: "⏎"}
         names = [marks.get(token, token) for token in tokens]
         options = {
@@ -253,10 +248,6 @@ class _LanguageRecipe(Recipe):
             "samples": [],
         }
         return Samples("text", self.length, options, classes=names)
-
-
-def _byte(number: int) -> str:
-    return chr(number) if 32 <= number < 127 or number in (9, 10) else f"\\x{number:02x}"
 
 
 @dataclass(frozen=True)
@@ -285,6 +276,8 @@ class PennRecipe(_LanguageRecipe):
 class TextRecipe(_LanguageRecipe):
     """Predict the next character, word or byte of a text of one's own."""
 
+    files: ClassVar[tuple[str, ...]] = ("text", "valid", "test")
+
     text: Path | None = None
     """Training file: UTF-8 text, or any file if tokens are bytes."""
     valid: Path | None = None
@@ -295,13 +288,6 @@ class TextRecipe(_LanguageRecipe):
     """Vocabulary size if tokens are words: all but the most frequent become <unk>; None for all words."""
     data_dir: Path | None = None
     """Folder in which the files are looked up by name, if they were moved."""
-
-    def __post_init__(self) -> None:
-        for name in ("text", "valid", "test"):
-            path = getattr(self, name)
-            if path is not None:  # a run is resumed from any folder
-                object.__setattr__(self, name, Path(path).absolute())
-        super().__post_init__()
 
     def check(self) -> None:
         """See `Recipe.check`."""
@@ -314,33 +300,33 @@ class TextRecipe(_LanguageRecipe):
         """Name of the text."""
         return "a text" if self.text is None else self.text.name
 
-    def _places(self) -> list[Path | None]:
-        """The three files, in the data folder if there is one."""
-        paths = (self.text, self.valid, self.test)
-        return [path if path is None or self.data_dir is None else self.data_dir / path.name for path in paths]
+    def _places(self) -> dict[str, Path]:
+        """The files, in the data folder if there is one."""
+        paths = {name: path for name in self.files if (path := getattr(self, name)) is not None}
+        return {name: path if self.data_dir is None else self.data_dir / path.name for name, path in paths.items()}
 
     def available(self) -> bool:
         """See `Recipe.available`."""
-        return all(path.exists() for path in self._places() if path is not None)
+        return all(path.exists() for path in self._places().values())
 
     @cached_property
     def corpus(self) -> Corpus:
         """The text, read once for the task and for the vocabulary."""
-        text, valid, test = self._places()
-        if text is None:
+        if self.text is None:
             raise ValueError("text must be the file to train on: --text FILE")
-        paths = dict.fromkeys(path for path in (self.text, self.valid, self.test) if path is not None)
-        if len({text, valid, test} - {None}) < len(paths):
+        places = self._places()
+        paths = dict.fromkeys(getattr(self, name) for name in places)
+        if len(set(places.values())) < len(paths):
             names = ", ".join(map(str, paths))
             raise ValueError(f"data_dir: files of the same name cannot be told apart in {self.data_dir}: {names}")
-        return read_text(text, valid, test, unit=self.unit, words=self.words if self.unit == "word" else None)
+        return read_text(**places, unit=self.unit, words=self.words if self.unit == "word" else None)
 
 
 # ---- rows
 
 _EPOCH = {"char": 783, "word": 145}  # windows of 128 · 50 in the Penn Treebank
-_JITTER: dict[str, Any] = {"jitter": 5.0, "halved": 0.05, "reset": 0.1}
-_BY_WORD: dict[str, Any] = {**_JITTER, "tied": True, "valid_batch": 10, "test_batch": 1}
+_BY_WORD: dict[str, Any] = {"jitter": 5.0, "halved": 0.05, "reset": 0.1, "tied": True}
+_BY_WORD |= {"valid_batch": 10, "test_batch": 1}
 
 
 def _paper(
@@ -355,10 +341,9 @@ def _paper(
     0.1, for all streams at once; 10 streams in validation and one in the test.
     """
     epoch = _EPOCH[unit] * 50 // length
-    options: dict[str, Any] = {"embedding": embedding or 2000}
+    options: dict[str, Any] = {"embedding": embedding or (600 if unit == "word" else 2000)}
     if unit == "word":
-        options = {"embedding": embedding or 600, "embedding_dropout": 0.2, "word_dropout": 0.65, "start": 0.01}
-        options |= _BY_WORD
+        options |= {"embedding_dropout": 0.2, "word_dropout": 0.65, "start": 0.01, **_BY_WORD}
     loop = Training(steps=800 * epoch, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=epoch)
     return PennRecipe(unit=unit, length=length, model=model, training=loop, **options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..._lazy import Lazy
@@ -37,6 +37,7 @@ class Window(Batch):
     """Flag of streams that begin anew, with no state."""
 
 
+@dataclass(eq=False)
 class LanguageTask:
     """Predict each token of a text from all before it.
 
@@ -50,40 +51,34 @@ class LanguageTask:
 
     All randomness derives from (seed, epoch) and (seed, step). A model is called as `indrnn.LanguageModel`:
     `model(tokens, state, targets=targets)` returns the mean cross-entropy in nats, and the state.
-
-    Args:
-        corpus: the text.
-        batch_size: number of streams in training.
-        length: tokens per window, in training and evaluation.
-        valid_batch: number of streams in validation; `batch_size` if None. Fewer if the part is shorter than that.
-        test_batch: number of streams in test, likewise.
-        jitter: standard deviation of a window's length in training; 0 for no jitter.
-        halved: probability that the mean length of a window is half of `length`, before the jitter.
-        reset: probability, at each window, that all streams continue without their state.
-        seed: seed of all randomness.
     """
+
+    corpus: Corpus
+    """Text."""
+    _: KW_ONLY
+    batch_size: int = 128
+    """Number of streams in training."""
+    length: int = 50
+    """Tokens per window, in training and evaluation."""
+    valid_batch: int | None = None
+    """Number of streams in validation; `batch_size` if None. Fewer if the part is shorter than that."""
+    test_batch: int | None = None
+    """Number of streams in test, likewise."""
+    jitter: float = 0.0
+    """Standard deviation of a window's length in training; 0 for no jitter."""
+    halved: float = 0.0
+    """Probability that the mean length of a window is half of `length`, before the jitter."""
+    reset: float = 0.0
+    """Probability, at each window, that all streams continue without their state."""
+    seed: int = 0
+    """Seed of all randomness."""
 
     higher_is_better = False
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        *,
-        batch_size: int = 128,
-        length: int = 50,
-        valid_batch: int | None = None,
-        test_batch: int | None = None,
-        jitter: float = 0.0,
-        halved: float = 0.0,
-        reset: float = 0.0,
-        seed: int = 0,
-    ) -> None:
-        counts = {"batch_size": batch_size, "length": length, "valid_batch": valid_batch, "test_batch": test_batch}
-        check_language(jitter=jitter, halved=halved, reset=reset, seed=seed, **counts)
-        self.corpus, self.tokeniser = corpus, corpus.tokeniser
-        self.batch_size, self.length, self.seed = batch_size, length, seed
-        self.valid_batch, self.test_batch = valid_batch or batch_size, test_batch or batch_size
-        self.jitter, self.halved, self.reset = jitter, halved, reset
+    def __post_init__(self) -> None:
+        check_language(self)
+        corpus, batch_size, length = self.corpus, self.batch_size, self.length
+        self.tokeniser = corpus.tokeniser
         self.metric = "perplexity" if self.tokeniser.unit == "word" else "bpc"
         name = NAMES[self.tokeniser.unit]
         self._stream = (len(corpus.train) - length) // batch_size  # whatever an epoch's first token
@@ -107,6 +102,7 @@ class LanguageTask:
             "type": type(self).__name__,
             "unit": self.tokeniser.unit,
             **{name: getattr(self, name) for name in WINDOWS},
+            **{name: getattr(self, name) or self.batch_size for name in ("valid_batch", "test_batch")},
             "classes": self.tokeniser.classes,
             "tokeniser": self.tokeniser.checksum,
             **{name: {"tokens": len(split), "checksum": split.checksum} for name, split in parts.items()},
@@ -128,7 +124,6 @@ class LanguageTask:
         return len(self._lengths(0))
 
     def _lengths(self, epoch: int) -> Ids:
-        """The lengths of an epoch's windows."""
         if not (self.jitter or self.halved):
             return np.full(self._stream // self.length, self.length)
         random = generator(self.seed, "lengths", epoch)
@@ -186,16 +181,16 @@ class LanguageTask:
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
         """See `Task.test`; the metrics include the batch and the number of predicted tokens."""
         split = self.corpus.test
-        counts = {"batch": min(self.test_batch, len(split) - 1), "tokens": len(split) - 1}
+        counts = {"batch": min(self.test_batch or self.batch_size, len(split) - 1), "tokens": len(split) - 1}
         for means, count in self.measure(model, split, self.test_batch, shard):
             yield {**means, **counts}, count
 
-    def measure(self, model: nn.Module, split: Split, batch: int, shard: Shard) -> Iterator[Measured]:
+    def measure(self, model: nn.Module, split: Split, batch: int | None, shard: Shard) -> Iterator[Measured]:
         """The loss over all tokens of a part but the first; the streams are divided among the processes."""
         from ...networks.cross_entropy import IGNORED
 
         predicted = len(split) - 1
-        batch = min(batch, predicted)
+        batch = min(batch or self.batch_size, predicted)
         # Stream i predicts the tokens from first[i] to first[i + 1], not included.
         first = [1 + i * predicted // batch for i in range(batch + 1)]
         mine = list(shard.of(batch))
@@ -232,12 +227,12 @@ def detached(state: Any) -> Any:
     return tree_map_only(torch.Tensor, lambda tensor: tensor.detach(), state)
 
 
-def check_language(*, jitter: float, halved: float, reset: float, seed: int, **counts: int | None) -> None:
-    """Raise for invalid options; `counts` are batch_size, length, valid_batch and test_batch."""
-    for name, value in counts.items():
-        if name in ("batch_size", "length") or value is not None:
-            check_count(name, value)  # type: ignore[arg-type]
-    check_not_negative("jitter", jitter)
-    check_fraction("halved", halved)
-    check_fraction("reset", reset)
-    check_seed(seed)
+def check_language(options: Any) -> None:
+    """Raise for invalid options of a `LanguageTask`, given as attributes."""
+    for name in ("batch_size", "length", "valid_batch", "test_batch"):
+        if name in ("batch_size", "length") or getattr(options, name) is not None:
+            check_count(name, getattr(options, name))
+    check_not_negative("jitter", options.jitter)
+    check_fraction("halved", options.halved)
+    check_fraction("reset", options.reset)
+    check_seed(options.seed)
