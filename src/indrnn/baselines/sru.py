@@ -116,7 +116,9 @@ class _SRU(torch.autograd.Function):
     def forward(
         ctx: Any, projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Tensor
     ) -> tuple[Tensor, Tensor]:
-        inputs = [None if value is None else _in_memory(value) for value in (projected, skip, v, bias, c_0)]
+        inputs = [
+            None if value is None else written_out(value).contiguous() for value in (projected, skip, v, bias, c_0)
+        ]
         T, B, N = *projected.shape[:2], v.shape[1]
         c, h = projected.new_empty(T, B, N), projected.new_empty(T, B, N)
         _run(T, B, N, *inputs, c, h)
@@ -132,8 +134,7 @@ class _SRU(torch.autograd.Function):
         carry = written_out(grad_c).clone(memory_format=torch.contiguous_format)
         grad_projected, grad_skip = torch.empty_like(projected), None if skip is None else torch.empty_like(skip)
         sums = torch.empty(4, N, dtype=torch.float64)
-        gradients = (_in_memory(grad_h), carry, grad_projected, grad_skip, sums)
-        _run(T, B, N, *inputs, c, None, *gradients)
+        _run(T, B, N, *inputs, c, None, written_out(grad_h).contiguous(), carry, grad_projected, grad_skip, sums)
         both = sums.to(v.dtype)
         return grad_projected, grad_skip, both[:2], both[2:], carry
 
@@ -176,7 +177,3 @@ def _run(T: int, B: int, N: int, *tensors: Tensor | None) -> None:
     addresses = dict(zip(_TENSORS, map(kernel.pointer, tensors), strict=False))
     threads = torch.get_num_threads()
     kernel.run("sru", _Call(dtype=kernel.DTYPES[first.dtype], threads=threads, T=T, B=B, N=N, **addresses))
-
-
-def _in_memory(tensor: Tensor) -> Tensor:
-    return written_out(tensor).contiguous()

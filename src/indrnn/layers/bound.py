@@ -115,7 +115,7 @@ class RecurrentBound(nn.Module):
                 self._constrain_(u)
 
     def _constrain_(self, u: Tensor) -> None:
-        upper = _rounded(self.upper, u.dtype, up=False) if math.isfinite(self.upper) else math.inf
+        upper = _rounded(self.upper, u.dtype, up=False)
         if math.isfinite(upper):
             u.clamp_(-upper, upper)
         if self.lower > 0 and u.numel() > 0:

@@ -98,15 +98,12 @@ class IndRNN(nn.Module):
         self.backend, self.recompute = backend, recompute
         self.bound = RecurrentBound(**recurrent)
         ways = ("", "_reverse") if bidirectional else ("",)
+        self._directions = len(ways)
         self._suffixes = [f"_l{layer}{way}" for layer in range(num_layers) for way in ways]
         for i, suffix in enumerate(self._suffixes):
             inputs = input_size if i < self._directions else hidden_size * self._directions
             add_parameters(self, (hidden_size, inputs), (hidden_size,), bias, suffix, device=device, dtype=dtype)
         self.reset_parameters()
-
-    @property
-    def _directions(self) -> int:
-        return 2 if self.bidirectional else 1
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""

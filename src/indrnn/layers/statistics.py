@@ -39,7 +39,7 @@ def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = 
     momenta = [norm.momentum for norm in norms]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     gathered = {id(buffer) for norm in norms for buffer in (norm.running_mean, norm.running_var)}
-    seen = done = False
+    seen = False
     devices = sorted({buffer.device.index for buffer, _ in buffers if buffer.device.type == "cuda"})
     state = tree_map(lambda value: value.detach().clone() if isinstance(value, Tensor) else value, state)
     try:
@@ -53,7 +53,9 @@ def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = 
                 state, seen = _run(model, batch, state, call), True
         if not seen:
             raise ValueError("batches must hold at least one batch, got none")
-        done = True
+    except BaseException:
+        gathered.clear()
+        raise
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
@@ -61,7 +63,7 @@ def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = 
             module.training = mode
         with torch.no_grad():
             for buffer, before in buffers:
-                if not (done and id(buffer) in gathered):
+                if id(buffer) not in gathered:
                     buffer.copy_(before)
 
 

@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from .front import FrontNetwork
     from .heads import SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
     from .language import LanguageModel, TiedEmbedding, WordEmbedding
-    from .network import Network
+    from .network import Network, State
     from .plain import PlainBlock, PlainIndRNN
     from .residual import ResidualBlock, ResidualIndRNN
-    from .state import State
     from .unit import RecurrentUnit, Weight
 
 _HOMES = {
@@ -22,10 +21,9 @@ _HOMES = {
     "front": ("FrontNetwork",),
     "heads": ("SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"),
     "language": ("LanguageModel", "TiedEmbedding", "WordEmbedding"),
-    "network": ("Network",),
+    "network": ("Network", "State"),
     "plain": ("PlainBlock", "PlainIndRNN"),
     "residual": ("ResidualBlock", "ResidualIndRNN"),
-    "state": ("State",),
     "unit": ("RecurrentUnit", "Weight"),
 }
 

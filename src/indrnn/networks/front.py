@@ -45,7 +45,7 @@ class FrontNetwork(nn.Module):
 
     def __init__(self, config: Front, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.bidirectional, self.steps_after = config, config.bidirectional, config.steps
         assert config.input_size is not None
         self.input_size = config.input_size
         inputs = (config.input_size, *config.features[:-1])
@@ -61,15 +61,6 @@ class FrontNetwork(nn.Module):
         for convolution in self.convolutions:
             assert isinstance(convolution, nn.Conv1d)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
-
-    @property
-    def bidirectional(self) -> bool:
-        """Whether the network behind the convolutions is bidirectional."""
-        return self.config.bidirectional
-
-    def steps_after(self, lengths: Tensor) -> Tensor:
-        """Number of steps of the features, for sequences of these lengths."""
-        return self.config.steps(lengths)
 
     def forward(
         self,
@@ -110,9 +101,7 @@ class FrontNetwork(nn.Module):
 
 def _normed(norm: nn.Module, x: Tensor, lengths: Tensor | None) -> Tensor:
     """relu(norm(x, lengths)) of (T, B, C), where possible by torch's batch norm of valid steps: a third of passes."""
-    if is_watched() or not is_unwatched(norm, SequenceBatchNorm):
-        return F.relu(norm(x, lengths))
-    if x.dtype != norm.weight.dtype or norm.synchronised:
+    if is_watched() or not is_unwatched(norm, SequenceBatchNorm) or x.dtype != norm.weight.dtype or norm.synchronised:
         return F.relu(norm(x, lengths))
     norm.check(x, lengths)
     valid = valid_steps(x, lengths)

@@ -103,13 +103,7 @@ class SequenceClassifier(_Head):
 
 
 class SequenceRegressor(_Head):
-    """Numbers for each sequence, from the features of its last step or their mean over time.
-
-    Args:
-        network: as for `SequenceClassifier`.
-        outputs: number of outputs.
-        pool: as for `SequenceClassifier`.
-    """
+    """Numbers for each sequence: `SequenceClassifier` with `outputs` numbers in place of logits."""
 
     def __init__(self, network: nn.Module, outputs: int = 1, pool: Pool = "last") -> None:
         check_choice("pool", pool, get_args(Pool))
@@ -117,24 +111,14 @@ class SequenceRegressor(_Head):
 
 
 class StepClassifier(_Head):
-    """Class logits at every step.
-
-    Args:
-        network: as for `SequenceClassifier`.
-        classes: number of classes.
-    """
+    """Class logits at every step: `SequenceClassifier` without pooling."""
 
     def __init__(self, network: nn.Module, classes: int) -> None:
         super().__init__(network, classes, name="classes")
 
 
 class StepRegressor(_Head):
-    """Numbers at every step.
-
-    Args:
-        network: as for `SequenceClassifier`.
-        outputs: number of outputs.
-    """
+    """Numbers at every step: `SequenceRegressor` without pooling."""
 
     def __init__(self, network: nn.Module, outputs: int = 1) -> None:
         super().__init__(network, outputs)

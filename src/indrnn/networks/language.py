@@ -85,8 +85,7 @@ class TiedEmbedding(_Embedding):
     Args:
         classes: number of classes.
         size: features of a vector.
-        start: the weight starts from U(−start, start), the bias from 0.
-        dropout: probability that a class is dropped in `embedding(words)`, wherever it occurs in the batch.
+        start: as for `WordEmbedding`, like `dropout`, of `embedding(words)`; the bias starts from 0.
         device, dtype: of the parameters.
     """
 

@@ -20,6 +20,7 @@ from ..layers.norm import SequenceBatchNorm, StepBatchNorm
 from ..layers.padding import last_steps, without_padding
 from ..ops import recurrence, recurrence_, recurrence_norm
 from ..ops.distributed.time import TimeSlice, check_whole
+from ..ops.watched import keeps_results
 from .config import Factory, NetworkConfig
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -152,7 +153,7 @@ class RecurrentUnit(nn.Module):
         steps = Steps(lengths, resets, position, time_slice)
         own = False  # whether x is ours alone, to compute over
         if self.weight is not None:
-            own = not torch.compiler.is_compiling() and is_unwatched(self.weight, Weight) and not _are_calls_watched()
+            own = not torch.compiler.is_compiling() and is_unwatched(self.weight, Weight) and not keeps_results()
             x = self.weight(x)
         if time_slice is None and self._fuses():
             return self._fused(x, state, steps, own)
@@ -163,7 +164,7 @@ class RecurrentUnit(nn.Module):
         h, h_last = self._recurrence(x, bias, state, steps, own)
         if self.config.norm_place == "after" and self.norm is not None:
             # Evaluation may compute over h, as nothing else uses it
-            own = not (torch.compiler.is_compiling() or torch.is_grad_enabled() or _are_calls_watched())
+            own = not (torch.compiler.is_compiling() or torch.is_grad_enabled() or keeps_results())
             own = own and is_unwatched(self.norm, SequenceBatchNorm)
             own = own and not torch._C._is_alias_of(h, h_last)  # type: ignore[attr-defined]
             h = self._normalise(h, steps, overwrite=own)
@@ -254,17 +255,7 @@ def is_unwatched(module: nn.Module | None, kind: type[Module]) -> TypeGuard[Modu
         return False
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return False
-    return not (
-        _torch_module._global_forward_hooks
-        or _torch_module._global_forward_pre_hooks
-        or _torch_module._global_backward_hooks
-        or _torch_module._global_backward_pre_hooks
-    )
-
-
-def _are_calls_watched() -> bool:
-    """Whether a mode sees, and may keep, what torch's functions return."""
-    return torch._C._len_torch_function_stack() > 0
+    return not _torch_module._has_any_global_hook()
 
 
 def _make_norm(size: int, config: NetworkConfig, factory: Factory) -> nn.Module | None:
