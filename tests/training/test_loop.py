@@ -690,7 +690,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
     step = int(message.split(":")[0].removeprefix("step "))
     assert step == 6 if after < 0 else 0 <= step < 6
     assert f"cannot write to {out}: No space left on device" in message
-    assert message.endswith("When there is room again, go on with: my program --resume")
+    assert message.endswith("When there is room again, resume with: my program --resume")
     kept = "no checkpoint yet" if state is None else f"the checkpoint of step {state['step']} is kept"
     assert kept in message
     assert state is None or step - 1 <= state["step"] <= step

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..checks import Lengths, as_lengths, check_count, check_resets, check_state, check_tensor
 from ..ops import recurrence, reference
 from ..ops.distributed.time import TimeSlice
-from ..ops.names import check_name, check_nonlinearity
+from ..ops.names import check_backend, check_nonlinearity
 from .bound import RecurrentBound
 from .config import describe
 from .indrnn import add_parameters, init_parameters
@@ -58,7 +58,7 @@ class _ConvIndRNN(nn.Module):
             channels = f"in_channels = {in_channels} and out_channels = {out_channels}"
             raise ValueError(f"groups must divide {channels}, got {groups}")
         check_nonlinearity(nonlinearity)
-        check_name(backend)
+        check_backend(backend)
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.nonlinearity, self.batch_first, self.reverse, self.backend = nonlinearity, batch_first, reverse, backend
         self.kernel_size = self._sizes("kernel_size", kernel_size)

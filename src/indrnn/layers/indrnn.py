@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ..checks import Lengths, as_lengths, check_count, check_probability, check_resets, check_state, check_tensor
 from ..ops import recurrence_, reference
 from ..ops.distributed.time import TimeSlice, check_whole
-from ..ops.names import check_name, check_nonlinearity
+from ..ops.names import check_backend, check_nonlinearity
 from .bound import RecurrentBound
 from .config import describe
 from .dropout import dropout_mask
@@ -91,7 +91,7 @@ class IndRNN(nn.Module):
             check_count("recompute", recompute)
             if bidirectional:
                 raise ValueError("recompute cannot be combined with bidirectional: the reverse direction starts last")
-        check_name(backend)
+        check_backend(backend)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.nonlinearity, self.bias, self.batch_first = nonlinearity, bias, batch_first
         self.dropout, self.bidirectional = float(dropout), bidirectional

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeV
 
 from ..checks import check_choice, check_count, check_positive, check_probability
 from ..layers.options import EPSILON, BoundOptions
-from ..ops.names import check_name, check_nonlinearity
+from ..ops.names import check_backend, check_nonlinearity
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +112,7 @@ class NetworkConfig:
                     f"recompute runs over a piece of time by itself, so that norm must be 'layer', 'rms' or None, got "
                     f"{self.norm!r}; with batch norm, wrap blocks in torch.utils.checkpoint instead"
                 )
-        check_name(self.backend)
+        check_backend(self.backend)
 
     @property
     def ways(self) -> int:

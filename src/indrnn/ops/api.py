@@ -11,7 +11,7 @@ from . import autograd, autograd_norm, choice
 from .calls import Forward, NormForward
 from .checks import check
 from .cpu import kernel
-from .names import check_name
+from .names import check_backend
 from .watched import are_plain, is_watched, keeps_results
 
 
@@ -112,7 +112,7 @@ def recurrence_norm(
         y (T, B, ..., N), h_last (B, ..., N), and the mean and biased variance (N,) of h, or of x without the bias. The
         statistics carry no gradient.
     """
-    check_name(backend)
+    check_backend(backend)
     call = NormForward(x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place)
     if is_watched() or not are_plain(*call[:9]):
         check(call)
@@ -124,7 +124,7 @@ def recurrence_norm(
 
 
 def _run(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
-    check_name(backend)
+    check_backend(backend)
     if is_watched() or not are_plain(*call[:6]):
         check(call)
         h, h_last = autograd.recurrence(*call, backend)

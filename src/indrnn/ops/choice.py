@@ -74,7 +74,7 @@ def choose(x: Tensor, activation: str, backend: str | None) -> ModuleType:
 def _requested(backend: str | None) -> str | None:
     """The requested backend; None for the automatic choice."""
     if backend is not None:
-        names.check_name(backend)
+        names.check_backend(backend)
         return backend
     backend = os.environ.get(_VARIABLE)
     if backend and backend not in names.BACKENDS:

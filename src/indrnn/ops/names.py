@@ -15,7 +15,7 @@ def check_nonlinearity(nonlinearity: str) -> None:
         raise ValueError(f"nonlinearity must be one of {', '.join(ACTIVATIONS)}, got {nonlinearity!r}")
 
 
-def check_name(backend: str | None) -> None:
+def check_backend(backend: str | None) -> None:
     """Raise if there is no backend of this name."""
     if backend is not None and backend not in BACKENDS:
         raise ValueError(f"backend must be None or one of {', '.join(BACKENDS)}, got {backend!r}")

@@ -21,7 +21,7 @@ def check_folder(folder: RunFolder, *, resume: bool, overwrite: bool) -> bool:
     used = folder.used
     if used and not (resume or overwrite):
         raise ValueError(
-            f"out: {folder.path} holds something already; go on with it (resume, --resume), replace it (overwrite, "
+            f"out: {folder.path} holds something already; resume it (resume, --resume), replace it (overwrite, "
             "--overwrite), or name another folder"
         )
     return used

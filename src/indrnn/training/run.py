@@ -333,7 +333,7 @@ class _Run:
         except OSError as error:
             raise RunError(
                 f"step {self.progress.step}: cannot write to {self.path}: {error.strerror or error}"
-                f"{self._kept}. When there is room again, go on with: {self.resume_command}"
+                f"{self._kept}. When there is room again, resume with: {self.resume_command}"
             ) from error
 
     @contextlib.contextmanager

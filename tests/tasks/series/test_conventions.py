@@ -49,5 +49,5 @@ def test_checks_of_scikit_learn(estimator: Any) -> None:
     from sklearn.utils.estimator_checks import check_estimator
 
     results = check_estimator(estimator, expected_failed_checks=DIFFERENT, on_fail=None, on_skip=None)
-    failed = [(each["check_name"], each["exception"]) for each in results if each["status"] == "failed"]
+    failed = [(each["check_backend"], each["exception"]) for each in results if each["status"] == "failed"]
     assert not failed

@@ -18,7 +18,7 @@ from .. import reference
 from ..autograd import OPS
 from ..calls import Forward
 from ..checks import check, check_lengths
-from ..names import check_name
+from ..names import check_backend
 from ..scan.maps import Map, finite
 from .exchange import Group, add_up, from_rank, gather, gather_objects, ranks_in_order
 
@@ -65,7 +65,7 @@ def split_recurrence(
     check(call)
     if activation not in ("relu", "identity"):
         raise ValueError(f"activation must be relu or identity where time is split over processes, got {activation!r}")
-    check_name(backend)
+    check_backend(backend)
     steps, differentiable = _agree(call, resets, summed, group)
     start, total = sum(steps[: dist.get_rank(group)]), sum(steps)
     check(call._replace(x=x.new_empty(()).expand(total, *x.shape[1:]), resets=resets))

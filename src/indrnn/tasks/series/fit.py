@@ -369,7 +369,7 @@ def load_fitted(run: Run, device: str) -> Estimator:
     fit_of(run)
     if not (run.path / FILE).exists():
         again = shlex.join(["indrnn", "fit", "--resume", str(run.path)])
-        raise ValueError(f"run must be finished, and {run.path} is not; go on with it: {again}")
+        raise ValueError(f"run must be finished, and {run.path} is not; resume it: {again}")
     return load_estimator(run.path, choose_device(device))
 
 
