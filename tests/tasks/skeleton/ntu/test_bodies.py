@@ -117,9 +117,9 @@ def test_two_who_come_back_are_matched_with_the_nearest() -> None:
         both = [] if t in gap else [Body(a[t], 2 * t), Body(b[t], 2 * t + 1)]
         frames.append([Body(third[t], 999), *both[:: 1 if t < 20 else -1]])
     arranged = read(frames)
-    kept = [t for t in range(50) if t not in gap]  # in the gap there is nobody but the third
-    assert is_slot(arranged, 0, a[kept])
-    assert is_slot(arranged, 1, b[kept])
+    seen = [t for t in range(50) if t not in gap]  # in the gap there is nobody but the third
+    assert is_slot(arranged, 0, a[seen])
+    assert is_slot(arranged, 1, b[seen])
 
 
 def test_someone_who_is_found_elsewhere_is_known_by_the_id() -> None:
@@ -189,12 +189,12 @@ def test_no_body_at_all() -> None:
         read([])
 
 
-@pytest.mark.parametrize(("length", "kept"), [(SHORTEST - 1, False), (SHORTEST, True)])
-def test_ghosts_that_are_seen_too_shortly_are_dropped(length: int, kept: bool) -> None:
+@pytest.mark.parametrize(("length", "is_kept"), [(SHORTEST - 1, False), (SHORTEST, True)])
+def test_ghosts_that_are_seen_too_shortly_are_dropped(length: int, is_kept: bool) -> None:
     person, ghost = calm(30), moving(length, -2.0, by=0.3, seed=4)
     arranged = read([[Body(x), *([Body(ghost[t], OTHER_ID)] if t < length else [])] for t, x in enumerate(person)])
-    assert bool(arranged.frames[:, 1].any()) == kept
-    assert is_slot(arranged, 1 if kept else 0, person)
+    assert bool(arranged.frames[:, 1].any()) == is_kept
+    assert is_slot(arranged, 1 if is_kept else 0, person)
 
 
 def test_frames_with_a_ghost_alone_are_dropped() -> None:

@@ -546,11 +546,11 @@ def test_a_process_that_is_killed_leaves_its_parts_to_the_first(many: Path, tmp_
 
 def _with_environment(word: str) -> list[str]:
     """Processes that have this in their environment; Linux only, elsewhere none are found."""
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if word.encode() in path.read_bytes():
-                found.append(path.parent.name)
+                processes.append(path.parent.name)
         except OSError:
             continue
-    return found
+    return processes

@@ -20,7 +20,7 @@ def recordings_of(names: list[str]) -> Recordings:
     """One frame each."""
     n = len(names)
     parts = [parts_of(name) for name in names]
-    fields = {key: np.array([each[key] for each in parts if each is not None]) for key in parts_of(names[0]) or {}}
+    fields = {key: np.array([part[key] for part in parts if part is not None]) for key in parts_of(names[0]) or {}}
     frames = np.zeros((n, 2, 25, 3), dtype=np.float32)
     fields["name"] = np.array(names)
     return Recordings(frames, np.ones(n, dtype=np.int64), fields["action"] - 1, fields["performer"], fields)
@@ -41,8 +41,8 @@ def all_of_60() -> Recordings:
         while len(have) < count:
             have.add(next(made_up))
         pairs |= have
-    rest = [f"R{r:03}A{a:03}" for r, a in product((1, 2), range(1, 61))]
-    names = [f"{s}C{c:03}{p}{each}" for (s, p), c in product(sorted(pairs), (1, 2, 3)) for each in rest]
+    ends = [f"R{r:03}A{a:03}" for r, a in product((1, 2), range(1, 61))]
+    names = [f"{s}C{c:03}{p}{end}" for (s, p), c in product(sorted(pairs), (1, 2, 3)) for end in ends]
     assert len(names) == 56_880
     return recordings_of(sorted(names))
 

@@ -39,22 +39,20 @@ def archive(path: Path) -> zipfile.ZipFile:
 
 def read(sources: list[Source]) -> bytes:
     """Read a sample; a ValueError if a source is damaged or differs from the first, an OSError if the disk fails."""
-    content, *copies = map(_content, sources)
-    for source, copy in zip(sources[1:], copies, strict=True):
-        if copy != content:
+    contents = []
+    for source in sources:
+        path, member = source.path, source.member
+        try:
+            contents.append(path.read_bytes() if member is None else archive(path).read(member))
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever zipfile and its decompressors raise for damage
+            if isinstance(error, OSError) and error.errno is not None:  # bz2 raises one without a number, for damage
+                raise OSError(f"{source}: it cannot be read: {error.strerror or error}") from None
+            raise ValueError(f"it cannot be read from the archive: {error}") from None
+        if contents[-1] != contents[0]:
             raise ValueError(f"{source} has the same name and another content")
-    return content
-
-
-def _content(source: Source) -> bytes:
-    try:
-        return source.path.read_bytes() if source.member is None else archive(source.path).read(source.member)
-    except MemoryError:
-        raise
-    except Exception as error:  # whatever zipfile and its decompressors raise for damage
-        if isinstance(error, OSError) and error.errno is not None:  # bz2 raises one without a number, for damage
-            raise OSError(f"{source}: it cannot be read: {error.strerror or error}") from None
-        raise ValueError(f"it cannot be read from the archive: {error}") from None
+    return contents[0]
 
 
 def find(places: list[Path]) -> tuple[Samples, dict[str, str]]:
