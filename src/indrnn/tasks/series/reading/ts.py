@@ -34,9 +34,8 @@ def read_ts(path: Path, reading: Reading, *, target_needed: bool = True) -> Seri
                 continue
             series, label = _series(text, header, where)
             if label is None and target_needed and _has_target(header):
-                raise ValueError(
-                    f"{where} has no target after its last colon, but ?, NaN or nothing; leave the line out"
-                )
+                what = "no target after its last colon, but ?, NaN or nothing"
+                raise ValueError(f"{where} has {what}; leave the line out")
             if x and len(series) != len(x[0]):
                 raise ValueError(f"{where} must have {len(x[0])} channels as those before, got {len(series)}")
             x.append(series)

@@ -87,10 +87,9 @@ def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
     """Boolean mask of the series for which a condition such as `index<5` holds, (n,)."""
     match = CONDITION.fullmatch(condition)
     if match is None:
-        raise ValueError(
-            f"test_where must be a name, or a name, ==, !=, <, <=, > or >=, and a value, got {condition!r}"
-        )
-    name, operator, value = match[1], match[2], match[3]
+        what = "a name, or a name, ==, !=, <, <=, > or >=, and a value"
+        raise ValueError(f"test_where must be {what}, got {condition!r}")
+    name, operator, value = match.groups()
     values = fields[pick(name, "test_where", fields, path)]
     if operator is None:
         return np.array([_normalised(str(entry)).lower() in _TRUE for entry in values], dtype=bool)
@@ -103,9 +102,8 @@ def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
         numeric = values.dtype.kind in "biuf"
         numbers = values.astype(np.float64) if numeric else np.array([number(str(entry)) for entry in values])
     except ValueError:
-        raise ValueError(
-            f"test_where: {operator} is for numbers; {name} or {value!r} is none; == is for text"
-        ) from None
+        what = f"{name} or {value!r} is none; == is for text"
+        raise ValueError(f"test_where: {operator} is for numbers; {what}") from None
     return np.asarray(_COMPARE[operator](numbers, limit))
 
 
