@@ -43,7 +43,7 @@ def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> Ser
     }
     y = fields.get(y_name)
     fields = {name: array for name, array in fields.items() if array.ndim == 1}
-    return SeriesFile(path, x, y, tuple(str(i) for i in range(len(x[0]))), None, fields)
+    return SeriesFile(path, reading, x, y, tuple(str(i) for i in range(len(x[0]))), None, fields)
 
 
 def _field(

@@ -7,6 +7,7 @@ import os
 import re
 import wave
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +28,17 @@ def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> 
     if target_needed:
         if loose:
             raise ValueError(f"{loose[0]} must be in a folder named by its class, {path}/CLASS/{loose[0].name}")
-        _check_folders(path, files)
+        filled = {file.relative_to(path).parts[0] for file in files}
+        for folder in sorted(path.iterdir()):
+            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in filled:
+                what = f"sound files ({', '.join(SUFFIXES)}), as every folder of a class"
+                raise ValueError(f"{folder} must have {what}, got none; move it out of {path} if it is no class")
     names = [file.relative_to(path).as_posix() for file in files]
     groups = {} if reading.group is None else {reading.group: _groups(reading.group, names)}
     x, rate = _read_sounds(files, reading)
     y = None if loose else np.array([name.partition("/")[0] for name in names])
-    return SeriesFile(path, x, y, tuple(str(i) for i in range(len(x[0]))), tuple(names), groups, rate)
+    channels = tuple(str(i) for i in range(len(x[0])))
+    return SeriesFile(path, replace(reading, rate=rate), x, y, channels, tuple(names), groups)
 
 
 def _read_sounds(files: list[Path], reading: Reading) -> tuple[list[Array], int]:
@@ -70,15 +76,6 @@ def _files(path: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if not name.startswith("."))
 
 
-def _check_folders(path: Path, files: list[Path]) -> None:
-    """Raise for the folder of a class without sound files."""
-    filled = {file.relative_to(path).parts[0] for file in files}
-    for folder in sorted(path.iterdir()):
-        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in filled:
-            what = f"sound files ({', '.join(SUFFIXES)}), as every folder of a class"
-            raise ValueError(f"{folder} must have {what}, got none; move it out of {path} if it is no class")
-
-
 def _groups(text: str, names: list[str]) -> Array:
     """Group of each file: what the capture group of a regular expression matches in its name."""
     try:
@@ -101,11 +98,9 @@ def read_sound(file: Path) -> tuple[Array, int]:
     if file.suffix.lower() == ".wav":
         try:
             return _pcm(file)
-        except wave.Error as error:
+        except (wave.Error, EOFError) as error:
             if "unknown format" not in str(error):
-                raise ValueError(f"{file} cannot be read as WAV: {error}") from None
-        except EOFError:
-            raise ValueError(f"{file} cannot be read as WAV: it ends too early") from None
+                raise ValueError(f"{file} cannot be read as WAV: {str(error) or 'it ends too early'}") from None
     soundfile = need("soundfile", f"{file}, which is no PCM WAV,")
     try:
         samples, rate = soundfile.read(str(file), dtype="float32", always_2d=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ class Read:
 
     collection: Collection
     reading: Reading
-    """Options, with what follows from this file: the rate of the sounds, the form and the columns of the table."""
+    """Options, with what follows from the file."""
     test: Path | None = None
     """File of the test split."""
 
@@ -49,17 +49,15 @@ def read_with(
     """Read a file with the given options; see `read`. `alone`: do not search for a matching test file."""
     # One that came out of another file has a header, or no layout, and may ignore columns that this file lacks
     own = not alone or (reading.header is None and reading.layout != "auto")
-    first = _read_file(path, reading, target_needed=target_needed, ignore_needed=own)
-    features = first.columns or reading.features  # by name in other files too
-    reading = replace(reading, rate=first.rate, layout=first.layout, header=first.header, features=features)
+    files = [_read_file(path, reading, target_needed=target_needed, ignore_needed=own)]
+    reading = files[0].reading
     test = Path(test) if test is not None else None if alone else _beside(path)
-    if test is None:
-        return Read(_joined([first], reading), reading)
-    second = _read_file(test, reading, target_needed=target_needed, ignore_needed=False)
-    one, two = (len(file.x[0]) for file in (first, second))
-    if one != two:
-        raise ValueError(f"{test} has {two} channels, and {path} has {one}; they must be of one kind")
-    return Read(_joined([first, second], reading), reading, test)
+    if test is not None:
+        files.append(_read_file(test, reading, target_needed=target_needed, ignore_needed=False))
+        one, two = (len(file.x[0]) for file in files)
+        if one != two:
+            raise ValueError(f"{test} has {two} channels, and {path} has {one}; they must be of one kind")
+    return Read(_joined(files, reading), reading, test)
 
 
 def _beside(path: Path) -> Path | None:
@@ -113,7 +111,7 @@ def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
     groups = fields.get(reading.group or "")
     if reading.group is not None and groups is None and y is not None:
         pick(reading.group, "group", fields, first.path)
-    test: Array | None = None
+    test = None
     if len(files) > 1:
         test = np.arange(len(x)) >= len(first.x)
         if reading.test_where is not None:

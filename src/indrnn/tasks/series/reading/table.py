@@ -8,6 +8,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -250,10 +251,10 @@ def _wide(table: _Table, reading: Reading) -> SeriesFile:
     y = None if table.target is None else table.texts(table.target, "target")
     names = None if reading.id is None else tuple(str(name) for name in table.texts(reading.id, "id"))
     fields = {name: table.texts(name, "group, test_where") for name in table.described}
-    steps = tuple(columns["0"]) if table.header and list(columns) == ["0"] else ()
-    return SeriesFile(
-        table.path, x, y, tuple(columns), names, fields, layout="wide", header=table.header, columns=steps
-    )
+    reading = replace(reading, layout="wide", header=table.header)
+    if table.header and list(columns) == ["0"]:
+        reading = replace(reading, features=tuple(columns["0"]))  # by name in other files too
+    return SeriesFile(table.path, reading, x, y, tuple(columns), names, fields)
 
 
 def _wide_channels(table: _Table, names: Sequence[str]) -> dict[str, list[str]]:
@@ -293,7 +294,8 @@ def _long(table: _Table, reading: Reading) -> SeriesFile:
     elif table.target is not None:
         y = rows.constant(table.target, "target")
     fields = {name: rows.constant(name, "group, test_where") for name in table.described}
-    return SeriesFile(table.path, x, y, tuple(names), rows.names, fields, layout="long", header=table.header)
+    reading = replace(reading, layout="long", header=table.header)
+    return SeriesFile(table.path, reading, x, y, tuple(names), rows.names, fields)
 
 
 class _Rows:

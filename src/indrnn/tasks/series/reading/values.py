@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ....checks import MissingPackageError as MissingPackageError
 from ..collection import Array
-from .options import CONDITION
+from .options import CONDITION, Reading
 
 
 @dataclass
@@ -22,6 +22,8 @@ class SeriesFile:
     """Series of a file, with their labels and fields, as a reader returns them."""
 
     path: Path
+    reading: Reading
+    """Options, with what follows from the file: the rate of the sounds, the form and the columns of the table."""
     x: list[Array]
     """Series, each (channels, time)."""
     y: Array | None = None
@@ -30,14 +32,6 @@ class SeriesFile:
     names: tuple[str, ...] | None = None
     fields: dict[str, Array] = field(default_factory=dict)
     """Further values of each series, by name."""
-    rate: int | None = None
-    """Samples in a second, of WAV files."""
-    layout: Literal["auto", "long", "wide"] = "auto"
-    """Form in which a table was read."""
-    header: bool | None = None
-    """Flag of a table whose first line names its columns; None for other files."""
-    columns: tuple[str, ...] = ()
-    """Columns of the steps of a wide table with one channel, where they are named."""
 
     def describe(self, number: int) -> str:
         """Name a series in a message."""
