@@ -15,10 +15,7 @@ if _find_spec("neuralforecast") is None:
 
 __all__ = ["IndRNN", "Panel", "candidates", "compare", "fit", "load", "predict", "read_panel"]
 
-_HOMES = {
-    "comparison": ("candidates", "compare", "fit", "load", "predict"),
-    "model": ("IndRNN",),
-    "panel": ("Panel", "read_panel"),
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_compared = ("candidates", "compare", "fit", "load", "predict")
+__getattr__, __dir__ = lazy_names(
+    __name__, {"comparison": _compared, "model": ("IndRNN",), "panel": ("Panel", "read_panel")}
+)

@@ -55,11 +55,9 @@ class Panel:
         sizes = self.frame.groupby("unique_id").size()
         least = max(input_steps, self.season) + horizon * (windows + 1)
         if sizes.min() < least:
-            raise ValueError(
-                f"horizon, windows and input_steps must fit into each series, got {windows} windows of {horizon} steps "
-                f"after {input_steps} to read and {horizon} to learn from, {least} in all, and {sizes.min()} in "
-                f"{sizes.idxmin()!r}"
-            )
+            before = f"after {input_steps} to read and {horizon} to learn from, {least} in all"
+            got = f"{windows} windows of {horizon} steps {before}, and {sizes.min()} in {sizes.idxmin()!r}"
+            raise ValueError(f"horizon, windows and input_steps must fit into each series, got {got}")
 
 
 def read_panel(

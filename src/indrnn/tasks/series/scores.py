@@ -106,11 +106,9 @@ def _accuracies(right: int, count: int, balanced: float) -> dict[str, Any]:
 def _accuracy_lines(numbers: dict[str, Any], name: str, of: str = "") -> list[str]:
     """Accuracy with its interval, and balanced accuracy, as text."""
     (low, high), count = numbers["accuracy_interval"], numbers["series"]
-    return [
-        f"{name:18} {numbers['accuracy']:.1%}, 95 % interval {low:.1%} to {high:.1%} "
-        f"({round(numbers['accuracy'] * count)} of {count})",
-        f"balanced accuracy  {numbers['balanced_accuracy']:.1%}{of}",
-    ]
+    right = f"{round(numbers['accuracy'] * count)} of {count}"
+    first = f"{name:18} {numbers['accuracy']:.1%}, 95 % interval {low:.1%} to {high:.1%} ({right})"
+    return [first, f"balanced accuracy  {numbers['balanced_accuracy']:.1%}{of}"]
 
 
 def _naive_line(numbers: dict[str, Any], name: str) -> str:

@@ -11,7 +11,11 @@ from ..collection import Array
 from .options import Reading
 from .values import SeriesFile, pick
 
-_X, _Y, _LENGTHS = ("x", "X", "data"), ("y", "Y", "labels", "label", "target"), ("lengths", "length")
+_USUAL = {
+    "x": ("x", "X", "data"),
+    "lengths": ("lengths", "length"),
+    "target": ("y", "Y", "labels", "label", "target"),
+}
 
 
 def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> SeriesFile:
@@ -21,35 +25,37 @@ def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> Ser
     time, the first dimension, (sum of lengths, ...).
     """
     arrays = read_arrays(path)
-    x_name = _field(reading.x, "x", _X, arrays, path, "the series")
-    lengths_name = _field(reading.lengths, "lengths", _LENGTHS, arrays, path)
+    x_name = _field("x", reading, arrays, path, "the series")
+    lengths_name = _field("lengths", reading, arrays, path)
     values, lengths = arrays[x_name], arrays.get(lengths_name)
     if values.dtype.kind not in "fiub":
         raise ValueError(f"{path}: {x_name} must hold numbers, got {values.dtype}")
     x = _series(values, lengths, reading, f"{path}: {x_name}")
     y_name = ""
     if target_needed or reading.target in (None, *arrays):
-        y_name = _field(reading.target, "target", _Y, arrays, path, "the labels" if target_needed else "")
+        y_name = _field("target", reading, arrays, path, "the labels" if target_needed else "")
     if y_name and arrays[y_name].shape[:1] != (len(x),):
         if target_needed:
             what = f"one entry for each of the {len(x)} series, got {arrays[y_name].shape}"
             raise ValueError(f"{path}: {y_name} must have {what}")
         y_name = ""
     used = (y_name if target_needed else None, reading.group, reading.tested_column)
-    fields = {
-        name: _text(array, f"{path}: {name}", needed=name in used)
-        for name, array in arrays.items()
-        if name == y_name or (name not in (x_name, lengths_name) and array.shape == (len(x),))
-    }
+    fields = {}
+    for name, array in arrays.items():
+        if name == y_name or (name not in (x_name, lengths_name) and array.shape == (len(x),)):
+            try:
+                fields[name] = decoded(array, "strict" if name in used else "replace")
+            except UnicodeDecodeError as error:
+                what = f"text in UTF-8, got the bytes {error.object[:40]!r}"
+                raise ValueError(f"{path}: {name} must hold {what}") from None
     y = fields.get(y_name)
     fields = {name: array for name, array in fields.items() if array.ndim == 1}
     return SeriesFile(path, reading, x, y, tuple(str(i) for i in range(len(x[0]))), None, fields)
 
 
-def _field(
-    name: str | None, option: str, usual: tuple[str, ...], arrays: dict[str, Array], path: Path, needed: str = ""
-) -> str:
+def _field(option: str, reading: Reading, arrays: dict[str, Array], path: Path, needed: str = "") -> str:
     """Field that an option names, or the first of the usual names; "" if there is none and nothing is `needed`."""
+    name, usual = getattr(reading, option), _USUAL[option]
     if name is not None:
         return pick(name, option, arrays, path)
     field = next((name for name in usual if name in arrays), "")
@@ -57,14 +63,6 @@ def _field(
         listed = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "none"
         raise ValueError(f"{option}: {path} has no field {', '.join(usual)}; name that of {needed}. It has {listed}")
     return field
-
-
-def _text(array: Array, name: str, *, needed: bool) -> Array:
-    """Bytes as text, which must be UTF-8 if it is needed; other types as they are."""
-    try:
-        return decoded(array, "strict" if needed else "replace")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name} must hold text in UTF-8, got the bytes {error.object[:40]!r}") from None
 
 
 def _series(values: Array, lengths: Array | None, reading: Reading, name: str) -> list[Array]:

@@ -83,16 +83,12 @@ class Reading:
         return replace(self, **{name: getattr(Reading, name) for name in self._unused(kind)})
 
     def _unused(self, kind: str) -> list[str]:
-        return [field.name for field in fields(self) if field.name not in _USED.get(kind, ())]
+        return [field.name for field in fields(self) if field.name not in _USED.get(kind, "").split()]
 
 
-_USED: dict[str, tuple[str, ...]] = {
-    ".npz": ("target", "group", "test_where", "x", "lengths", "time_first"),
-    ".ts": (),
-    "table": (
-        *("target", "id", "time", "features", "group", "test_where", "ignore"),
-        *("layout", "header", "per_step", "time_differences"),
-    ),
-    "a folder": ("group", "rate", "resample", "mono"),
+_USED = {
+    ".npz": "target group test_where x lengths time_first",
+    "table": "target id time features group test_where ignore layout header per_step time_differences",
+    "a folder": "group rate resample mono",
 }
 """Options that each kind of file takes."""

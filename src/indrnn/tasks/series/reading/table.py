@@ -123,10 +123,9 @@ class _Table:
             return [pick(name, "features", self.columns, self.path) for name in names]
         if self.unnamed:
             ignored = " ".join(repr(name) for name in self.unnamed)
-            raise ValueError(
-                f"{self.path}: {self.unnamed[0]} is a column without a name, such as the index that to_csv() of pandas "
-                f"writes; leave it out (--ignore {ignored}, or index=False in to_csv), or give it a name"
-            )
+            what = "a column without a name, such as the index that to_csv() of pandas writes"
+            hint = f"leave it out (--ignore {ignored}, or index=False in to_csv), or give it a name"
+            raise ValueError(f"{self.path}: {self.unnamed[0]} is {what}; {hint}")
         if not self.others:
             raise ValueError(f"features: {self.path} has no column of values beside {', '.join(self.columns)}")
         return self.others
@@ -149,16 +148,6 @@ class _CSV(_Table):
     def read(self, reading: Reading) -> Any:
         """Read the file; in a table of a single column, a blank line is a missing value, except at the end."""
         errors = self.pandas.errors
-        try:
-            return self._frame(reading)
-        except UnicodeError as error:
-            raise ValueError(f"{self.path} must be UTF-8; save it as that: {error}") from None
-        except (errors.ParserWarning, errors.ParserError) as error:
-            longer = isinstance(error, errors.ParserWarning)
-            what = "a row has more cells than the first" if longer else " ".join(str(error).split())
-            raise ValueError(f"{self.path} cannot be read as a table: {what}") from None
-
-    def _frame(self, reading: Reading) -> Any:
         with self._open() as file:
             first = next((line for line in file if line.strip()), "")
         self.sign = max("\t;,", key=first.count) if self.path.suffix.lower() != ".tsv" else "\t"
@@ -170,23 +159,30 @@ class _CSV(_Table):
         _check_once(names, self.path)
         text = [name for name in (reading.target, reading.id, reading.group) if name is not None]
         self.single = len(names) == 1
-        # A warning is of rows that would be cut short
-        with warnings.catch_warnings(action="error", category=self.pandas.errors.ParserWarning):
-            frame = self.pandas.read_csv(
-                self.path,
-                sep=self.sign,
-                skiprows=begin - 1,
-                header=0 if self.header else None,
-                names=names,
-                dtype=dict.fromkeys(text, str),
-                keep_default_na=False,
-                na_values={name: _MISSING for name in names if name not in text},
-                skip_blank_lines=not self.single,
-                skipinitialspace=True,
-                encoding="utf-8-sig",
-                low_memory=False,
-                index_col=False,
-            )
+        try:
+            # A warning is of rows that would be cut short
+            with warnings.catch_warnings(action="error", category=errors.ParserWarning):
+                frame = self.pandas.read_csv(
+                    self.path,
+                    sep=self.sign,
+                    skiprows=begin - 1,
+                    header=0 if self.header else None,
+                    names=names,
+                    dtype=dict.fromkeys(text, str),
+                    keep_default_na=False,
+                    na_values={name: _MISSING for name in names if name not in text},
+                    skip_blank_lines=not self.single,
+                    skipinitialspace=True,
+                    encoding="utf-8-sig",
+                    low_memory=False,
+                    index_col=False,
+                )
+        except UnicodeError as error:
+            raise ValueError(f"{self.path} must be UTF-8; save it as that: {error}") from None
+        except (errors.ParserWarning, errors.ParserError) as error:
+            longer = isinstance(error, errors.ParserWarning)
+            what = "a row has more cells than the first" if longer else " ".join(str(error).split())
+            raise ValueError(f"{self.path} cannot be read as a table: {what}") from None
         if self.single:
             filled = [i for i, (_, cells) in enumerate(self._rows()) if any(cells)]
             frame = frame[: filled[-1] + 1 - self.header]
@@ -319,10 +315,8 @@ class _Rows:
             of = "" if self.names is None else f" of {reading.id} {self.names[codes[at]]}"
             hint = "" if self.names is not None else ". Where there are several series, id (--id) names their column"
             time = f"{reading.time}, {table.frame[reading.time].iloc[first]}"
-            raise ValueError(
-                f"{table.path}: {table.place(first)} and {table.place(second)}{of} have the same {time}; "
-                f"keep one row for each time ({int(same.sum())} are too many){hint}"
-            )
+            rows, many = f"{table.place(first)} and {table.place(second)}{of}", f"{int(same.sum())} are too many"
+            raise ValueError(f"{table.path}: {rows} have the same {time}; keep one row for each time ({many}){hint}")
 
     def since_last(self) -> Array:
         """Seconds since the row before, 0 in the first of a series."""
@@ -351,15 +345,9 @@ class _Rows:
 def _times(table: _Table, name: str) -> tuple[Array, float]:
     """Sortable times, as integers if they are such, and how many of their units make a second."""
     column = table.frame[name]
-
-    def check(wrong: Array, message: str) -> None:
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            value = str(column.iloc[row])[:40]
-            hint = "; in nanoseconds, dates go from 1678 to 2261" if re.match(r"\d{4}-", value) else ""
-            table.refuse(row, f"{name} (time) must {message.format(value=repr(value), hint=hint)}")
-
-    check(column.isna().to_numpy(), "not be empty")
+    empty = column.isna().to_numpy()
+    if empty.any():
+        table.refuse(int(np.argmax(empty)), f"{name} (time) must not be empty")
     if column.dtype.kind in "iufb":
         exact = {"f": np.float64, "u": np.uint64}.get(column.dtype.kind, np.int64)
         return np.asarray(column.to_numpy(dtype=exact)), 1.0
@@ -369,7 +357,12 @@ def _times(table: _Table, name: str) -> tuple[Array, float]:
             dates = table.pandas.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{table.path}: {name} (time) must hold numbers or dates: {error}") from None
-    check(dates.isna().to_numpy(), "be a number or a date such as 2024-01-31 12:00, got {value}{hint}")
+    wrong = dates.isna().to_numpy()
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        value = str(column.iloc[row])[:40]
+        hint = "; in nanoseconds, dates go from 1678 to 2261" if re.match(r"\d{4}-", value) else ""
+        table.refuse(row, f"{name} (time) must be a number or a date such as 2024-01-31 12:00, got {value!r}{hint}")
     naive = dates.dt.tz_convert(None) if dates.dt.tz is not None else dates
     times = naive.to_numpy()  # in the unit that pandas chose: nanoseconds span no more than 584 years
     return times.astype(np.int64), _UNITS[np.datetime_data(times.dtype)[0]]
