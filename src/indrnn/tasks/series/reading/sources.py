@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -73,8 +74,7 @@ def kind_of(path: Path) -> str:
     """Reader for a path: "a folder", "table", or the suffix of the file's name."""
     if path.is_dir():
         return "a folder"
-    suffixes = [suffix.lower() for suffix in path.suffixes] or [""]
-    suffix = suffixes[-2] if suffixes[-1] == ".gz" and len(suffixes) > 1 else suffixes[-1]
+    suffix = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
     return "table" if suffix in table.SUFFIXES else suffix
 
 
@@ -84,14 +84,13 @@ def _read_file(path: Path, reading: Reading, *, target_needed: bool, ignore_need
     kind = kind_of(path)
     if kind in sound.SUFFIXES:
         raise ValueError(f"{path} is one sound; DATA is the folder of the folders of all classes")
-    if kind not in ("a folder", "table", ".npz", ".ts"):
+    tables = partial(table.read_table, ignore_needed=ignore_needed)
+    readers = {"a folder": sound.read_folder, "table": tables, ".npz": npz.read_npz, ".ts": ts.read_ts}
+    if kind not in readers:
         raise ValueError(f"{path} must be {KINDS}, got {path.suffix or 'a name without an ending'}")
     if kind != "a folder" and not path.stat().st_size:
         raise ValueError(f"{path} is empty")
     reading.check_used(kind, path)
-    if kind == "table":
-        return table.read_table(path, reading, target_needed=target_needed, ignore_needed=ignore_needed)
-    readers = {"a folder": sound.read_folder, ".npz": npz.read_npz, ".ts": ts.read_ts}
     return readers[kind](path, reading, target_needed=target_needed)
 
 

@@ -27,7 +27,7 @@ _UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
 
 def read_table(path: Path, reading: Reading, *, target_needed: bool = True, ignore_needed: bool = True) -> SeriesFile:
     """Read a table. Messages name a row by its line in the file; `ignore_needed`: the ignored columns must be there."""
-    table = (_Parquet if path.suffix.lower() in (".parquet", ".pq") else _CSV)(path, reading)
+    table = (_Table if path.suffix.lower() in (".parquet", ".pq") else _CSV)(path, reading)
     table.assign(reading, target_needed=target_needed, ignore_needed=ignore_needed)
     long = reading.layout == "long" or (reading.layout == "auto" and (reading.id or reading.time) is not None)
     if reading.layout == "auto" and reading.time is None and reading.id in table.columns:
@@ -41,7 +41,7 @@ def read_table(path: Path, reading: Reading, *, target_needed: bool = True, igno
 
 
 class _Table:
-    """A table, and the roles of its columns."""
+    """A table, and the roles of its columns; its own methods read Parquet."""
 
     header = True
     index: Sequence[str] = ()  # columns that are values only if they are named
@@ -57,8 +57,15 @@ class _Table:
             raise ValueError(f"{path} must have at least one row below its header, got none")
 
     def read(self, reading: Reading) -> Any:
-        """Read the file as a data frame."""
-        raise NotImplementedError
+        """Read the file as a data frame; named index levels become columns, used as values only if requested."""
+        need("pyarrow", f"{self.path.name}, a Parquet file,")
+        try:
+            frame = self.pandas.read_parquet(self.path, engine="pyarrow")
+            levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
+            self.index = [str(name) for name in levels]
+            return (frame.reset_index(levels) if levels else frame).reset_index(drop=True)
+        except (ValueError, OSError) as error:  # pyarrow's own are among these
+            raise ValueError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
 
     def place(self, row: int) -> str:
         """Describe the position of a row for a message."""
@@ -129,19 +136,6 @@ class _Table:
         if not self.others:
             raise ValueError(f"features: {self.path} has no column of values beside {', '.join(self.columns)}")
         return self.others
-
-
-class _Parquet(_Table):
-    def read(self, reading: Reading) -> Any:
-        """Read the file; named index levels become columns, used as values only if requested."""
-        need("pyarrow", f"{self.path.name}, a Parquet file,")
-        try:
-            frame = self.pandas.read_parquet(self.path, engine="pyarrow")
-            levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
-            self.index = [str(name) for name in levels]
-            return (frame.reset_index(levels) if levels else frame).reset_index(drop=True)
-        except (ValueError, OSError) as error:  # pyarrow's own are among these
-            raise ValueError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
 
 
 class _CSV(_Table):
