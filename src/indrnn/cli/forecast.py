@@ -17,7 +17,7 @@ from ..checks import check_count, check_seed
 from ..files import new_folder
 from ..networks.config import Plain
 from ..system import load_torch
-from .main import UsageError, say
+from .main import say
 from .parse import Parser
 
 RECORD, DATA, MODEL, FORECASTS, PICTURE = "forecast.json", "data.csv", "model", "forecasts.csv", "forecasts.png"
@@ -87,10 +87,6 @@ def forecast(arguments: list[str]) -> int:
     again = bool(arguments) and Path(arguments[0]).is_dir()
     parser = Parser("forecast FOLDER", AgainOptions) if again else Parser("forecast", ForecastOptions)
     options = parser(arguments)
-    try:
-        import indrnn.forecast  # noqa: F401
-    except ImportError as error:
-        raise UsageError(error) from None
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)  # notes of Lightning and neuralforecast
     try:
@@ -109,7 +105,7 @@ def _forecast(options: ForecastOptions) -> int:
         check_count(name, getattr(options, name))
     check_seed(options.seed)
     if not options.level or not all(0 < level < 100 for level in options.level):
-        raise UsageError(f"level must be whole numbers from 1 to 99, got {options.level}")
+        raise ValueError(f"level must be whole numbers from 1 to 99, got {options.level}")
     panel = read_panel(options.data, **{name: vars(options)[name] for name in READING})
     input_steps = options.input_steps or 2 * max(panel.season, options.horizon)
     panel.check_length(options.horizon, options.windows, input_steps)
@@ -146,7 +142,7 @@ def _again(options: AgainOptions) -> int:
 
     record = options.folder / RECORD
     if not record.is_file():
-        raise UsageError(f"folder must be one that `indrnn forecast FILE` has written, and {record} is not there")
+        raise ValueError(f"folder must be one that `indrnn forecast FILE` has written, and {record} is not there")
     recorded = json.loads(record.read_text())["options"]
     panel = read_panel(options.data or options.folder / DATA, **{name: recorded[name] for name in READING})
     panel.check_length(0, 0, recorded["input_steps"])

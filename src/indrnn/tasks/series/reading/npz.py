@@ -50,7 +50,7 @@ def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> Ser
                 raise ValueError(f"{path}: {name} must hold {what}") from None
     y = fields.get(y_name)
     fields = {name: array for name, array in fields.items() if array.ndim == 1}
-    return SeriesFile(path, reading, x, y, tuple(str(i) for i in range(len(x[0]))), None, fields)
+    return SeriesFile(path, reading, x, y, fields=fields)
 
 
 def _field(option: str, reading: Reading, arrays: dict[str, Array], path: Path, needed: str = "") -> str:

@@ -37,8 +37,7 @@ def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> 
     groups = {} if reading.group is None else {reading.group: _groups(reading.group, names)}
     x, rate = _read_sounds(files, reading)
     y = None if loose else np.array([name.partition("/")[0] for name in names])
-    channels = tuple(str(i) for i in range(len(x[0])))
-    return SeriesFile(path, replace(reading, rate=rate), x, y, channels, tuple(names), groups)
+    return SeriesFile(path, replace(reading, rate=rate), x, y, names=tuple(names), fields=groups)
 
 
 def _read_sounds(files: list[Path], reading: Reading) -> tuple[list[Array], int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +87,7 @@ def _read_file(path: Path, reading: Reading, *, target_needed: bool, ignore_need
     if kind in sound.SUFFIXES:
         raise ValueError(f"{path} is one sound; DATA is the folder of the folders of all classes")
     tables = partial(table.read_table, ignore_needed=ignore_needed)
+    readers: dict[str, Callable[..., SeriesFile]]
     readers = {"a folder": sound.read_folder, "table": tables, ".npz": npz.read_npz, ".ts": ts.read_ts}
     if kind not in readers:
         raise ValueError(f"{path} must be {KINDS}, got {path.suffix or 'a name without an ending'}")
@@ -102,9 +105,8 @@ def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
     y = target_of(_concatenated(labels), len(x)) if len(labels) == len(files) else None
     if y is not None and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    names = None
-    if all(file.names is not None for file in files):
-        names = tuple(name for file in files for name in file.names or ())
+    named = [file.names for file in files if file.names is not None]
+    names = tuple(chain(*named)) if len(named) == len(files) else None
     shared = [name for name in first.fields if all(name in file.fields for file in files)]
     fields = {name: _concatenated([file.fields[name] for file in files]) for name in shared}
     groups = fields.get(reading.group or "")
@@ -120,7 +122,8 @@ def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
         if test.all() or not test.any():
             which = f"{'all' if test.all() else 'none'} of the {len(x)} series of {first.path}"
             raise ValueError(f"test_where: {reading.test_where} holds for {which}")
-    return Collection(x, y, first.channels, names, groups, test)
+    channels = first.channels or tuple(str(i) for i in range(len(x[0])))
+    return Collection(x, y, channels, names, groups, test)
 
 
 def _concatenated(parts: list[Array]) -> Array:

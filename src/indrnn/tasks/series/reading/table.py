@@ -29,10 +29,8 @@ def read_table(path: Path, reading: Reading, *, target_needed: bool = True, igno
     """Read a table. Messages name a row by its line in the file; `ignore_needed`: the ignored columns must be there."""
     table = (_Table if path.suffix.lower() in (".parquet", ".pq") else _CSV)(path, reading)
     table.assign(reading, target_needed=target_needed, ignore_needed=ignore_needed)
-    long = reading.layout == "long" or (reading.layout == "auto" and (reading.id or reading.time) is not None)
-    if reading.layout == "auto" and reading.time is None and reading.id in table.columns:
-        long = not table.frame[reading.id].is_unique  # an identifier for each row: these are series, one a row
-    if long:
+    repeated = reading.id is not None and not table.frame[reading.id].is_unique  # else each row is a series
+    if reading.layout == "long" or (reading.layout == "auto" and (repeated or reading.time is not None)):
         return _long(table, reading)
     for name in ("time", "per_step", "time_differences"):
         if getattr(reading, name):

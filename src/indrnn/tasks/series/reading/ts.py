@@ -45,7 +45,7 @@ def read_ts(path: Path, reading: Reading, *, target_needed: bool = True) -> Seri
     if not x:
         raise ValueError(f"{path} must have at least one series after @data, got none")
     y = np.array(labels) if None not in labels else None
-    return SeriesFile(path, reading, x, y, tuple(str(i) for i in range(len(x[0]))))
+    return SeriesFile(path, reading, x, y)
 
 
 def _header(lines: Iterable[tuple[str, str]], path: Path) -> _Header:

@@ -29,6 +29,7 @@ class SeriesFile:
     y: Array | None = None
     """Labels as text where the file has them as text: `parsed` makes numbers of them once all files are read."""
     channels: tuple[str, ...] = ()
+    """Names of the channels; none: their numbers."""
     names: tuple[str, ...] | None = None
     fields: dict[str, Array] = field(default_factory=dict)
     """Further values of each series, by name."""
