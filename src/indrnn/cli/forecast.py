@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,7 @@ from ..checks import check_count, check_seed
 from ..files import new_folder
 from ..networks.config import Plain
 from ..system import load_torch
-from .main import UsageError, say
+from .main import say
 from .parse import Parser
 
 RECORD, DATA, MODEL, FORECASTS, PICTURE = "forecast.json", "data.csv", "model", "forecasts.csv", "forecasts.png"
@@ -83,22 +82,20 @@ class AgainOptions:
     """Replace the forecasts in the output folder."""
 
 
-FORECAST, AGAIN = Parser("forecast", ForecastOptions), Parser("forecast FOLDER", AgainOptions)
-
-
 def forecast(arguments: list[str]) -> int:
     """Forecast series."""
     again = bool(arguments) and Path(arguments[0]).is_dir()
-    options = (AGAIN if again else FORECAST)(arguments)
+    parser = Parser("forecast FOLDER", AgainOptions) if again else Parser("forecast", ForecastOptions)
+    options = parser(arguments)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # notes of Lightning and neuralforecast
     try:
-        import indrnn.forecast  # noqa: F401
-    except ImportError as error:
-        raise UsageError(error) from None
-    with _quiet():
-        try:
+        with warnings.catch_warnings(action="ignore"):
             return _again(options) if again else _forecast(options)
-        except SystemExit:  # of Lightning, for Ctrl-C
-            raise KeyboardInterrupt from None
+    except SystemExit:  # of Lightning, for Ctrl-C
+        raise KeyboardInterrupt from None
+    finally:
+        logging.disable(disabled)
 
 
 def _forecast(options: ForecastOptions) -> int:
@@ -108,8 +105,8 @@ def _forecast(options: ForecastOptions) -> int:
         check_count(name, getattr(options, name))
     check_seed(options.seed)
     if not options.level or not all(0 < level < 100 for level in options.level):
-        raise UsageError(f"level must be whole numbers from 1 to 99, got {options.level}")
-    panel = read_panel(options.data, **{name: getattr(options, name) for name in READING})
+        raise ValueError(f"level must be whole numbers from 1 to 99, got {options.level}")
+    panel = read_panel(options.data, **{name: vars(options)[name] for name in READING})
     input_steps = options.input_steps or 2 * max(panel.season, options.horizon)
     panel.check_length(options.horizon, options.windows, input_steps)
     options = replace(options, freq=str(panel.freq), season=panel.season, input_steps=input_steps)
@@ -120,8 +117,8 @@ def _forecast(options: ForecastOptions) -> int:
         from ..forecast.comparison import candidates, compare, fit
         from ..saving import as_bytes, to_json
 
-        training = {name: getattr(options, name) for name in ("recurrent", "level", "steps", "seed")}
-        models = candidates(options.horizon, input_steps, options.model, **training)
+        training = options.recurrent, options.level, options.steps, options.seed
+        models = candidates(options.horizon, input_steps, options.model, *training)
         columns = ["MAE", "seconds", *(f"in {level} %" for level in options.level)]
         say(f"{'':18}" + "".join(f"{column:>10}" for column in columns))
         scores = []
@@ -145,7 +142,7 @@ def _again(options: AgainOptions) -> int:
 
     record = options.folder / RECORD
     if not record.is_file():
-        raise UsageError(f"folder must be one that `indrnn forecast FILE` has written, and {record} is not there")
+        raise ValueError(f"folder must be one that `indrnn forecast FILE` has written, and {record} is not there")
     recorded = json.loads(record.read_text())["options"]
     panel = read_panel(options.data or options.folder / DATA, **{name: recorded[name] for name in READING})
     panel.check_length(0, 0, recorded["input_steps"])
@@ -173,19 +170,3 @@ def _write(folder: Path, engine: Any, panel: Any, level: Sequence[int]) -> None:
 
     series = {name: (known, ahead[ahead["unique_id"] == name]) for name, known in panel.frame.groupby("unique_id")}
     draw_forecasts(folder / PICTURE, series, level, up=panel.names["y"], across=panel.names["ds"], shown=5 * engine.h)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without notes and warnings of Lightning and neuralforecast."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-
-
-__all__ = ["forecast"]

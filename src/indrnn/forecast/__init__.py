@@ -4,6 +4,7 @@ from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING
 
 from .._lazy import lazy_names
+from ..checks import MissingPackageError
 
 if TYPE_CHECKING:
     from .comparison import candidates, compare, fit, load, predict
@@ -11,14 +12,11 @@ if TYPE_CHECKING:
     from .panel import Panel, read_panel
 
 if _find_spec("neuralforecast") is None:
-    raise ImportError('forecasts need neuralforecast: pip install "indrnn[forecast]"', name="neuralforecast")
+    raise MissingPackageError('forecasts need neuralforecast: pip install "indrnn[forecast]"')
 
 __all__ = ["IndRNN", "Panel", "candidates", "compare", "fit", "load", "predict", "read_panel"]
 
-_HOMES = {
-    "comparison": ("candidates", "compare", "fit", "load", "predict"),
-    "model": ("IndRNN",),
-    "panel": ("Panel", "read_panel"),
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_compared = ("candidates", "compare", "fit", "load", "predict")
+__getattr__, __dir__ = lazy_names(
+    __name__, {"comparison": _compared, "model": ("IndRNN",), "panel": ("Panel", "read_panel")}
+)

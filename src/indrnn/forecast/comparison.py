@@ -16,7 +16,7 @@ from neuralforecast.utils import PredictionIntervals
 
 from ..networks import NetworkConfig
 from .model import QUIET, IndRNN
-from .panel import Panel
+from .panel import KEYS, Panel
 
 
 def candidates(
@@ -29,8 +29,8 @@ def candidates(
 
     def options(recurrent: bool) -> dict[str, Any]:
         loss = {"loss": MAE(), "h_train": horizon} if recurrent else {"loss": MQLoss(level=list(level))}
-        training = {"max_steps": steps, "val_check_steps": steps, "random_seed": seed}
-        return {"h": horizon, "input_size": input_size, "recurrent": recurrent, **loss, **training, **QUIET}
+        training = {"max_steps": steps, "val_check_steps": steps, "random_seed": seed, **QUIET}
+        return {"h": horizon, "input_size": input_size, "recurrent": recurrent} | loss | training
 
     ways = [recurrent] if network.bidirectional else [recurrent, not recurrent]
     names = {False: "", True: "-recurrent"}
@@ -52,31 +52,27 @@ def compare(panel: Panel, models: Mapping[str, Any], windows: int, level: Sequen
     Yields:
         For each model its name, mean absolute error, seconds, and the share of values in each interval.
     """
+
+    def score(name: str, table: Any, **more: float) -> dict[str, Any]:
+        tested = table.merge(panel.known[KEYS])  # without what fills gaps
+        inside = {i: tested["y"].between(tested[f"lo-{i}"], tested[f"hi-{i}"]) for i in level if f"lo-{i}" in tested}
+        shares = {f"in {i} %": 100 * float(within.mean()) for i, within in inside.items()}
+        return {"model": name, "MAE": float((tested["forecast"] - tested["y"]).abs().mean()), **more, **shares}
+
     for name, model in models.items():
         start, horizon = time.perf_counter(), model.h
         engine = NeuralForecast([deepcopy(model)], freq=panel.freq)
         table = _tidy(engine.cross_validation(panel.frame, n_windows=windows, step_size=horizon), model, level)
-        seconds = time.perf_counter() - start
-        tested = table.merge(panel.known[["unique_id", "ds"]])  # without what fills gaps
-        yield {"model": name, "MAE": _error(tested), "seconds": seconds} | {
-            f"in {i} %": 100 * float(tested["y"].between(tested[f"lo-{i}"], tested[f"hi-{i}"]).mean())
-            for i in level
-            if f"lo-{i}" in tested
-        }
+        yield score(name, table, seconds=time.perf_counter() - start)
     for name, season in {"Naive": 1, "SeasonalNaive": panel.season}.items():
         forecasts = [naive(y.to_numpy(), horizon, windows, season) for _, y in panel.frame.groupby("unique_id")["y"]]
-        tested = table.assign(forecast=np.concatenate(forecasts)).merge(panel.known[["unique_id", "ds"]])
-        yield {"model": name, "MAE": _error(tested)}
+        yield score(name, table[[*KEYS, "y"]].assign(forecast=np.concatenate(forecasts)))
 
 
 def naive(values: Any, horizon: int, windows: int, season: int = 1) -> Any:
     """The last season before each window at the end of a series, repeated."""
     steps = np.arange(horizon) % season - season
     return np.concatenate([values[len(values) - horizon * i + steps] for i in range(windows, 0, -1)])
-
-
-def _error(table: Any) -> float:
-    return float((table["forecast"] - table["y"]).abs().mean())
 
 
 def fit(panel: Panel, model: Any, windows: int = 2) -> NeuralForecast:
@@ -105,9 +101,9 @@ def _conformal(model: Any) -> bool:
 def _tidy(table: Any, model: Any, level: Sequence[int]) -> Any:
     """Columns with the same names for all models, and quantiles in order."""
     name = repr(model)
-    ends = [f"lo-{i}" for i in sorted(level, reverse=True)], [f"hi-{i}" for i in sorted(level)]
-    names = {f"{name}-{end}": end for end in (*ends[0], *ends[1])}
+    order = [f"lo-{i}" for i in sorted(level, reverse=True)] + ["forecast"] + [f"hi-{i}" for i in sorted(level)]
+    names = {f"{name}-{column}": column for column in order}
     table = table.rename(columns={**names, name: "forecast", f"{name}-median": "forecast"})
-    order = [column for column in (*ends[0], "forecast", *ends[1]) if column in table]
+    order = [column for column in order if column in table]
     table[order] = np.sort(table[order].to_numpy(), axis=1)
     return table

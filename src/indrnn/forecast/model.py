@@ -56,10 +56,9 @@ class IndRNN(RNN):  # type: ignore[misc]
         if recurrent and config.bidirectional:
             raise ValueError("network.bidirectional must be False with recurrent, whose future is not known")
         if recurrent and isinstance(options.get("loss"), (MQLoss, HuberMQLoss)):
-            raise ValueError(
-                "loss must be one of points or of a distribution with recurrent, where neuralforecast gives all "
-                f"quantiles the same value, got {type(options['loss']).__name__}"
-            )
+            why = "neuralforecast gives all quantiles the same value"
+            got = type(options["loss"]).__name__
+            raise ValueError(f"loss must be one of points or of a distribution with recurrent, where {why}, got {got}")
         encoder = sorted(name for name in options if name.startswith("encoder_"))
         if encoder and not loaded:
             raise TypeError(f"the encoder's options are those of network, such as layers or dropout, got {encoder[0]}")

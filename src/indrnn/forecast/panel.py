@@ -55,11 +55,9 @@ class Panel:
         sizes = self.frame.groupby("unique_id").size()
         least = max(input_steps, self.season) + horizon * (windows + 1)
         if sizes.min() < least:
-            raise ValueError(
-                f"horizon, windows and input_steps must fit into each series, got {windows} windows of {horizon} steps "
-                f"after {input_steps} to read and {horizon} to learn from, {least} in all, and {sizes.min()} in "
-                f"{sizes.idxmin()!r}"
-            )
+            before = f"after {input_steps} to read and {horizon} to learn from, {least} in all"
+            got = f"{windows} windows of {horizon} steps {before}, and {sizes.min()} in {sizes.idxmin()!r}"
+            raise ValueError(f"horizon, windows and input_steps must fit into each series, got {got}")
 
 
 def read_panel(
@@ -80,9 +78,8 @@ def read_panel(
     try:
         table = pd.read_csv(path, dtype=None if id is None else {id: str})
     except ValueError as error:
-        raise ValueError(
-            f"data must be a CSV file, and {path} cannot be read: {' '.join(str(error).split())}"
-        ) from None
+        what = " ".join(str(error).split())
+        raise ValueError(f"data must be a CSV file, and {path} cannot be read: {what}") from None
     for option, column in (("time", time), ("target", target), ("id", id)):
         if column is not None and column not in table:
             raise ValueError(f"{option} must be a column of {path} ({', '.join(map(str, table))}), got {column!r}")
@@ -92,13 +89,12 @@ def read_panel(
     _refuse(frame["unique_id"].isna(), "id must be the name of a series", frame["unique_id"])
     hint = "" if id else " (id names the column that tells series apart)"
     _refuse(frame.duplicated(KEYS), f"time must be another in every line of a series{hint}", table[time])
-    distance = _distance(frame["ds"], freq)
+    distance, usual = _distance(frame["ds"], freq)
+    season = usual if season is None else season
+    check_count("season", season)
     frame = frame.dropna(subset="y")
     if frame.empty:
         raise ValueError(f"target must have values, and {target!r} of {path} has none")
-    if season is None:
-        season = 1 if isinstance(distance, int) else _season(distance)
-    check_count("season", season)
     names = {"unique_id": id, "ds": time, "y": target} if id else {"ds": time, "y": target}
     return Panel(_without_gaps(frame, distance), distance, season, names)
 
@@ -112,9 +108,8 @@ def _refuse(wrong: Any, rule: str, values: Any) -> None:
 def _times(column: Any) -> Any:
     if pd.api.types.is_integer_dtype(column):
         return column
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the first one is not known
-        dates = column.astype(str) if pd.api.types.is_float_dtype(column) else column
+    with warnings.catch_warnings(action="ignore"):  # that the first one is not known
+        dates = column.astype(str)
         times = pd.to_datetime(dates, errors="coerce", format="ISO8601")
         if times.isna().any():
             times = pd.to_datetime(dates, errors="coerce")  # all as the first one is written
@@ -122,33 +117,26 @@ def _times(column: Any) -> Any:
     return times
 
 
-def _distance(times: Any, freq: str | None) -> str | int:
-    """The distance of the times, as it was given or inferred."""
+def _distance(times: Any, freq: str | None) -> tuple[str | int, int]:
+    """The distance of the times, as it was given or inferred, and the steps of its usual season."""
     unique = np.sort(times.unique())
     if pd.api.types.is_integer_dtype(times):
         if freq is not None and not (freq.isdecimal() and int(freq)):
             raise ValueError(f"freq must be a whole number, as the times are, got {freq!r}")
-        return int(freq) if freq else int(min(np.diff(unique), default=1))
+        return int(freq or min(np.diff(unique), default=1)), 1
     try:
-        distance = to_offset(freq).freqstr if freq else pd.infer_freq(unique)
+        offset = to_offset(freq or pd.infer_freq(unique))
     except ValueError:  # also of fewer than three times
-        distance = None
-    if distance is None:
-        raise ValueError(
-            f"freq must be the distance of the times (D, h, W-SUN, MS, ...), got {freq or 'none to infer'}"
-        )
-    return str(distance)
-
-
-def _season(freq: str) -> int:
-    offset = to_offset(freq)
-    return max(SEASONS.get(offset.name[0], 1) // int(offset.n), 1)
+        offset = None
+    if offset is None:
+        got = freq or "none to infer"
+        raise ValueError(f"freq must be the distance of the times (D, h, W-SUN, MS, ...), got {got}")
+    return str(offset.freqstr), max(SEASONS.get(offset.name[0], 1) // int(offset.n), 1)
 
 
 def _without_gaps(frame: Any, freq: str | int) -> Any:
     """The table with a row for each time; missing values repeat the one before and are marked."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of rows that are lost, which are refused below
+    with warnings.catch_warnings(action="ignore"):  # of rows that are lost, which are refused below
         try:
             full = fill_gaps(frame, freq, end="per_serie").sort_values(KEYS, ignore_index=True)
         except TypeError:

@@ -16,29 +16,25 @@ else:
     np = Lazy("numpy")
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-_TROUBLES = (
-    *(OSError, EOFError, KeyError, AttributeError),
-    *(zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError),
-)
+_TROUBLES = (OSError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def read_arrays(path: Path, needed: Collection[str] | None = None) -> dict[str, Array]:
     """Read the arrays of an .npz file.
 
-    Args:
-        path: the file.
-        needed: names of the arrays that are needed; None for all. Others are left out if they are of Python objects.
-
-    Raises:
-        ValueError: if the file is damaged, or no .npz file, or a needed array is of Python objects.
-        FileNotFoundError: if there is no such file.
+    Those of Python objects are left out, but raise ValueError if they are `needed`, as all are for None.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
     arrays: dict[str, Array] = {}
     try:
         with path.open("rb") as opened:  # which NumPy would leave open for a damaged file
-            content = _content(opened)
+            try:
+                content = np.load(opened, allow_pickle=False)
+            except ValueError:  # NumPy takes what it does not know for a pickle
+                raise OSError("it is no archive of arrays") from None
+            if not hasattr(content, "files"):
+                raise OSError("it is one array, as np.save writes")
             for name in content.files:
                 try:
                     arrays[name] = content[name]
@@ -53,16 +49,6 @@ def read_arrays(path: Path, needed: Collection[str] | None = None) -> dict[str, 
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return arrays
-
-
-def _content(opened: Any) -> Any:
-    try:
-        content = np.load(opened, allow_pickle=False)
-    except ValueError:  # NumPy takes what it does not know for a pickle
-        raise OSError("it is no archive of arrays") from None
-    if not hasattr(content, "files"):
-        raise OSError("it is one array, as np.save writes")
-    return content
 
 
 def decoded(array: Array, errors: str = "strict") -> Array:

@@ -29,7 +29,7 @@ def test_classes_are_counted() -> None:
     scores = ClassScores.of(right, answers, np.array(["a", "b", "c"]))
     assert scores.classes == ("a", "b", "c", "z")
     assert scores.counts.tolist() == [[2, 1, 0, 0], [0, 2, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
-    assert scores.accuracy == pytest.approx(4 / 6)
+    assert scores.numbers()["accuracy"] == pytest.approx(4 / 6)
     assert scores.balanced_accuracy == pytest.approx((2 / 3 + 1 + 0) / 3)
     rows = [line.split() for line in scores.table()]
     assert rows[1] == ["a", "2", "1", "·", "·"]

@@ -16,6 +16,9 @@ from .collection import Array, as_array
 if TYPE_CHECKING:
     from .estimators import Estimator
 
+MOST = 20
+"""Most neurons that an explanation lists."""
+
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
@@ -39,15 +42,8 @@ class Explanation:
         return self.contributions.sum(0)  # type: ignore[no-any-return]
 
 
-def explain(estimator: Estimator, x: Any, target: Any = None, most: int = 20) -> Explanation:
-    """Explain the prediction for one series.
-
-    Args:
-        estimator: a fitted estimator.
-        x: (channels, time), or (time,) for one channel.
-        target: the class, label or output to explain; None for the most probable class or label, or the first output.
-        most: maximum number of neurons to list.
-    """
+def explain(estimator: Estimator, x: Any, target: Any = None) -> Explanation:
+    """Explain the prediction for one series; see `Estimator.explain`."""
     values = as_array(x)
     if values.ndim not in (1, 2):
         raise ValueError(f"x must be one series, (channels, time) or (time,), got the shape {values.shape}")
@@ -58,13 +54,12 @@ def explain(estimator: Estimator, x: Any, target: Any = None, most: int = 20) ->
     for model in estimator.models_:
         copy = inputs.clone().requires_grad_(True)
         with torch.enable_grad():
-            outputs = model.eval()(copy)[0]
-            (gradient,) = torch.autograd.grad(outputs[..., output].sum(), copy)
+            (gradient,) = torch.autograd.grad(model.eval()(copy)[0][..., output].sum(), copy)
         total += gradient * inputs
     channels = estimator.preparation_.channels
     contributions = (total / len(estimator.models_))[:, 0, :channels].T.double().numpy()
     step = int(np.abs(contributions.sum(0)).argmax())
-    neurons = _remembering(estimator.models_[0], inputs, step, most)
+    neurons = _remembering(estimator.models_[0], inputs, step)
     return Explanation(estimator.target_.name(output), contributions, step, neurons)
 
 
@@ -85,25 +80,20 @@ def _output_of(estimator: Estimator, values: Array, target: Any) -> int:
 
 
 @torch.no_grad()
-def _remembering(model: nn.Module, inputs: torch.Tensor, step: int, most: int) -> list[dict[str, Any]]:
+def _remembering(model: nn.Module, inputs: torch.Tensor, step: int) -> list[dict[str, Any]]:
     """Neurons whose last state changes most without a step."""
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, RecurrentUnit)}
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, RecurrentUnit)]
     if not layers:
         return []
     network: Any = model.network
     without = inputs.clone()
     without[step] = 0.0
-    states = []
-    for sequence in (inputs, without):
-        state = network(sequence)[1]
-        states.append((state.network if isinstance(state, FrontState) else state).h)
+    states = [network(sequence)[1] for sequence in (inputs, without)]
+    hidden = [(state.network if isinstance(state, FrontState) else state).h for state in states]
     neurons: list[dict[str, Any]] = []
-    for (name, unit), before, after in zip(layers.items(), *states, strict=True):
-        change = ((before - after).abs() / (before.abs().mean() + before.abs()).clamp_min(1e-12))[0]
-        u = unit.weight_hh.detach().double().cpu().flatten()
-        neurons += [
-            {"layer": f"{name}.weight_hh", "neuron": i, "remembered": float(share), "u": float(u[i])}
-            for i, share in enumerate(change)
-            if share > 0
-        ]
-    return sorted(neurons, key=lambda neuron: -neuron["remembered"])[:most]
+    for (name, unit), before, after in zip(layers, *hidden, strict=True):
+        change = ((before - after).abs() / (before.abs().mean() + before.abs()).clamp_min(1e-12))[0].tolist()
+        for i, (share, u) in enumerate(zip(change, unit.weight_hh.double().flatten().tolist(), strict=True)):
+            if share > 0:
+                neurons.append({"layer": f"{name}.weight_hh", "neuron": i, "remembered": share, "u": u})
+    return sorted(neurons, key=lambda neuron: -neuron["remembered"])[:MOST]

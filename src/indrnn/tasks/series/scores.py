@@ -52,11 +52,6 @@ class ClassScores:
         return cls(tuple(names), counts)
 
     @property
-    def accuracy(self) -> float:
-        """Fraction of correct predictions."""
-        return float(self.counts.trace() / self.counts.sum())
-
-    @property
     def balanced_accuracy(self) -> float:
         """Mean recall over the classes that occur."""
         sizes = self.counts.sum(1)
@@ -94,12 +89,11 @@ class ClassScores:
             return
         figure.set_figheight(4.6)
         picture = axes.imshow(self.counts / self.counts.sum(1, keepdims=True).clip(1), cmap="Blues", vmin=0, vmax=1)
+        names = [named(name, 24) for name in self.classes]
         for set_ticks in (axes.set_xticks, axes.set_yticks):
-            names = [named(name, 24) for name in self.classes]
             set_ticks(range(len(names)), names, fontsize=8 if len(names) <= SHOWN else 5)
         axes.tick_params(axis="x", rotation=90)
-        axes.set_xlabel("answer")
-        axes.set_ylabel("right")
+        axes.set(xlabel="answer", ylabel="right")
         figure.colorbar(picture, label="share of the class's series")
         save_figure(figure, folder / "confusion.png")
 
@@ -112,11 +106,13 @@ def _accuracies(right: int, count: int, balanced: float) -> dict[str, Any]:
 def _accuracy_lines(numbers: dict[str, Any], name: str, of: str = "") -> list[str]:
     """Accuracy with its interval, and balanced accuracy, as text."""
     (low, high), count = numbers["accuracy_interval"], numbers["series"]
-    return [
-        f"{name:18} {numbers['accuracy']:.1%}, 95 % interval {low:.1%} to {high:.1%} "
-        f"({round(numbers['accuracy'] * count)} of {count})",
-        f"balanced accuracy  {numbers['balanced_accuracy']:.1%}{of}",
-    ]
+    right = f"{round(numbers['accuracy'] * count)} of {count}"
+    first = f"{name:18} {numbers['accuracy']:.1%}, 95 % interval {low:.1%} to {high:.1%} ({right})"
+    return [first, f"balanced accuracy  {numbers['balanced_accuracy']:.1%}{of}"]
+
+
+def _naive_line(numbers: dict[str, Any], name: str) -> str:
+    return f"naive baseline     {numbers['accuracy']:.1%}, balanced {numbers['balanced_accuracy']:.1%}: {name}"
 
 
 def number_scores(right: Array, predictions: Array) -> dict[str, Any]:
@@ -142,19 +138,15 @@ def most_frequent(known: Array, truth: Array, classes: Array) -> dict[str, Class
 
 
 def nearest_class(train: Collection, test: Collection, truth: Array, classes: Array) -> dict[str, ClassScores]:
-    """Scores of predicting the class with the nearest mean, by name.
-
-    Of each channel, mean and deviation over time are compared, and of each series the logarithm of its length.
-    """
+    """Scores of predicting the class nearest by mean and deviation of each channel, and logarithm of the length."""
     assert train.y is not None
-    # Means and deviations over time, 0 if no value is present, and the logarithm of the length
     summaries = [np.stack([np.r_[(*moments(x), np.log(x.shape[1]))] for x in data.x]) for data in (train, test)]
     middle, scale = summaries[0].mean(0), summaries[0].std(0)
     scale[scale == 0] = 1
     known, others = ((summary - middle) / scale for summary in summaries)
     names = np.unique(train.y)
     centres = np.stack([known[train.y == name].mean(0) for name in names])
-    nearest = np.array([names[np.square(centres - row).sum(1).argmin()] for row in others])
+    nearest = names[[np.square(centres - row).sum(1).argmin() for row in others]]
     return {"nearest by mean and deviation of channels": ClassScores.of(truth, nearest, classes)}
 
 
@@ -194,10 +186,9 @@ def score(estimator: Estimator, test: Collection, train: Collection | None = Non
         lines.append("over all steps; those of one series are not independent, and the interval is too narrow")
     elif train is not None:
         naive |= nearest_class(train, test, truth, classes)
-    for name, beside in naive.items():
-        lines.append(f"naive baseline     {beside.accuracy:.1%}, balanced {beside.balanced_accuracy:.1%}: {name}")
-    numbers = {**scores.numbers(), "naive": {name: beside.numbers() for name, beside in naive.items()}}
-    return Scores([*lines, "", *scores.table()], numbers, scores)
+    beside = {name: answers.numbers() for name, answers in naive.items()}
+    lines += [_naive_line(numbers, name) for name, numbers in beside.items()]
+    return Scores([*lines, "", *scores.table()], {**scores.numbers(), "naive": beside}, scores)
 
 
 def _check_targets(target: Target, y: Any) -> None:
@@ -207,13 +198,12 @@ def _check_targets(target: Target, y: Any) -> None:
     shape = (len(y), target.outputs) if target.kind == "labels" or not target.flat else (len(y),)
     if np.shape(y) != shape:
         raise ValueError(f"target must have the shape {shape}, as in training, got {np.shape(y)}")
-    values = np.ravel(y).tolist()
-    if target.kind == "numbers":
-        wrong = [value for value in values if not (isinstance(value, (int, float)) and math.isfinite(value))]
-        if wrong:
-            raise ValueError(f"target must hold finite numbers, as in training, got {wrong[0]!r}")
-    if target.kind == "labels" and set(values) - {0, 1}:
-        raise ValueError(f"target of several labels must hold 0 and 1, got {min(set(values) - {0, 1})!r}")
+    values = [] if target.kind == "classes" else np.ravel(y).tolist()
+    if target.kind == "labels" and (wrong := set(values) - {0, 1}):
+        raise ValueError(f"target of several labels must hold 0 and 1, got {min(wrong)!r}")
+    for value in values:
+        if not (isinstance(value, (int, float)) and math.isfinite(value)):
+            raise ValueError(f"target must hold finite numbers, as in training, got {value!r}")
 
 
 def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
@@ -230,10 +220,7 @@ def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
     if known is not None:
         naive = numbers_of(np.broadcast_to((known.mean(0) > 0.5).astype(np.int64), truth.shape))
         numbers["naive"] = {"most frequent answer of each label": naive}
-        lines.append(
-            f"naive baseline     {naive['accuracy']:.1%}, balanced {naive['balanced_accuracy']:.1%}: each label's most "
-            "frequent answer"
-        )
+        lines.append(_naive_line(naive, "each label's most frequent answer"))
     lines += ["", f"{'label':>5}  {'right':>6}  {'series':>6}  {'found':>6}  {'missed':>6}  {'wrongly':>7}"]
     for number, label in enumerate(numbers["labels"]):
         (_, wrongly), (missed, there) = label["counts"]
@@ -244,11 +231,9 @@ def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
 
 def _of_numbers(truth: Array, predictions: Array, known: Array | None) -> Scores:
     numbers: dict[str, Any] = number_scores(truth, predictions)
-    lines = [
-        f"mean absolute error      {numbers['mean_absolute_error']:.5g}",
-        f"root mean squared error  {numbers['root_mean_squared_error']:.5g}",
-        f"R²                       {numbers['r2']:.4f}",
-    ]
+    error, root, r2, _ = numbers.values()
+    lines = [f"mean absolute error      {error:.5g}", f"root mean squared error  {root:.5g}"]
+    lines.append(f"R²                       {r2:.4f}")
     naive: dict[str, Any] = {}
     if known is not None:
         mean = np.broadcast_to(known.astype(np.float64).mean(0), truth.shape)

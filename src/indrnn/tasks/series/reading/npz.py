@@ -11,8 +11,11 @@ from ..collection import Array
 from .options import Reading
 from .values import SeriesFile, pick
 
-_X, _Y, _LENGTHS = ("x", "X", "data"), ("y", "Y", "labels", "label", "target"), ("lengths", "length")
-_Arrays = dict[str, Array]
+_USUAL = {
+    "x": ("x", "X", "data"),
+    "lengths": ("lengths", "length"),
+    "target": ("y", "Y", "labels", "label", "target"),
+}
 
 
 def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> SeriesFile:
@@ -22,49 +25,44 @@ def read_npz(path: Path, reading: Reading, *, target_needed: bool = True) -> Ser
     time, the first dimension, (sum of lengths, ...).
     """
     arrays = read_arrays(path)
-    listed = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "none"
-    x_name = _field(reading.x, "x", _X, arrays, path)
-    lengths_name = _field(reading.lengths, "lengths", _LENGTHS, arrays, path)
-    if x_name is None:
-        raise ValueError(f"x: {path} has no field {', '.join(_X)}; name that of the series. It has {listed}")
-    values, lengths = arrays[x_name], arrays.get(lengths_name or "")
+    x_name = _field("x", reading, arrays, path, "the series")
+    lengths_name = _field("lengths", reading, arrays, path)
+    values, lengths = arrays[x_name], arrays.get(lengths_name)
     if values.dtype.kind not in "fiub":
         raise ValueError(f"{path}: {x_name} must hold numbers, got {values.dtype}")
     x = _series(values, lengths, reading, f"{path}: {x_name}")
-    y_name = None
+    y_name = ""
     if target_needed or reading.target in (None, *arrays):
-        y_name = _field(reading.target, "target", _Y, arrays, path)
-    fits = y_name is not None and arrays[y_name].shape[:1] == (len(x),)
-    if target_needed and y_name is None:
-        raise ValueError(f"target: {path} has no field {', '.join(_Y)}; name that of the labels. It has {listed}")
-    if target_needed and y_name is not None and not fits:
-        shape = arrays[y_name].shape
-        raise ValueError(f"{path}: {y_name} must have one entry for each of the {len(x)} series, got {shape}")
-    y_name = y_name if fits else None
+        y_name = _field("target", reading, arrays, path, "the labels" if target_needed else "")
+    if y_name and arrays[y_name].shape[:1] != (len(x),):
+        if target_needed:
+            what = f"one entry for each of the {len(x)} series, got {arrays[y_name].shape}"
+            raise ValueError(f"{path}: {y_name} must have {what}")
+        y_name = ""
     used = (y_name if target_needed else None, reading.group, reading.tested_column)
-    fields = {
-        name: _text(array, f"{path}: {name}", needed=name in used)
-        for name, array in arrays.items()
-        if name == y_name or (name not in (x_name, lengths_name) and array.shape == (len(x),))
-    }
-    y = None if y_name is None else fields[y_name]
+    fields = {}
+    for name, array in arrays.items():
+        if name == y_name or (name not in (x_name, lengths_name) and array.shape == (len(x),)):
+            try:
+                fields[name] = decoded(array, "strict" if name in used else "replace")
+            except UnicodeDecodeError as error:
+                what = f"text in UTF-8, got the bytes {error.object[:40]!r}"
+                raise ValueError(f"{path}: {name} must hold {what}") from None
+    y = fields.get(y_name)
     fields = {name: array for name, array in fields.items() if array.ndim == 1}
-    return SeriesFile(path, x, y, tuple(str(i) for i in range(len(x[0]))), None, fields)
+    return SeriesFile(path, reading, x, y, fields=fields)
 
 
-def _field(name: str | None, option: str, usual: tuple[str, ...], arrays: _Arrays, path: Path) -> str | None:
-    """Field that an option names, or the first of the usual names that is there."""
+def _field(option: str, reading: Reading, arrays: dict[str, Array], path: Path, needed: str = "") -> str:
+    """Field that an option names, or the first of the usual names; "" if there is none and nothing is `needed`."""
+    name, usual = getattr(reading, option), _USUAL[option]
     if name is not None:
         return pick(name, option, arrays, path)
-    return next((name for name in usual if name in arrays), None)
-
-
-def _text(array: Array, name: str, *, needed: bool) -> Array:
-    """Bytes as text, which must be UTF-8 if it is needed; other types as they are."""
-    try:
-        return decoded(array, "strict" if needed else "replace")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name} must hold text in UTF-8, got the bytes {error.object[:40]!r}") from None
+    field = next((name for name in usual if name in arrays), "")
+    if needed and not field:
+        listed = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "none"
+        raise ValueError(f"{option}: {path} has no field {', '.join(usual)}; name that of {needed}. It has {listed}")
+    return field
 
 
 def _series(values: Array, lengths: Array | None, reading: Reading, name: str) -> list[Array]:
@@ -77,22 +75,19 @@ def _series(values: Array, lengths: Array | None, reading: Reading, name: str) -
         if lengths.max(initial=1) > padded.shape[2]:
             raise ValueError(f"{name} has {padded.shape[2]} steps, and lengths go up to {lengths.max()}")
         return [one[:, :length] for one, length in zip(padded, lengths.tolist(), strict=True)]
-    if values.ndim and len(values) == int(lengths.sum()):
+    total = int(lengths.sum())
+    if values.ndim and len(values) == total:
         flat = values.reshape(len(values), -1)  # (sum of lengths, channels)
         return [one.T for one in np.split(flat, np.cumsum(lengths)[:-1])]
-    raise ValueError(
-        f"{name} must have one entry for each of the {len(lengths)} lengths, or their sum, {int(lengths.sum())}, in "
-        f"its first dimension, got {values.shape}"
-    )
+    what = f"one entry for each of the {len(lengths)} lengths, or their sum, {total}, in its first dimension"
+    raise ValueError(f"{name} must have {what}, got {values.shape}")
 
 
 def _padded(values: Array, reading: Reading, name: str) -> Array:
     """Return values as (n, channels, time)."""
     if values.ndim not in (2, 3):
-        raise ValueError(
-            f"{name} must have the shape (n, channels, time) or (n, time), or all series one after the other and a "
-            f"field of lengths, got {values.shape}"
-        )
+        what = "shape (n, channels, time) or (n, time), or all series one after the other and a field of lengths"
+        raise ValueError(f"{name} must have the {what}, got {values.shape}")
     if 0 in values.shape:
         raise ValueError(f"{name} must hold at least one series of one step, got {values.shape}")
     if values.ndim == 2:

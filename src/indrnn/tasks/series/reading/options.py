@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
+from ....checks import check_choice, check_count
+
 CONDITION = re.compile(r"\s*([^<>=!]+?)\s*(?:(==|=|!=|<=|>=|<|>)\s*(.+?)\s*)?")
 """Condition on a field: name, and perhaps operator and value."""
 
@@ -57,10 +59,9 @@ class Reading:
     def __post_init__(self) -> None:
         for name in ("features", "ignore"):  # lists, in a run's config.json
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.rate is not None and self.rate < 1:
-            raise ValueError(f"rate must be samples in a second, at least 1, got {self.rate}")
-        if self.layout not in ("auto", "long", "wide"):
-            raise ValueError(f"layout must be auto, long or wide, got {self.layout!r}")
+        if self.rate is not None:
+            check_count("rate", self.rate)
+        check_choice("layout", self.layout, ("auto", "long", "wide"))
         if self.resample and self.rate is None:
             raise ValueError("resample needs a rate to change to: rate (--rate 8000)")
 
@@ -72,27 +73,22 @@ class Reading:
 
     def check_used(self, kind: str, path: Path) -> None:
         """Raise for an option that this kind of file does not use: it would have no effect."""
-        for name in self.only_for(kind).unlike(self):
-            raise ValueError(f"{name} is not for {path.name}: {'tables' if kind == 'table' else kind} do not take it")
-
-    def unlike(self, other: Reading) -> list[str]:
-        """Names of the options that differ from those of another."""
-        return [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
+        for name in self._unused(kind):
+            if getattr(self, name) != getattr(Reading, name):
+                what = "tables" if kind == "table" else kind
+                raise ValueError(f"{name} is not for {path.name}: {what} do not take it")
 
     def only_for(self, kind: str) -> Reading:
         """The options without those that this kind of file does not use."""
-        unused = {name: getattr(_DEFAULTS, name) for name in self.unlike(_DEFAULTS) if name not in _USED.get(kind, ())}
-        return replace(self, **unused)
+        return replace(self, **{name: getattr(Reading, name) for name in self._unused(kind)})
+
+    def _unused(self, kind: str) -> list[str]:
+        return [field.name for field in fields(self) if field.name not in _USED.get(kind, "").split()]
 
 
-_DEFAULTS = Reading()
-_USED: dict[str, tuple[str, ...]] = {
-    ".npz": ("target", "group", "test_where", "x", "lengths", "time_first"),
-    ".ts": (),
-    "table": (
-        *("target", "id", "time", "features", "group", "test_where", "ignore"),
-        *("layout", "header", "per_step", "time_differences"),
-    ),
-    "a folder": ("group", "rate", "resample", "mono"),
+_USED = {
+    ".npz": "target group test_where x lengths time_first",
+    "table": "target id time features group test_where ignore layout header per_step time_differences",
+    "a folder": "group rate resample mono",
 }
 """Options that each kind of file takes."""

@@ -7,6 +7,7 @@ import os
 import re
 import wave
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,39 +25,41 @@ def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> 
     if not files:
         raise ValueError(f"{path} must have sound files ({', '.join(SUFFIXES)}) in folders of their classes, got none")
     loose = [file for file in files if file.parent == path]
-    if loose and target_needed:
-        raise ValueError(f"{loose[0]} must be in a folder named by its class, {path}/CLASS/{loose[0].name}")
     if target_needed:
-        _check_folders(path, files)
+        if loose:
+            raise ValueError(f"{loose[0]} must be in a folder named by its class, {path}/CLASS/{loose[0].name}")
+        filled = {file.relative_to(path).parts[0] for file in files}
+        for folder in sorted(path.iterdir()):
+            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in filled:
+                what = f"sound files ({', '.join(SUFFIXES)}), as every folder of a class"
+                raise ValueError(f"{folder} must have {what}, got none; move it out of {path} if it is no class")
     names = [file.relative_to(path).as_posix() for file in files]
     groups = {} if reading.group is None else {reading.group: _groups(reading.group, names)}
     x, rate = _read_sounds(files, reading)
     y = None if loose else np.array([name.partition("/")[0] for name in names])
-    return SeriesFile(path, x, y, tuple(str(i) for i in range(len(x[0]))), tuple(names), groups, rate)
+    return SeriesFile(path, replace(reading, rate=rate), x, y, names=tuple(names), fields=groups)
 
 
 def _read_sounds(files: list[Path], reading: Reading) -> tuple[list[Array], int]:
     """Sounds of one rate and number of channels, and their rate: `reading.rate`, or that of the first."""
     x: list[Array] = []
-    rate = reading.rate
+    rate = reading.rate or 0
     for file in files:
         samples, its_rate = read_sound(file)
         if reading.mono:
             samples = samples.mean(0, keepdims=True)
         rate = rate or its_rate
-        if its_rate != rate:
-            if not reading.resample:
-                which, change = "the one wanted", "resample (--resample) changes it"
-                if reading.rate is None:
-                    which, change = "that of the others", f"rate and resample (--rate {rate} --resample) change it"
-                raise ValueError(f"{file} has {its_rate} samples a second, and {which} is {rate}; {change}")
+        if reading.resample and its_rate != rate:
             samples = resampled(samples, its_rate, rate)
+        elif its_rate != rate:
+            which, change = "the one wanted", "resample (--resample) changes it"
+            if reading.rate is None:
+                which, change = "that of the others", f"rate and resample (--rate {rate} --resample) change it"
+            raise ValueError(f"{file} has {its_rate} samples a second, and {which} is {rate}; {change}")
         if x and len(samples) != len(x[0]):
-            raise ValueError(
-                f"{file} has {len(samples)} channels, and {files[0]} has {len(x[0])}; mono (--mono) takes their mean"
-            )
+            counts = f"{file} has {len(samples)} channels, and {files[0]} has {len(x[0])}"
+            raise ValueError(f"{counts}; mono (--mono) takes their mean")
         x.append(samples)
-    assert rate is not None
     return x, rate
 
 
@@ -72,17 +75,6 @@ def _files(path: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if not name.startswith("."))
 
 
-def _check_folders(path: Path, files: list[Path]) -> None:
-    """Raise for the folder of a class without sound files."""
-    filled = {file.relative_to(path).parts[0] for file in files}
-    for folder in sorted(path.iterdir()):
-        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in filled:
-            raise ValueError(
-                f"{folder} must have sound files ({', '.join(SUFFIXES)}), as every folder of a class, got none; move "
-                f"it out of {path} if it is no class"
-            )
-
-
 def _groups(text: str, names: list[str]) -> Array:
     """Group of each file: what the capture group of a regular expression matches in its name."""
     try:
@@ -91,11 +83,13 @@ def _groups(text: str, names: list[str]) -> Array:
         raise ValueError(f"group must be a pattern, as for re.search, got {text!r}: {error}") from None
     if pattern.groups != 1:
         raise ValueError(f"group must be a pattern with one pair of brackets, such as '_(.+)_', got {text!r}")
-    matches = [pattern.search(name) for name in names]
-    for name, match in zip(names, matches, strict=True):
+    groups = []
+    for name in names:
+        match = pattern.search(name)
         if match is None:
             raise ValueError(f"group: the pattern {text!r} is not in {name}")
-    return np.array([match[1] for match in matches if match is not None])
+        groups.append(match[1])
+    return np.array(groups)
 
 
 def read_sound(file: Path) -> tuple[Array, int]:
@@ -103,11 +97,9 @@ def read_sound(file: Path) -> tuple[Array, int]:
     if file.suffix.lower() == ".wav":
         try:
             return _pcm(file)
-        except wave.Error as error:
+        except (wave.Error, EOFError) as error:
             if "unknown format" not in str(error):
-                raise ValueError(f"{file} cannot be read as WAV: {error}") from None
-        except EOFError:
-            raise ValueError(f"{file} cannot be read as WAV: it ends too early") from None
+                raise ValueError(f"{file} cannot be read as WAV: {str(error) or 'it ends too early'}") from None
     soundfile = need("soundfile", f"{file}, which is no PCM WAV,")
     try:
         samples, rate = soundfile.read(str(file), dtype="float32", always_2d=True)
@@ -123,15 +115,12 @@ def _pcm(file: Path) -> tuple[Array, int]:
         channels, width, rate, count, *_ = sound.getparams()
         content = sound.readframes(count)
     if len(content) < max(1, count) * channels * width:
-        raise ValueError(
-            f"{file} must have at least one sample and all that its header tells of, {count}; it is cut off"
-        )
+        what = f"at least one sample and all that its header tells of, {count}"
+        raise ValueError(f"{file} must have {what}; it is cut off")
     if width == 1:  # unsigned, alone of all
         values = np.frombuffer(content, np.uint8).astype(np.float32) - 128
     elif width == 3:
-        bytes_of = np.frombuffer(content, np.uint8).reshape(-1, 3)
-        wide = np.zeros((len(bytes_of), 4), np.uint8)
-        wide[:, 1:] = bytes_of  # the upper three bytes of 32 bits
+        wide = np.pad(np.frombuffer(content, np.uint8).reshape(-1, 3), ((0, 0), (1, 0)))  # the upper bytes of 32 bits
         values = (wide.view("<i4")[:, 0] >> 8).astype(np.float32)
     else:
         values = np.frombuffer(content, {2: "<i2", 4: "<i4"}[width]).astype(np.float32)
@@ -147,9 +136,6 @@ def resampled(samples: Array, rate: int, wanted: int) -> Array:
     ends = np.pad(samples, ((0, 0), (pad, behind)), mode="reflect" if before > 1 else "edge")
     length = ends.shape[1]
     count = length * wanted // rate
-    spectrum = np.fft.rfft(ends, axis=1)
-    kept = np.zeros((len(samples), count // 2 + 1), spectrum.dtype)
-    shared = min(kept.shape[1], spectrum.shape[1])
-    kept[:, :shared] = spectrum[:, :shared]
-    changed = np.fft.irfft(kept, count, axis=1)[:, pad * wanted // rate :] * (count / length)
+    spectrum = np.fft.rfft(ends, axis=1)  # cut off, or zero above its end, by the inverse
+    changed = np.fft.irfft(spectrum, count, axis=1)[:, pad * wanted // rate :] * (count / length)
     return np.asarray(changed[:, : max(1, round(before * wanted / rate))], dtype=np.float32)

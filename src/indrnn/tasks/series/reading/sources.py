@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +41,7 @@ class Read:
 
     collection: Collection
     reading: Reading
-    """Options, with what follows from this file: the rate of the sounds, the form and the columns of the table."""
+    """Options, with what follows from the file."""
     test: Path | None = None
     """File of the test split."""
 
@@ -49,17 +52,15 @@ def read_with(
     """Read a file with the given options; see `read`. `alone`: do not search for a matching test file."""
     # One that came out of another file has a header, or no layout, and may ignore columns that this file lacks
     own = not alone or (reading.header is None and reading.layout != "auto")
-    first = _read_file(path, reading, target_needed=target_needed, ignore_needed=own)
-    features = first.columns or reading.features  # by name in other files too
-    reading = replace(reading, rate=first.rate, layout=first.layout, header=first.header, features=features)
+    files = [_read_file(path, reading, target_needed=target_needed, ignore_needed=own)]
+    reading = files[0].reading
     test = Path(test) if test is not None else None if alone else _beside(path)
-    if test is None:
-        return Read(_joined([first], reading), reading)
-    second = _read_file(test, reading, target_needed=target_needed, ignore_needed=False)
-    one, two = (len(file.x[0]) for file in (first, second))
-    if one != two:
-        raise ValueError(f"{test} has {two} channels, and {path} has {one}; they must be of one kind")
-    return Read(_joined([first, second], reading), reading, test)
+    if test is not None:
+        files.append(_read_file(test, reading, target_needed=target_needed, ignore_needed=False))
+        one, two = (len(file.x[0]) for file in files)
+        if one != two:
+            raise ValueError(f"{test} has {two} channels, and {path} has {one}; they must be of one kind")
+    return Read(_joined(files, reading), reading, test)
 
 
 def _beside(path: Path) -> Path | None:
@@ -75,8 +76,7 @@ def kind_of(path: Path) -> str:
     """Reader for a path: "a folder", "table", or the suffix of the file's name."""
     if path.is_dir():
         return "a folder"
-    suffixes = [suffix.lower() for suffix in path.suffixes] or [""]
-    suffix = suffixes[-2] if suffixes[-1] == ".gz" and len(suffixes) > 1 else suffixes[-1]
+    suffix = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
     return "table" if suffix in table.SUFFIXES else suffix
 
 
@@ -86,14 +86,14 @@ def _read_file(path: Path, reading: Reading, *, target_needed: bool, ignore_need
     kind = kind_of(path)
     if kind in sound.SUFFIXES:
         raise ValueError(f"{path} is one sound; DATA is the folder of the folders of all classes")
-    if kind not in ("a folder", "table", ".npz", ".ts"):
+    tables = partial(table.read_table, ignore_needed=ignore_needed)
+    readers: dict[str, Callable[..., SeriesFile]]
+    readers = {"a folder": sound.read_folder, "table": tables, ".npz": npz.read_npz, ".ts": ts.read_ts}
+    if kind not in readers:
         raise ValueError(f"{path} must be {KINDS}, got {path.suffix or 'a name without an ending'}")
     if kind != "a folder" and not path.stat().st_size:
         raise ValueError(f"{path} is empty")
     reading.check_used(kind, path)
-    if kind == "table":
-        return table.read_table(path, reading, target_needed=target_needed, ignore_needed=ignore_needed)
-    readers = {"a folder": sound.read_folder, ".npz": npz.read_npz, ".ts": ts.read_ts}
     return readers[kind](path, reading, target_needed=target_needed)
 
 
@@ -105,15 +105,14 @@ def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
     y = target_of(_concatenated(labels), len(x)) if len(labels) == len(files) else None
     if y is not None and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    names = None
-    if all(file.names is not None for file in files):
-        names = tuple(name for file in files for name in file.names or ())
+    named = [file.names for file in files if file.names is not None]
+    names = tuple(chain(*named)) if len(named) == len(files) else None
     shared = [name for name in first.fields if all(name in file.fields for file in files)]
     fields = {name: _concatenated([file.fields[name] for file in files]) for name in shared}
     groups = fields.get(reading.group or "")
     if reading.group is not None and groups is None and y is not None:
         pick(reading.group, "group", fields, first.path)
-    test: Array | None = None
+    test = None
     if len(files) > 1:
         test = np.arange(len(x)) >= len(first.x)
         if reading.test_where is not None:
@@ -123,7 +122,8 @@ def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
         if test.all() or not test.any():
             which = f"{'all' if test.all() else 'none'} of the {len(x)} series of {first.path}"
             raise ValueError(f"test_where: {reading.test_where} holds for {which}")
-    return Collection(x, y, first.channels, names, groups, test)
+    channels = first.channels or tuple(str(i) for i in range(len(x[0])))
+    return Collection(x, y, channels, names, groups, test)
 
 
 def _concatenated(parts: list[Array]) -> Array:

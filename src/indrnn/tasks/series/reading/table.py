@@ -6,9 +6,11 @@ import csv
 import gzip
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -24,20 +26,11 @@ _UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
 
 
 def read_table(path: Path, reading: Reading, *, target_needed: bool = True, ignore_needed: bool = True) -> SeriesFile:
-    """Read a table. Messages refer to rows by line number of the file, or by row number in a Parquet file.
-
-    Args:
-        path: the file.
-        reading: the role of each column.
-        target_needed: whether the target column is required.
-        ignore_needed: whether the ignored columns must exist.
-    """
-    table = (_Parquet if path.suffix.lower() in (".parquet", ".pq") else _CSV)(path, reading)
+    """Read a table. Messages name a row by its line in the file; `ignore_needed`: the ignored columns must be there."""
+    table = (_Table if path.suffix.lower() in (".parquet", ".pq") else _CSV)(path, reading)
     table.assign(reading, target_needed=target_needed, ignore_needed=ignore_needed)
-    long = reading.layout == "long" or (reading.layout == "auto" and (reading.id or reading.time) is not None)
-    if reading.layout == "auto" and reading.time is None and reading.id in table.columns:
-        long = not table.frame[reading.id].is_unique  # an identifier for each row: these are series, one a row
-    if long:
+    repeated = reading.id is not None and not table.frame[reading.id].is_unique  # else each row is a series
+    if reading.layout == "long" or (reading.layout == "auto" and (repeated or reading.time is not None)):
         return _long(table, reading)
     for name in ("time", "per_step", "time_differences"):
         if getattr(reading, name):
@@ -46,7 +39,7 @@ def read_table(path: Path, reading: Reading, *, target_needed: bool = True, igno
 
 
 class _Table:
-    """A table, and the roles of its columns."""
+    """A table, and the roles of its columns; its own methods read Parquet."""
 
     header = True
     index: Sequence[str] = ()  # columns that are values only if they are named
@@ -62,28 +55,36 @@ class _Table:
             raise ValueError(f"{path} must have at least one row below its header, got none")
 
     def read(self, reading: Reading) -> Any:
-        """Read the file as a data frame."""
-        raise NotImplementedError
+        """Read the file as a data frame; named index levels become columns, used as values only if requested."""
+        need("pyarrow", f"{self.path.name}, a Parquet file,")
+        try:
+            frame = self.pandas.read_parquet(self.path, engine="pyarrow")
+            levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
+            self.index = [str(name) for name in levels]
+            return (frame.reset_index(levels) if levels else frame).reset_index(drop=True)
+        except (ValueError, OSError) as error:  # pyarrow's own are among these
+            raise ValueError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
 
     def place(self, row: int) -> str:
         """Describe the position of a row for a message."""
         return f"row {row}"
 
+    def refuse(self, row: int, message: str) -> NoReturn:
+        """Raise for a row, with its position."""
+        raise ValueError(f"{self.path}: {self.place(row)}: {message}")
+
     def assign(self, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> None:
         """Check the columns that the options name, and determine those of values."""
-        path, self.target = self.path, reading.target if target_needed else None
-        named = [("id", reading.id), ("time", reading.time), ("group", reading.group if target_needed else None)]
-        named += [("ignore", name) for name in reading.ignore if ignore_needed]
-        for option, name in [*named, ("target", self.target)]:
+        if target_needed and reading.target is None:
+            some = ", ".join(self.columns[:20])
+            raise ValueError(f"target: name the column of the labels (--target). {self.path} has {some}")
+        self.target, group = (reading.target, reading.group) if target_needed else (None, None)
+        named = [("id", reading.id), ("time", reading.time), ("group", group), ("target", self.target)]
+        for option, name in named + [("ignore", name) for name in reading.ignore if ignore_needed]:
             if name is not None:
-                pick(name, option, self.columns, path)
-            elif option == "target" and target_needed:
-                raise ValueError(
-                    f"target: name the column of the labels (--target). {path} has {', '.join(self.columns[:20])}"
-                )
-        self.described = [
-            name for name in dict.fromkeys((reading.group, reading.tested_column)) if name in self.columns
-        ]
+                pick(name, option, self.columns, self.path)
+        described = dict.fromkeys((reading.group, reading.tested_column))
+        self.described = [name for name in described if name in self.columns]
         roles = {reading.target, reading.id, reading.time, *self.described, *reading.ignore, *self.index}
         others = [name for name in self.columns if name not in roles]
         self.others = [name for name in others if not _UNNAMED.fullmatch(name)]
@@ -104,10 +105,8 @@ class _Table:
             value = str(column.iloc[rows[0]])
             hint = "; write 1.5 and not 1,5" if re.fullmatch(r"-?\d+,\d+", value) else ""
             more = f", and {len(rows) - 1} more" if len(rows) > 1 else ""
-            raise ValueError(
-                f"{self.path}: {self.place(rows[0])}: {name} must be a number, got {value[:40]!r}{more}{hint}. Where "
-                "the column holds no values, name those that do (features, --features)"
-            )
+            where = "Where the column holds no values, name those that do (features, --features)"
+            self.refuse(rows[0], f"{name} must be a number, got {value[:40]!r}{more}{hint}. {where}")
         return values
 
     def texts(self, name: str, option: str) -> Array:
@@ -115,8 +114,7 @@ class _Table:
         column = self.frame[name]
         empty = column.isna().to_numpy() | np.array([str(value).strip() == "" for value in column], dtype=bool)
         if empty.any():
-            place = self.place(int(np.argmax(empty)))
-            raise ValueError(f"{self.path}: {place}: {name} ({option}) must not be empty; leave the row out")
+            self.refuse(int(np.argmax(empty)), f"{name} ({option}) must not be empty; leave the row out")
         if column.dtype.kind in "iubf":
             return np.asarray(column.to_numpy(dtype=np.float64 if column.dtype.kind == "f" else None))
         try:
@@ -130,46 +128,22 @@ class _Table:
             return [pick(name, "features", self.columns, self.path) for name in names]
         if self.unnamed:
             ignored = " ".join(repr(name) for name in self.unnamed)
-            raise ValueError(
-                f"{self.path}: {self.unnamed[0]} is a column without a name, such as the index that to_csv() of pandas "
-                f"writes; leave it out (--ignore {ignored}, or index=False in to_csv), or give it a name"
-            )
+            what = "a column without a name, such as the index that to_csv() of pandas writes"
+            hint = f"leave it out (--ignore {ignored}, or index=False in to_csv), or give it a name"
+            raise ValueError(f"{self.path}: {self.unnamed[0]} is {what}; {hint}")
         if not self.others:
             raise ValueError(f"features: {self.path} has no column of values beside {', '.join(self.columns)}")
         return self.others
-
-
-class _Parquet(_Table):
-    def read(self, reading: Reading) -> Any:
-        """Read the file; named index levels become columns, used as values only if requested."""
-        need("pyarrow", f"{self.path.name}, a Parquet file,")
-        try:
-            frame = self.pandas.read_parquet(self.path, engine="pyarrow")
-            levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
-            self.index = [str(name) for name in levels]
-            return (frame.reset_index(levels) if levels else frame).reset_index(drop=True)
-        except (ValueError, OSError) as error:  # pyarrow's own are among these
-            raise ValueError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
 
 
 class _CSV(_Table):
     def read(self, reading: Reading) -> Any:
         """Read the file; in a table of a single column, a blank line is a missing value, except at the end."""
         errors = self.pandas.errors
-        try:
-            return self._frame(reading)
-        except UnicodeError as error:
-            raise ValueError(f"{self.path} must be UTF-8; save it as that: {error}") from None
-        except errors.ParserWarning:
-            raise ValueError(f"{self.path} cannot be read as a table: a row has more cells than the first") from None
-        except errors.ParserError as error:
-            raise ValueError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from None
-
-    def _frame(self, reading: Reading) -> Any:
         with self._open() as file:
             first = next((line for line in file if line.strip()), "")
         self.sign = max("\t;,", key=first.count) if self.path.suffix.lower() != ".tsv" else "\t"
-        above, cells = next(((i, cells) for i, (_, cells) in enumerate(self._rows()) if any(cells)), (0, []))
+        begin, cells = next(self._rows(), (1, []))
         if not cells:
             raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series")
         self.header = reading.header if reading.header is not None else not _is_data(cells)
@@ -177,38 +151,48 @@ class _CSV(_Table):
         _check_once(names, self.path)
         text = [name for name in (reading.target, reading.id, reading.group) if name is not None]
         self.single = len(names) == 1
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", self.pandas.errors.ParserWarning)  # of rows that would be cut short
-            frame = self.pandas.read_csv(
-                self.path,
-                sep=self.sign,
-                skiprows=above,
-                header=0 if self.header else None,
-                names=names,
-                dtype=dict.fromkeys(text, str),
-                keep_default_na=False,
-                na_values={name: _MISSING for name in names if name not in text},
-                skip_blank_lines=not self.single,
-                skipinitialspace=True,
-                encoding="utf-8-sig",
-                low_memory=False,
-                index_col=False,
-            )
+        try:
+            # A warning is of rows that would be cut short
+            with warnings.catch_warnings(action="error", category=errors.ParserWarning):
+                frame = self.pandas.read_csv(
+                    self.path,
+                    sep=self.sign,
+                    skiprows=begin - 1,
+                    header=0 if self.header else None,
+                    names=names,
+                    dtype=dict.fromkeys(text, str),
+                    keep_default_na=False,
+                    na_values={name: _MISSING for name in names if name not in text},
+                    skip_blank_lines=not self.single,
+                    skipinitialspace=True,
+                    encoding="utf-8-sig",
+                    low_memory=False,
+                    index_col=False,
+                )
+        except UnicodeError as error:
+            raise ValueError(f"{self.path} must be UTF-8; save it as that: {error}") from None
+        except (errors.ParserWarning, errors.ParserError) as error:
+            longer = isinstance(error, errors.ParserWarning)
+            what = "a row has more cells than the first" if longer else " ".join(str(error).split())
+            raise ValueError(f"{self.path} cannot be read as a table: {what}") from None
         if self.single:
             filled = [i for i, (_, cells) in enumerate(self._rows()) if any(cells)]
-            frame = frame[: filled[-1] + 1 - above - self.header]
+            frame = frame[: filled[-1] + 1 - self.header]
         elif self.sign == "\t" and (frame.isna() | (frame == "")).all(axis=1).any():  # perhaps of tabs alone: blank
-            rows = [cells for i, (_, cells) in enumerate(self._rows()) if i >= above and (len(cells) > 1 or any(cells))]
+            rows = [cells for _, cells in self._rows() if len(cells) > 1 or any(cells)]
             frame = frame[[any(cells) for cells in rows[self.header :]]].reset_index(drop=True)
         return frame
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield first line number and cells of each CSV row, blank lines included; a cell may span several lines."""
+        """Yield first line number and cells of each row from the first that is not blank; a cell may span lines."""
         with self._open() as file:
-            rows, line = csv.reader(file, delimiter=self.sign, skipinitialspace=True), 1
+            rows, line, begun = csv.reader(file, delimiter=self.sign, skipinitialspace=True), 1, False
             try:
-                for cells in rows:
-                    yield line, [cell.strip() for cell in cells]
+                for row in rows:
+                    cells = [cell.strip() for cell in row]
+                    begun = begun or any(cells)
+                    if begun:
+                        yield line, cells
                     line = rows.line_num + 1
             except csv.Error as error:
                 raise ValueError(f"{self.path}: line {line} cannot be read as a row of a table: {error}") from None
@@ -219,18 +203,15 @@ class _CSV(_Table):
 
     def place(self, row: int) -> str:
         """Describe the position of a row by its line in the file."""
-        begun, lines = False, []
-        for line, cells in self._rows():
-            begun = begun or any(cells)
-            if begun and (self.single or any(cells) or (len(cells) > 1 and self.sign != "\t")):
-                lines.append(line)
+        rows = ((line, any(cells) or (len(cells) > 1 and self.sign != "\t")) for line, cells in self._rows())
+        lines = [line for line, counts in rows if counts or self.single]
         return f"line {lines[row + self.header]}"
 
 
 def _check_once(names: list[str], path: Path) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if twice is not None:
-        raise ValueError(f"{path} must have each column once, and {twice!r} is there {names.count(twice)} times")
+    name, count = max(Counter(names).items(), key=lambda item: item[1], default=("", 0))
+    if count > 1:
+        raise ValueError(f"{path} must have each column once, and {name!r} is there {count} times")
 
 
 def _is_data(cells: list[str]) -> bool:
@@ -258,10 +239,10 @@ def _wide(table: _Table, reading: Reading) -> SeriesFile:
     y = None if table.target is None else table.texts(table.target, "target")
     names = None if reading.id is None else tuple(str(name) for name in table.texts(reading.id, "id"))
     fields = {name: table.texts(name, "group, test_where") for name in table.described}
-    steps = tuple(columns["0"]) if table.header and list(columns) == ["0"] else ()
-    return SeriesFile(
-        table.path, x, y, tuple(columns), names, fields, layout="wide", header=table.header, columns=steps
-    )
+    reading = replace(reading, layout="wide", header=table.header)
+    if table.header and list(columns) == ["0"]:
+        reading = replace(reading, features=tuple(columns["0"]))  # by name in other files too
+    return SeriesFile(table.path, reading, x, y, tuple(columns), names, fields)
 
 
 def _wide_channels(table: _Table, names: Sequence[str]) -> dict[str, list[str]]:
@@ -301,7 +282,8 @@ def _long(table: _Table, reading: Reading) -> SeriesFile:
     elif table.target is not None:
         y = rows.constant(table.target, "target")
     fields = {name: rows.constant(name, "group, test_where") for name in table.described}
-    return SeriesFile(table.path, x, y, tuple(names), rows.names, fields, layout="long", header=table.header)
+    reading = replace(reading, layout="long", header=table.header)
+    return SeriesFile(table.path, reading, x, y, tuple(names), rows.names, fields)
 
 
 class _Rows:
@@ -324,11 +306,9 @@ class _Rows:
             first, second = self.order[at : at + 2].tolist()
             of = "" if self.names is None else f" of {reading.id} {self.names[codes[at]]}"
             hint = "" if self.names is not None else ". Where there are several series, id (--id) names their column"
-            raise ValueError(
-                f"{table.path}: {table.place(first)} and {table.place(second)}{of} have the same {reading.time}, "
-                f"{table.frame[reading.time].iloc[first]}; keep one row for each time ({int(same.sum())} are too "
-                f"many){hint}"
-            )
+            time = f"{reading.time}, {table.frame[reading.time].iloc[first]}"
+            rows, many = f"{table.place(first)} and {table.place(second)}{of}", f"{int(same.sum())} are too many"
+            raise ValueError(f"{table.path}: {rows} have the same {time}; keep one row for each time ({many}){hint}")
 
     def since_last(self) -> Array:
         """Seconds since the row before, 0 in the first of a series."""
@@ -348,26 +328,18 @@ class _Rows:
             number = int(np.searchsorted(self.starts, at, side="right")) - 1
             of = "the series" if self.names is None else self.names[number]
             hint = "; a target at every step is per_step (--per-step)" if option == "target" else ""
-            raise ValueError(
-                f"{self.table.path}: {self.table.place(int(self.order[at]))}: {name} ({option}) must be the same in "
-                f"all of {of}, got {column[self.starts[number]]} and {column[at]}{hint}"
-            )
+            values = f"{column[self.starts[number]]} and {column[at]}"
+            message = f"{name} ({option}) must be the same in all of {of}, got {values}{hint}"
+            self.table.refuse(int(self.order[at]), message)
         return np.asarray(column[self.starts])
 
 
 def _times(table: _Table, name: str) -> tuple[Array, float]:
     """Sortable times, as integers if they are such, and how many of their units make a second."""
     column = table.frame[name]
-
-    def check(wrong: Array, message: str) -> None:
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            value = str(column.iloc[row])[:40]
-            hint = "; in nanoseconds, dates go from 1678 to 2261" if re.match(r"\d{4}-", value) else ""
-            message = message.format(value=repr(value), hint=hint)
-            raise ValueError(f"{table.path}: {table.place(row)}: {name} (time) must {message}")
-
-    check(column.isna().to_numpy(), "not be empty")
+    empty = column.isna().to_numpy()
+    if empty.any():
+        table.refuse(int(np.argmax(empty)), f"{name} (time) must not be empty")
     if column.dtype.kind in "iufb":
         exact = {"f": np.float64, "u": np.uint64}.get(column.dtype.kind, np.int64)
         return np.asarray(column.to_numpy(dtype=exact)), 1.0
@@ -377,7 +349,12 @@ def _times(table: _Table, name: str) -> tuple[Array, float]:
             dates = table.pandas.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{table.path}: {name} (time) must hold numbers or dates: {error}") from None
-    check(dates.isna().to_numpy(), "be a number or a date such as 2024-01-31 12:00, got {value}{hint}")
+    wrong = dates.isna().to_numpy()
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        value = str(column.iloc[row])[:40]
+        hint = "; in nanoseconds, dates go from 1678 to 2261" if re.match(r"\d{4}-", value) else ""
+        table.refuse(row, f"{name} (time) must be a number or a date such as 2024-01-31 12:00, got {value!r}{hint}")
     naive = dates.dt.tz_convert(None) if dates.dt.tz is not None else dates
     times = naive.to_numpy()  # in the unit that pandas chose: nanoseconds span no more than 584 years
     return times.astype(np.int64), _UNITS[np.datetime_data(times.dtype)[0]]

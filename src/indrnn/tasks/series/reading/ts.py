@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -21,64 +22,56 @@ def read_ts(path: Path, reading: Reading, *, target_needed: bool = True) -> Seri
 
     A label may be missing only if labels are not needed; the result then has none.
     """
-    header: _Header = {}
     x: list[Array] = []
     labels: list[str | None] = []
-    with path.open(encoding="utf-8-sig", errors="replace") as lines:
-        for line_number, line in enumerate(lines, 1):
-            text, where = line.strip(), f"{path}: line {line_number}"
-            if not text or text.startswith(("#", "%")):
-                continue
-            if "data" not in header:
-                _read_header(text, header, where)
-                continue
-            series, label = _series(text, header, where)
-            if label is None and target_needed and _has_target(header):
-                raise ValueError(
-                    f"{where} has no target after its last colon, but ?, NaN or nothing; leave the line out"
-                )
-            if x and len(series) != len(x[0]):
-                raise ValueError(f"{where} must have {len(x[0])} channels as those before, got {len(series)}")
-            x.append(series)
-            labels.append(label)
-    if "data" not in header:
-        raise ValueError(f"{path} must have a line @data: it is no .ts file, or an empty one")
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        numbered = ((f"{path}: line {number}", line.strip()) for number, line in enumerate(file, 1))
+        lines = ((where, text) for where, text in numbered if text and not text.startswith(("#", "%")))
+        header = _header(lines, path)
+        labelled = _flag(header, "classlabel") or _flag(header, "targetlabel")
+        if target_needed and not labelled:
+            raise ValueError(f"{path} has no labels: neither @classLabel true nor @targetLabel true")
+        for where, text in lines:
+            channels = text.split(":")
+            if labelled and len(channels) < 2:
+                raise ValueError(f"{where} must have values, a colon and a label, got {text[:40]!r}")
+            labels.append(_label(channels.pop().strip(), header, where) if labelled else None)
+            if labels[-1] is None and target_needed:
+                what = "no target after its last colon, but ?, NaN or nothing"
+                raise ValueError(f"{where} has {what}; leave the line out")
+            x.append(_series(channels, header, where))
+            if len(x[-1]) != len(x[0]):
+                raise ValueError(f"{where} must have {len(x[0])} channels as those before, got {len(x[-1])}")
     if not x:
         raise ValueError(f"{path} must have at least one series after @data, got none")
-    if target_needed and not _has_target(header):
-        raise ValueError(f"{path} has no labels: neither @classLabel true nor @targetLabel true")
     y = np.array(labels) if None not in labels else None
-    return SeriesFile(path, x, y, tuple(str(i) for i in range(len(x[0]))))
+    return SeriesFile(path, reading, x, y)
 
 
-def _read_header(text: str, header: _Header, where: str) -> None:
-    """Add a line such as `@dimensions 2` to the header."""
-    if not text.startswith("@"):
-        raise ValueError(f"{where} must start with @, or # for a comment, before @data")
-    name, *values = text[1:].split() or [""]
-    if not name:
-        raise ValueError(f"{where} must have a name after @, such as @data")
-    header[name.lower()] = values
-    if _flag(header, "timestamps"):
-        raise ValueError(f"{where}: @timeStamps true is not supported; a CSV in long form with a column of times is")
+def _header(lines: Iterable[tuple[str, str]], path: Path) -> _Header:
+    """Values by name of the lines up to @data, such as `@dimensions 2`."""
+    header: _Header = {}
+    for where, text in lines:
+        if not text.startswith("@"):
+            raise ValueError(f"{where} must start with @, or # for a comment, before @data")
+        name, *values = text[1:].split() or [""]
+        if not name:
+            raise ValueError(f"{where} must have a name after @, such as @data")
+        if name.lower() == "data":
+            return header
+        header[name.lower()] = values
+        if _flag(header, "timestamps"):
+            what = "@timeStamps true is not supported; a CSV in long form with a column of times is"
+            raise ValueError(f"{where}: {what}")
+    raise ValueError(f"{path} must have a line @data: it is no .ts file, or an empty one")
 
 
 def _flag(header: _Header, name: str) -> bool:
     return header.get(name, [""])[:1] in (["true"], ["True"], ["TRUE"])
 
 
-def _has_target(header: _Header) -> bool:
-    return _flag(header, "classlabel") or _flag(header, "targetlabel")
-
-
-def _series(text: str, header: _Header, where: str) -> tuple[Array, str | None]:
-    """Parse a line: values (channels, time), and the label, None if there is none."""
-    parts = text.split(":")
-    label = None
-    if _has_target(header):
-        if len(parts) < 2:
-            raise ValueError(f"{where} must have values, a colon and a label, got {text[:40]!r}")
-        label = _label(parts.pop().strip(), header, where)
+def _series(parts: list[str], header: _Header, where: str) -> Array:
+    """Values (channels, time)."""
     dimensions = header.get("dimensions", header.get("dimension"))
     if dimensions and dimensions[0].isdigit() and int(dimensions[0]) != len(parts):
         raise ValueError(f"{where} must have {dimensions[0]} channels, as @dimensions says, got {len(parts)}")
@@ -86,7 +79,7 @@ def _series(text: str, header: _Header, where: str) -> tuple[Array, str | None]:
     series = np.full((len(channels), max(map(len, channels))), np.nan, dtype=np.float64)
     for row, values in zip(series, channels, strict=True):  # a channel that ends early is missing from there on
         row[: len(values)] = values
-    return series, label
+    return series
 
 
 def _label(text: str, header: _Header, where: str) -> str | None:

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ....checks import MissingPackageError as MissingPackageError
 from ..collection import Array
-from .options import CONDITION
+from .options import CONDITION, Reading
 
 
 @dataclass
@@ -22,22 +22,17 @@ class SeriesFile:
     """Series of a file, with their labels and fields, as a reader returns them."""
 
     path: Path
+    reading: Reading
+    """Options, with what follows from the file: the rate of the sounds, the form and the columns of the table."""
     x: list[Array]
     """Series, each (channels, time)."""
     y: Array | None = None
     """Labels as text where the file has them as text: `parsed` makes numbers of them once all files are read."""
     channels: tuple[str, ...] = ()
+    """Names of the channels; none: their numbers."""
     names: tuple[str, ...] | None = None
     fields: dict[str, Array] = field(default_factory=dict)
     """Further values of each series, by name."""
-    rate: int | None = None
-    """Samples in a second, of WAV files."""
-    layout: Literal["auto", "long", "wide"] = "auto"
-    """Form in which a table was read."""
-    header: bool | None = None
-    """Flag of a table whose first line names its columns; None for other files."""
-    columns: tuple[str, ...] = ()
-    """Columns of the steps of a wide table with one channel, where they are named."""
 
     def describe(self, number: int) -> str:
         """Name a series in a message."""
@@ -87,10 +82,9 @@ def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
     """Boolean mask of the series for which a condition such as `index<5` holds, (n,)."""
     match = CONDITION.fullmatch(condition)
     if match is None:
-        raise ValueError(
-            f"test_where must be a name, or a name, ==, !=, <, <=, > or >=, and a value, got {condition!r}"
-        )
-    name, operator, value = match[1], match[2], match[3]
+        what = "a name, or a name, ==, !=, <, <=, > or >=, and a value"
+        raise ValueError(f"test_where must be {what}, got {condition!r}")
+    name, operator, value = match.groups()
     values = fields[pick(name, "test_where", fields, path)]
     if operator is None:
         return np.array([_normalised(str(entry)).lower() in _TRUE for entry in values], dtype=bool)
@@ -103,9 +97,8 @@ def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
         numeric = values.dtype.kind in "biuf"
         numbers = values.astype(np.float64) if numeric else np.array([number(str(entry)) for entry in values])
     except ValueError:
-        raise ValueError(
-            f"test_where: {operator} is for numbers; {name} or {value!r} is none; == is for text"
-        ) from None
+        what = f"{name} or {value!r} is none; == is for text"
+        raise ValueError(f"test_where: {operator} is for numbers; {what}") from None
     return np.asarray(_COMPARE[operator](numbers, limit))
 
 
