@@ -255,8 +255,6 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
     if not isinstance(teacher.network, BaselineRNN):
         kind = type(teacher.network).__name__
         raise ValueError(f"run must be of an RNN, LSTM or GRU, and {options.run} is of {kind}")
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     results.prepare()
     distilled, rows = _compared(teacher, run.recipe, options)
     numbers = {
