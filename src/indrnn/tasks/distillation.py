@@ -246,10 +246,11 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
     """Distil the RNN of a run on the adding problem, and compare the two networks."""
     for name in ("layers", "hidden_size", "steps"):
         check_count(name, getattr(options, name))
-    if options.threads is not None:
-        check_threads(options.threads)
     check_seed(options.seed)
     check_positive("lr", options.lr)
+    if options.threads is not None:
+        check_threads(options.threads)
+        torch.set_num_threads(options.threads)
     results = Results(results_folder(options.run, options.out), "distil", overwrite=options.overwrite)
     teacher: Any = run.best[0]
     if not isinstance(teacher.network, BaselineRNN):
