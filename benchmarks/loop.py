@@ -22,7 +22,7 @@ from torch import nn
 
 from indrnn import Plain, SequenceClassifier, SequenceRegressor, constrain_, parameter_groups
 from indrnn.tasks.adding import Adding
-from indrnn.tasks.pixels import Pixels
+from indrnn.tasks.pixels import Pixels, PixelsRecipe
 from indrnn.training import Listener, RunError, Shard, Step, Task, Training, train
 
 from .command import Benchmark, start
@@ -60,7 +60,7 @@ def pixels(batch_size: int) -> Pixels:
     count = 20 * batch_size
     images, labels = torch.randint(256, (count, SIDE, SIDE), dtype=torch.uint8), torch.arange(count) % CLASSES
     data = (images, labels.to(torch.uint8))
-    return Pixels(data, data, validation=batch_size, batch_size=batch_size)
+    return Pixels(data, data, PixelsRecipe(validation=batch_size, batch_size=batch_size))
 
 
 def adder(length: int, hidden: int, layers: int) -> nn.Module:

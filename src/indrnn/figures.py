@@ -156,17 +156,10 @@ def draw_curves(
         axes.set_yscale("log")
 
 
-def draw_metric(
-    axes: Axes,
-    lines: Sequence[Mapping[str, Any]],
-    metric: str,
-    *,
-    logarithmic: bool = True,
-    reference: Reference | None = None,
-) -> None:
-    """Draw a metric over the steps of a run, given the lines of its metrics.jsonl."""
+def draw_metric(axes: Axes, lines: Sequence[Mapping[str, Any]], metric: str, **options: Any) -> None:
+    """Draw a metric over the steps of a run, given the lines of its metrics.jsonl and options of `draw_curves`."""
     points = [(line["step"], line[metric]) for line in lines if line.get(metric) is not None]
-    draw_curves(axes, {metric.replace("_", " "): points}, logarithmic=logarithmic, reference=reference)
+    draw_curves(axes, {metric.replace("_", " "): points}, **options)
     axes.set_xlabel("training step")
     axes.legend(frameon=False)
 
@@ -205,11 +198,10 @@ def draw_panels(
     names = sorted({name for curves in panels.values() for name in curves})
     figure, axes = figure_with_legend(len(panels), 3.2, [*names, reference[1] if reference else ""])
     for panel, (title, curves) in zip(axes, panels.items(), strict=True):
-        smoothed_curves = {
-            name: [*zip([x for x, _ in points], smooth([y for _, y in points], smoothed), strict=True)]
-            for name, points in sorted(curves.items())
-        }
-        draw_curves(panel, smoothed_curves, logarithmic=logarithmic, reference=reference, order=names)
+        shown = {}
+        for name, points in sorted(curves.items()):
+            shown[name] = [*zip([x for x, _ in points], smooth([y for _, y in points], smoothed), strict=True)]
+        draw_curves(panel, shown, logarithmic=logarithmic, reference=reference, order=names)
         # What a panel has room for
         lines = textwrap.wrap(named(title), 26, break_long_words=False, break_on_hyphens=False)
         panel.set(title="\n".join(lines), xlabel=across)

@@ -15,7 +15,7 @@ from indrnn.analysis import gradients
 from indrnn.baselines import Baseline, BaselineRNN, QRNNBaseline
 from indrnn.networks import Dense, Head, Plain, PlainIndRNN, Residual, SequenceClassifier
 from indrnn.tasks.adding import Adding
-from indrnn.tasks.pixels import Pixels
+from indrnn.tasks.pixels import Pixels, PixelsRecipe
 from indrnn.tasks.recipe import AnyNetwork
 from indrnn.tasks.results import Results
 from indrnn.training import Batch, Shard, TensorTask
@@ -26,7 +26,7 @@ pytest.importorskip("matplotlib")
 def task(count: int = 26) -> Pixels:
     images = torch.randint(0, 256, (count, 2, 3), dtype=torch.uint8)
     labels = torch.arange(count, dtype=torch.uint8) % 10
-    return Pixels((images, labels), (images, labels), validation=2, batch_size=4)
+    return Pixels((images, labels), (images, labels), PixelsRecipe(validation=2, batch_size=4))
 
 
 def model(network: AnyNetwork) -> nn.Module:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from indrnn.files import DataFile, DataSet
 from indrnn.networks import Head, Plain, PlainIndRNN
 from indrnn.tasks import pixels as module
-from indrnn.tasks.pixels import MNIST, Pixels, read_idx, read_mnist
+from indrnn.tasks.pixels import MNIST, Pixels, PixelsRecipe, read_idx, read_mnist
 from indrnn.training import Measured, OneCycle, Shard, Training, generator, train
 from indrnn.training.evaluation import measure
 
@@ -51,7 +51,9 @@ def numbers_of(pixels: Tensor) -> list[int]:
 
 
 def small(**options: Any) -> Pixels:
-    return Pixels(numbered(61), numbered(17, first=1000), **({"validation": 13, "batch_size": 7} | options))
+    return Pixels(
+        numbered(61), numbered(17, first=1000), PixelsRecipe(**({"validation": 13, "batch_size": 7} | options))
+    )
 
 
 # ---- the idx format
@@ -105,7 +107,9 @@ def test_the_four_files_are_images_and_labels_for_training_and_test(
 
 def test_pixels_are_scaled_to_the_bit() -> None:
     every = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)
-    task = Pixels((every.repeat(2, 1, 1), torch.zeros(2).byte()), (every, torch.zeros(1).byte()), validation=1)
+    task = Pixels(
+        (every.repeat(2, 1, 1), torch.zeros(2).byte()), (every, torch.zeros(1).byte()), PixelsRecipe(validation=1)
+    )
     x = task.batch(0, WHOLE).inputs
     assert x.dtype == torch.float32
     exact = (torch.arange(256, dtype=torch.float64) / 256 - 0.5) * 2
@@ -144,10 +148,10 @@ def test_averages_of_squares() -> None:
     image = torch.tensor([[0, 4, 255, 255], [8, 0, 255, 255], [1, 2, 100, 0], [3, 5, 0, 1]], dtype=torch.uint8)
     images = image.repeat(2, 1, 1)
     labels = torch.tensor([3, 3], dtype=torch.uint8)
-    task = Pixels((images, labels), (images, labels), validation=1, shrink=2)
+    task = Pixels((images, labels), (images, labels), PixelsRecipe(validation=1, shrink=2))
     assert [task.data[split][0][0].tolist() for split in task.data] == [[3, 255, 3, 25]] * 3  # 2.75 and 25.25
     assert task.batch(0, WHOLE).inputs.shape == (4, 1, 1)
-    whole = Pixels((images, labels), (images, labels), validation=1, shrink=4)
+    whole = Pixels((images, labels), (images, labels), PixelsRecipe(validation=1, shrink=4))
     assert whole.data["test"][0].tolist() == [[72], [72]]
 
 
@@ -183,7 +187,7 @@ def test_the_order_of_the_pixels_is_by_its_seed_alone() -> None:
 def test_the_order_for_mnist_is_the_recorded_one() -> None:
     """Results of permuted MNIST belong to it: should it ever change, they have to be measured again."""
     images, labels = numbered(3, 28, 28)
-    order = Pixels((images, labels), (images, labels), validation=1, permuted=True).order_of_pixels
+    order = Pixels((images, labels), (images, labels), PixelsRecipe(validation=1, permuted=True)).order_of_pixels
     assert order is not None
     assert torch.equal(order, torch.randperm(784, generator=generator(0, "permutation")))
     assert order[:8].tolist() == [459, 643, 699, 680, 659, 593, 168, 45]
@@ -279,7 +283,7 @@ class Knows(nn.Module):
 
 
 def test_every_image_of_a_measurement_counts_once() -> None:
-    task = Pixels(numbered(61), numbered(33), validation=13, batch_size=7)
+    task = Pixels(numbered(61), numbered(33), PixelsRecipe(validation=13, batch_size=7))
     with torch.no_grad():
         validation, test = means(task.evaluate(Knows().eval(), 3, Shard())), means(task.test(Knows().eval(), Shard()))
     wrong = sum(number % 10 == 5 for number in range(33))
@@ -341,7 +345,7 @@ def bright(count: int) -> tuple[Tensor, Tensor]:
 def test_a_small_network_learns_what_it_saw_long_before(memory: bool, tmp_path: Path) -> None:
     """And nothing where u is held at 0: the last step alone, where the answer is given, is the same in all images."""
     torch.manual_seed(0)
-    task = Pixels(bright(464), bright(100), validation=64, batch_size=40)
+    task = Pixels(bright(464), bright(100), PixelsRecipe(validation=64, batch_size=40))
     model = Head(Plain(1, 32, 2, sequence_length=36, long_memory=True), 4).build()
     network = model.network
     assert isinstance(network, PlainIndRNN)
@@ -384,7 +388,7 @@ def test_mnist() -> None:
     assert torch.bincount(test_labels.int()).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert labels[:5].tolist() == [5, 0, 4, 1, 9]
 
-    task = Pixels((images, labels), (test_images, test_labels))
+    task = Pixels((images, labels), (test_images, test_labels), PixelsRecipe())
     assert [len(task.data[split][0]) for split in ("train", "validation", "test")] == [57_000, 3_000, 10_000]
     assert all(task.data[split][0].dtype == torch.uint8 for split in task.data)
     assert task.steps_per_epoch == 1782
@@ -398,7 +402,9 @@ def test_training_images_are_shifted_over_the_background(permuted: bool) -> None
     images = torch.randint(1, 256, (6, 3, 5), dtype=torch.uint8)
     labels = torch.arange(6, dtype=torch.uint8)
     plain, shifted = (
-        Pixels((images, labels), (images, labels), validation=1, batch_size=5, permuted=permuted, shift=shift)
+        Pixels(
+            (images, labels), (images, labels), PixelsRecipe(validation=1, batch_size=5, permuted=permuted, shift=shift)
+        )
         for shift in (0, 2)
     )
     order = torch.arange(15) if plain.order_of_pixels is None else plain.order_of_pixels

@@ -140,15 +140,12 @@ class LinearRNN(nn.Module):
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
         if hx is not None and hx.shape != (1, input.shape[1], len(self.mix)):
             raise ValueError(f"hx must have the shape {(1, input.shape[1], len(self.mix))}, got {tuple(hx.shape)}")
-        start = None if hx is None else F.linear(hx.to(self.into.dtype), self.into)
-        if isinstance(self.neurons, ComplexIndRNN):
-            z, last = self.neurons(input, None if start is None else start.squeeze(0))
-            last = last.unsqueeze(0)
-        else:
-            z, last = self.neurons(input, start)
+        one = isinstance(self.neurons, ComplexIndRNN)  # whose states have no dimension for layers
+        start = None if hx is None else F.linear((hx[0] if one else hx).to(self.into.dtype), self.into)
+        z, last = self.neurons(input, start)
         h = self._mixed(z)
         # Not mixed by itself: a product of other sizes may round otherwise, and h_n is to be the last row to the bit
-        return h, h[-1:].clone() if len(h) else self._mixed(last)
+        return h, h[-1:].clone() if len(h) else self._mixed(last).view(1, *h.shape[1:])
 
     def _mixed(self, z: Tensor) -> Tensor:
         h = F.linear(z, self.mix)
@@ -208,7 +205,10 @@ def from_rnn(
     best = _decompose(U, U, steps)
     if best.condition > max_condition:
         size = float(torch.linalg.matrix_norm(U, 2))
-        candidates = [_decompose(U + size * 10.0**-k * _direction(len(U)), U, steps, 10.0**-k) for k in range(2, 16)]
+        # A fixed, dense random matrix of norm 1
+        direction = torch.randn(U.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        direction /= torch.linalg.matrix_norm(direction, 2)
+        candidates = [_decompose(U + size * 10.0**-k * direction, U, steps, 10.0**-k) for k in range(2, 16)]
         best = min([best, *candidates], key=lambda eigen: eigen.error)
         done = f"U was perturbed by {best.perturbation:.0e} of its norm" if best.perturbation else "U was kept"
         warnings.warn(
@@ -263,13 +263,6 @@ def _error(values: Tensor, vectors: Tensor, inverse: Tensor, U: Tensor, steps: i
         difference = float(torch.linalg.matrix_norm((got.real if got.is_complex() else got) - expected, 2))
         worst = max(worst, difference if math.isfinite(difference) else math.inf)
     return worst / largest
-
-
-def _direction(size: int) -> Tensor:
-    """A fixed, dense random matrix of norm 1."""
-    matrix = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    norm: Tensor = torch.linalg.matrix_norm(matrix, 2)
-    return matrix / norm
 
 
 def _layers(
@@ -337,8 +330,5 @@ def _parts(rnn: Any) -> tuple[Any, Any, Any]:
         raise ValueError("rnn must have one layer in one direction")
     biases = [getattr(rnn, name + end, None) for name in ("bias", "bias_ih", "bias_hh")]
     tensors = [bias for bias in biases if isinstance(bias, Tensor)]
-    return (
-        getattr(rnn, f"weight_ih{end}"),
-        getattr(rnn, f"weight_hh{end}"),
-        sum(tensors[1:], tensors[0]) if tensors else None,
-    )
+    bias = sum(tensors[1:], tensors[0]) if tensors else None
+    return getattr(rnn, f"weight_ih{end}"), getattr(rnn, f"weight_hh{end}"), bias

@@ -198,7 +198,12 @@ class AddingRecipe(Recipe):
         from ..training import RunFolder
 
         if self.training.curve and (folder / "curve.png").exists():
-            draw(folder / "curve.png", RunFolder(folder).read_metrics(), self._pairs(models[0], 500))
+            figure, (left, right) = new_figure(2)
+            draw_metric(left, RunFolder(folder).read_metrics(), self.table.metric, reference=_REFERENCE)
+            left.set_ylabel("mean squared error")
+            pairs = self._pairs(models[0], 500)
+            draw_pairs(right, pairs, across="the sum of the two marked numbers", up="the network's answer")
+            save_figure(figure, folder / "curve.png")
         return []
 
     def _pairs(self, model: nn.Module, count: int) -> list[tuple[float, float]]:
@@ -210,10 +215,10 @@ class AddingRecipe(Recipe):
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
         """See `Recipe.describe`."""
+        others = f"{self.test_sequences:,} others in each evaluation and in the test"
         data = (
             f"Random numbers, {self.length:,} steps of which two are marked; their sum is the answer. Fresh sequences "
-            f"in every batch of {self.batch_size}, and {self.test_sequences:,} others in each evaluation and in the "
-            "test."
+            f"in every batch of {self.batch_size}, and {others}."
         )
         task, compared = f"the adding problem, T = {self.length:,}", f"{_REFERENCE[1]} gives {BASELINE:.3g}"
         return Description(task, data, self.table.metric, self.table.higher_is_better, _REFERENCE, compared)
@@ -231,15 +236,6 @@ class AddingRecipe(Recipe):
             values = [round(value, 6) for value in sequence[:, 0].tolist()]
             recorded.append({"label": f"sequence {number + 1}", "values": values, "marks": marks})
         return Samples("adding", self.length, {"length": self.length, "samples": recorded}, list(x.unbind(1)))
-
-
-def draw(path: Path, lines: list[dict[str, Any]], pairs: list[tuple[float, float]]) -> None:
-    """Plot the error over training, and predictions against their targets."""
-    figure, (left, right) = new_figure(2)
-    draw_metric(left, lines, "validation_mse", reference=_REFERENCE)
-    left.set_ylabel("mean squared error")
-    draw_pairs(right, pairs, across="the sum of the two marked numbers", up="the network's answer")
-    save_figure(figure, path)
 
 
 # ---- rows

@@ -246,17 +246,16 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
     """Distil the RNN of a run on the adding problem, and compare the two networks."""
     for name in ("layers", "hidden_size", "steps"):
         check_count(name, getattr(options, name))
-    if options.threads is not None:
-        check_threads(options.threads)
     check_seed(options.seed)
     check_positive("lr", options.lr)
+    if options.threads is not None:
+        check_threads(options.threads)
+        torch.set_num_threads(options.threads)
     results = Results(results_folder(options.run, options.out), "distil", overwrite=options.overwrite)
     teacher: Any = run.best[0]
     if not isinstance(teacher.network, BaselineRNN):
         kind = type(teacher.network).__name__
         raise ValueError(f"run must be of an RNN, LSTM or GRU, and {options.run} is of {kind}")
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     results.prepare()
     distilled, rows = _compared(teacher, run.recipe, options)
     numbers = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .._lazy import Lazy
 from ..baselines import Baseline, Transformer
-from ..checks import check_count, check_seed
+from ..checks import check_choice, check_count, check_seed
 from ..files import DataFile, DataSet, is_here, read
 from ..networks import Dense, Head, Plain, Residual
 from ..training import OneCycle, Plateau, Training
@@ -52,7 +52,6 @@ CLASSES, TRAINING_IMAGES, SIDE = 10, 60_000, 28
 """Sizes of MNIST; an image has SIDE × SIDE pixels."""
 _TEST_IMAGES = 10_000
 _SHOWN = 4  # images of every digit
-_SEEDS = ("seed", "split_seed", "permutation_seed")
 
 
 def read_idx(content: bytes) -> Tensor:
@@ -81,44 +80,28 @@ class Pixels(TensorTask):
     """Classification of images read pixel by pixel, row by row.
 
     The images stay bytes in memory; each batch is converted to (steps, batch, 1) floats (pixel / 256 − 1/2) · 2.
-    `train` and `test` hold images (count, height, width) and labels (count,), both uint8; the other arguments are
-    options of `PixelsRecipe`.
+    `train` and `test` hold images (count, height, width) and labels (count,), both uint8; the recipe says how they are
+    split, ordered and shifted.
     """
 
-    def __init__(
-        self,
-        train: tuple[Tensor, Tensor],
-        test: tuple[Tensor, Tensor],
-        *,
-        validation: int = 3000,
-        judge: Literal["validation", "train"] = "validation",
-        batch_size: int = 32,
-        permuted: bool = False,
-        shrink: int = 1,
-        shift: int = 0,
-        seed: int = 0,
-        split_seed: int = 0,
-        permutation_seed: int = 0,
-    ) -> None:
-        seeds = {"seed": seed, "split_seed": split_seed, "permutation_seed": permutation_seed}
-        check_pixels(validation, judge, batch_size, shrink, shift, seeds)
-        images, labels = train
+    def __init__(self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], recipe: PixelsRecipe) -> None:
+        (images, labels), validation = train, recipe.validation
         if not validation < len(images):
             raise ValueError(f"validation must be fewer than the {len(images)} training images, got {validation}")
-        pixels = _shrunk(images, shrink)
+        pixels = _shrunk(images, recipe.shrink)
         height, width = pixels.shape[1:]
-        place = pixel_order(height * width, permutation_seed) if permuted else None
-        self.order_of_pixels, self.shift = place, shift
-        self._shifts = _shifts(height, width, shift, place) if shift else None
-        order = torch.randperm(len(images), generator=generator(split_seed, "split"))
+        place = pixel_order(height * width, recipe.permutation_seed) if recipe.permuted else None
+        self.order_of_pixels, self.shift = place, recipe.shift
+        self._shifts = _shifts(height, width, recipe.shift, place) if recipe.shift else None
+        order = torch.randperm(len(images), generator=generator(recipe.split_seed, "split"))
         held_out, rest = order[:validation], order[validation:]
-        judged = rest[:validation] if judge == "train" else held_out
+        judged = rest[:validation] if recipe.judge == "train" else held_out
         super().__init__(
             (_ordered(pixels[rest], place), labels[rest].long()),
             (_ordered(pixels[judged], place), labels[judged].long()),
-            (_ordered(_shrunk(test[0], shrink), place), test[1].long()),
-            batch_size=batch_size,
-            seed=seed,
+            (_ordered(_shrunk(test[0], recipe.shrink), place), test[1].long()),
+            batch_size=recipe.batch_size,
+            seed=recipe.seed,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -179,18 +162,6 @@ def _shifts(height: int, width: int, most: int, place: Tensor | None) -> Tensor:
         return moved
     step_of = torch.cat([place.argsort(), torch.tensor([steps])])  # of each pixel, in the order of reading
     return step_of[moved[:, place]]
-
-
-def check_pixels(validation: int, judge: str, batch_size: int, shrink: int, shift: int, seeds: dict[str, int]) -> None:
-    """Raise for invalid options."""
-    check_count("validation", validation)
-    if judge not in ("validation", "train"):
-        raise ValueError(f"judge must be validation or train, got {judge!r}")
-    check_count("batch_size", batch_size)
-    check_count("shrink", shrink)
-    check_count("shift", shift, 0)
-    for name, seed in seeds.items():
-        check_seed(seed, name)
 
 
 # ---- recipe
@@ -265,8 +236,12 @@ class PixelsRecipe(Recipe):
 
     def check(self) -> None:
         """See `Recipe.check`."""
-        seeds = {name: getattr(self, name) for name in _SEEDS}
-        check_pixels(self.validation, self.judge, self.batch_size, self.shrink, self.shift, seeds)
+        for name in ("validation", "batch_size", "shrink"):
+            check_count(name, getattr(self, name))
+        check_count("shift", self.shift, 0)
+        for name in ("seed", "split_seed", "permutation_seed"):
+            check_seed(getattr(self, name), name)
+        check_choice("judge", self.judge, ("validation", "train"))
         if not self.validation < TRAINING_IMAGES:
             raise ValueError(f"validation must be fewer than the {TRAINING_IMAGES} images, got {self.validation}")
         if SIDE % self.shrink:
@@ -283,9 +258,7 @@ class PixelsRecipe(Recipe):
     def task(self, member: int = 0) -> Pixels:
         """See `Recipe.task`."""
         images, labels, test_images, test_labels = read_mnist(self.data_dir)
-        names = ("validation", "judge", "batch_size", "permuted", "shrink", "shift", *_SEEDS)
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return Pixels((images, labels), (test_images, test_labels), **options)
+        return Pixels((images, labels), (test_images, test_labels), self)
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
         """See `Recipe.describe`."""

@@ -54,7 +54,7 @@ def test_nothing_and_a_dot() -> None:
 def test_images_become_the_sequences_of_training(options: dict[str, Any], tmp_path: Path) -> None:
     images = torch.randint(0, 256, (5, 28, 28), dtype=torch.uint8)
     labels = torch.zeros(5, dtype=torch.uint8)
-    task = Pixels((images, labels), (images, labels), validation=1, permutation_seed=3, **options)
+    task = Pixels((images, labels), (images, labels), PixelsRecipe(validation=1, permutation_seed=3, **options))
     expected = task.batch_of("test", torch.arange(5)).inputs
     given = PixelsRecipe(permutation_seed=3, data_dir=tmp_path, **options).samples(torch.nn.Identity()).input
     options = {"shrink": given["shrink"], "order": given["order"]}

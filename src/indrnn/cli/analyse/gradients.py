@@ -79,13 +79,8 @@ def gradients(options: GradientsOptions) -> None:
         batches = getattr(task, "steps_per_epoch", 100) if options.batches is None else options.batches
         size = task.batch(0, Shard()).total
         say(f"{run.path}: {batches} batch{'' if batches == 1 else 'es'} of {size}")
-        flow = {
-            "name": name,
-            "indrnn": next(recurrent_weights(model), None) is not None,
-            "batches": batches,
-            "batch_size": size,
-            "command": run.summary["command"],
-        }
+        flow = {"name": name, "indrnn": any(True for _ in recurrent_weights(model)), "batches": batches}
+        flow |= {"batch_size": size, "command": run.summary["command"]}
         flows.append(flow | analysis.gradient_flow(model, task, batches))
     analysis.write(flows, results)
     say(results.drawn)
@@ -113,6 +108,6 @@ def depth(options: DepthOptions) -> None:
     before = [run.drawn(seed).to(next(model.parameters()).device) for seed in range(options.seeds)]
     results.prepare()
     rows = analysis.before_and_after(model, before, task, options.batches)
-    settings = {"seeds": options.seeds, "batches": options.batches}
-    say(analysis.write_run(rows, run.summary | settings, results))
+    about = {**run.summary, "seeds": options.seeds, "batches": options.batches}
+    say(analysis.write_run(rows, about, results))
     say(results.drawn)
