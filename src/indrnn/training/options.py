@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from ..checks import check_choice, check_count, check_fraction, check_positive, check_threads
+from ..checks import check_choice, check_count, check_fraction, check_not_negative, check_positive, check_threads
 from .schedules import Constant, Plateau, Schedule
 
 Optimizer = Literal["adam", "adamw", "sgd", "muon"]
@@ -76,8 +76,7 @@ class Training:
         check_count("steps", self.steps)
         check_positive("lr", self.lr)
         check_fraction("momentum", self.momentum)
-        if not (isinstance(self.weight_decay, (int, float)) and 0 <= self.weight_decay < math.inf):
-            raise ValueError(f"weight_decay must be a number of at least 0, got {self.weight_decay!r}")
+        check_not_negative("weight_decay", self.weight_decay)
         for name in ("clip", "clip_norm"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))

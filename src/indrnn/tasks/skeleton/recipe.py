@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from ...checks import check_choice, check_count, check_fraction, check_seed
 from ...files import data_folder
 from ...networks import Dense, Head, Plain, Residual
 from ...networks.config import Pool
+from ...system import note
 from ...training import OneCycle, Plateau, Training
 from ..recipe import Answer, AnyNetwork, Confusion, Description, Extra, Loop, Recipe, Row, Samples
 from ..samples import SHOWN, Body, recorded
@@ -226,13 +226,13 @@ class SkeletonRecipe(Recipe):
         joints, bodies, classes = self._sizes()
         if self.protocol == "own" and self.joints is None and joints.bones:
             order = "NTU RGB+D" if joints.count == 25 else "UTD-MHAD"
-            _say(f"{joints.count} joints are taken to be in the order of {order}; --joints names a file of others")
+            note(f"{joints.count} joints are taken to be in the order of {order}; --joints names a file of others")
         parts: tuple[Any, ...]
         if self._is_ntu:
             from .ntu.splits import ntu_split
 
             protocol = self.protocol.removeprefix("ntu")
-            parts = ntu_split(recordings, protocol, validation=self.validation, seed=self.split_seed, say=_say)
+            parts = ntu_split(recordings, protocol, validation=self.validation, seed=self.split_seed, say=note)
         else:
             validation = self.validation_subjects or self.validation
             parts = split_by_subject(recordings, test=self.test_subjects, validation=validation, seed=self.split_seed)
@@ -311,10 +311,6 @@ class SkeletonRecipe(Recipe):
             channels=names_of(self.sampling.features, task.joints, bodies),
             body=Body(task.joints.count, task.joints.bones, bodies) if drawn else None,
         )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 @lru_cache(maxsize=1)
