@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from ..baselines import QRNN, Baseline, Transformer
 from ..networks import Dense, Plain, Residual
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from ..training import Task
     from .runs import Run
 
+_T = TypeVar("_T")
 try:
     from tyro.conf import arg
 
-    Loop = Annotated[Training, arg(name="")]  # --lr and not --training.lr
+    Flat = Annotated[_T, arg(name="")]  # --lr and not --training.lr
 except ImportError:  # without a command line
-    Loop = Training  # type: ignore[misc]
+    Flat = Annotated[_T, None]  # type: ignore[misc]
+Loop = Flat[Training]
 
 AnyNetwork = Plain | Residual | Dense | Baseline | QRNN | Transformer
 """Networks that a recipe's `model` may be."""
@@ -255,10 +257,6 @@ class Own(Recipe):
         """See `Recipe.at`."""
         raise ValueError(f"data_dir: {self._UNKNOWN}")
 
-    def available(self) -> bool:
-        """See `Recipe.available`."""
-        return False
-
     def task(self, member: int = 0) -> Task:
         """See `Recipe.task`."""
         raise ValueError(f"run: {self._UNKNOWN}; the functions of indrnn.analysis take its task")
@@ -267,10 +265,6 @@ class Own(Recipe):
         """See `Recipe.describe`."""
         data = f"The task describes itself as {recorded}." if recorded else "The run says nothing about it."
         return Description("a task of its own", data, "loss", higher_is_better=False)
-
-    def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
-        """See `Recipe.answers`."""
-        raise ValueError(self._UNKNOWN)
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,7 @@ def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) 
     """
     moved = x - first[:, None, joints.centre : joints.centre + 1]
     if turn is not None:
-        steps, batch = x.shape[:2]
-        moved = torch.matmul(moved.view(steps, batch, -1, 3), turn.transpose(1, 2)).view(x.shape)
+        moved = torch.matmul(moved.flatten(2, 3), turn.transpose(1, 2)).view(x.shape)
     return moved.mul_(present(x))
 
 

@@ -79,18 +79,14 @@ def lines_of(bones: tuple[Pair, ...], ends: tuple[int, ...]) -> tuple[Pair, ...]
     return (*bones, *((end, inwards(inwards(end), end)) for end in ends), *combinations(ends, 2))
 
 
-def _chain(*joints: int) -> tuple[Pair, ...]:
-    return tuple(pairwise(joints))
-
-
 _NTU_BONES = (
-    *_chain(0, 1, 20, 2, 3),  # spine base, middle, shoulder, neck, head
-    *_chain(20, 4, 5, 6, 7, 21),  # left shoulder, elbow, wrist, hand, its tip
-    *_chain(20, 8, 9, 10, 11, 23),
+    *pairwise((0, 1, 20, 2, 3)),  # spine base, middle, shoulder, neck, head
+    *pairwise((20, 4, 5, 6, 7, 21)),  # left shoulder, elbow, wrist, hand, its tip
+    *pairwise((20, 8, 9, 10, 11, 23)),
     (7, 22),  # thumbs
     (11, 24),
-    *_chain(0, 12, 13, 14, 15),  # left hip, knee, ankle, foot
-    *_chain(0, 16, 17, 18, 19),
+    *pairwise((0, 12, 13, 14, 15)),  # left hip, knee, ankle, foot
+    *pairwise((0, 16, 17, 18, 19)),
 )
 NTU = Joints(
     25, centre=0, bones=_NTU_BONES, lines=lines_of(_NTU_BONES, (3, 7, 11, 15, 19)), up=(0, 20), across=(12, 16)
@@ -98,11 +94,11 @@ NTU = Joints(
 """Joints of NTU RGB+D, by Kinect's second version: 39 lines, 897 distances."""
 
 _KINECT_BONES = (
-    *_chain(3, 2, 1, 0),  # hip centre, spine, shoulder centre, head
-    *_chain(1, 4, 5, 6, 7),  # left shoulder, elbow, wrist, hand
-    *_chain(1, 8, 9, 10, 11),
-    *_chain(3, 12, 13, 14, 15),  # left hip, knee, ankle, foot
-    *_chain(3, 16, 17, 18, 19),
+    *pairwise((3, 2, 1, 0)),  # hip centre, spine, shoulder centre, head
+    *pairwise((1, 4, 5, 6, 7)),  # left shoulder, elbow, wrist, hand
+    *pairwise((1, 8, 9, 10, 11)),
+    *pairwise((3, 12, 13, 14, 15)),  # left hip, knee, ankle, foot
+    *pairwise((3, 16, 17, 18, 19)),
 )
 KINECT = Joints(
     20, centre=3, bones=_KINECT_BONES, lines=lines_of(_KINECT_BONES, (0, 7, 11, 15, 19)), up=(3, 1), across=(12, 16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..._lazy import Lazy
 from ...baselines import Baseline
@@ -15,7 +15,7 @@ from ...networks import Dense, Head, Plain, Residual
 from ...networks.config import Pool
 from ...system import note
 from ...training import OneCycle, Plateau, Training
-from ..recipe import Answer, AnyNetwork, Confusion, Description, Extra, Loop, Recipe, Row, Samples
+from ..recipe import Answer, AnyNetwork, Confusion, Description, Extra, Flat, Loop, Recipe, Row, Samples
 from ..samples import SHOWN, Body, recorded
 from ..table import Summary, Table, accuracy_columns, command_of, time_of
 from .extras import EXTRAS
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     from ..runs import Run
 else:
     np, torch = Lazy("numpy"), Lazy("torch")
-
-try:
-    from tyro.conf import arg
-
-    SamplingOptions = Annotated[Sampling, arg(name="")]  # --frames and not --sampling.frames
-except ImportError:  # without a command line
-    SamplingOptions = Sampling  # type: ignore[misc]
 
 Protocol = Literal["own", "utd", "ntu60-cs", "ntu60-cv", "ntu120-cs", "ntu120-cv"]
 
@@ -117,7 +110,7 @@ class SkeletonRecipe(Recipe):
     """Fraction of the training recordings held out for validation, if no validation subjects are given."""
     joints: Path | None = None
     """JSON file with the bones and lines of the joints; NTU's 25 and Kinect's 20 joints are built in."""
-    sampling: SamplingOptions = field(default_factory=Sampling)
+    sampling: Flat[Sampling] = field(default_factory=Sampling)
     """Sampling of recordings."""
     batch_size: int = 128
     """Batch size."""
@@ -146,8 +139,7 @@ class SkeletonRecipe(Recipe):
         check_choice("protocol", self.protocol, tuple(_SETS))
         if self._is_ntu and (self.test_subjects or self.validation_subjects):
             raise ValueError(f"test_subjects and validation_subjects are not for {self.protocol}, which says them")
-        both = set(self.test_subjects) & set(self.validation_subjects)
-        if both:
+        if both := set(self.test_subjects) & set(self.validation_subjects):
             raise ValueError(f"validation_subjects must not be test_subjects, got {sorted(both)} in both")
         check_fraction("validation", self.validation)
         check_count("batch_size", self.batch_size)
@@ -243,15 +235,9 @@ class SkeletonRecipe(Recipe):
                 f"data: {_SETS[self.protocol].title} has {joints.count} joints, {bodies} bodies and {classes} classes, "
                 f"got {has_joints}, {has_bodies} and {has_classes}"
             )
-        return SkeletonTask(
-            recordings,
-            *parts,
-            joints=joints,
-            samples=self.sampling,
-            batch_size=self.batch_size,
-            label_smoothing=self.label_smoothing,
-            seed=self.seed,
-        )
+        names = ("batch_size", "label_smoothing", "seed")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return SkeletonTask(recordings, *parts, joints=joints, samples=self.sampling, **options)
 
     def model_config(self, member: int = 0) -> Head:
         """See `Recipe.model_config`."""
@@ -365,12 +351,7 @@ def _ntu(
     )
 
 
-_GAMMAS = {
-    "1": (replace(_SIX, gamma=1.0), "80.82 %"),
-    "2": (replace(_SIX, gamma=2.0), "80.68 %"),
-    "10": (replace(_SIX, gamma=10.0), "80.43 %"),
-    "none": (replace(_SIX, gamma=None), "80.24 %"),
-}
+_GAMMAS = {"1": (1.0, "80.82 %"), "2": (2.0, "80.68 %"), "10": (10.0, "80.43 %"), "none": (None, "80.24 %")}
 
 _NTU_ROWS = (
     *_ntu(60, "4", _FOUR, ("77.23 %", "88.30 %"), "6 h", 902_204),
@@ -389,8 +370,8 @@ _NTU_ROWS = (
     *_ntu(60, "lstm-4", _LSTM[4], ("66.02 %", "69.12 %"), "5 h", 545_340),
     *_ntu(60, "lstm-6", _LSTM[6], ("58.50 %", "67.42 %"), "7 h", 808_508),
     *(
-        Row(f"ntu60-cs-6-gamma{name}", _paper("ntu60-cs", model), "Table 6", value, "9 h", 1_430_588)
-        for name, (model, value) in _GAMMAS.items()
+        Row(f"ntu60-cs-6-gamma{key}", _paper("ntu60-cs", replace(_SIX, gamma=most)), "Table 6", value, "9 h", 1_430_588)
+        for key, (most, value) in _GAMMAS.items()
     ),
     *_ntu(120, "4", _FOUR, ("70.01 %", "72.05 %"), "10 h", 932_984),
     *_ntu(120, "6", _SIX, ("72.39 %", "75.04 %"), "14 h", 1_461_368),
@@ -454,8 +435,8 @@ _UTD_ROWS = (
     *_utd("lstm-4", _LSTM[4], "3 min", 495_003, 525_723),
     *_utd("lstm-6", _LSTM[6], "4 min", 758_171, 788_891),
     *(
-        _utd(f"6-gamma{name}", replace(_UTD_SIX, gamma=model.gamma), "2 min", 356_123, 371_483)[1]
-        for name, (model, _) in _GAMMAS.items()
+        _utd(f"6-gamma{name}", replace(_UTD_SIX, gamma=gamma), "2 min", 356_123, 371_483)[1]
+        for name, (gamma, _) in _GAMMAS.items()
     ),
 )
 

@@ -106,11 +106,9 @@ def read_npz(
         raise ValueError(f"{path}: {error}") from None
 
 
-def _recordings(
-    arrays: dict[str, Array], frames_field: str, lengths_field: str, label_field: str, subject_field: str
-) -> Recordings:
-    """The recordings in the arrays of a file; see `read_npz`."""
-    for name in (frames_field, lengths_field, label_field, subject_field):
+def _recordings(arrays: dict[str, Array], *names: str) -> Recordings:
+    frames_field, lengths_field, label_field, subject_field = names
+    for name in names:
         if name not in arrays:
             raise ValueError(f"it has no {name}; it has {', '.join(arrays) or 'no arrays'}")
     frames, lengths, subject = arrays[frames_field], arrays[lengths_field], arrays[subject_field]
