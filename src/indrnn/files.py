@@ -151,10 +151,7 @@ class DataSet:
 
 def data_folder(data_dir: Path | None) -> Path:
     """The folder of data sets: `data_dir` if given, else INDRNN_DATA, else a folder of the user's cache."""
-    if data_dir is not None:
-        return data_dir
-    variable = os.environ.get(VARIABLE)
-    return Path(variable) if variable else cache_folder()
+    return data_dir or Path(os.environ.get(VARIABLE) or cache_folder())
 
 
 def cache_folder() -> Path:

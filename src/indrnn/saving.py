@@ -182,8 +182,8 @@ def _checked_config(model: nn.Module) -> Any:
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """The names that only one of two states has, and those of tensors that differ in shape."""
-    wrong = sorted(one.keys() ^ other.keys())
-    return wrong + [name for name in sorted(one.keys() & other.keys()) if one[name].shape != other[name].shape]
+    differ = [name for name in sorted(one.keys() & other.keys()) if one[name].shape != other[name].shape]
+    return sorted(one.keys() ^ other.keys()) + differ
 
 
 def new_module(folder: Path, device: torch.device | str | None = None) -> nn.Module:

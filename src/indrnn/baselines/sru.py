@@ -90,9 +90,8 @@ def sru(projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Te
     `projected` is W x_t, W_f x_t and W_r x_t concatenated, (T, B, 3N), and last the skip connection unless `skip`
     (T, B, N) is given; `v` and `bias`, (2, N), are v_f and v_r, b_f and b_r.
     """
-    if projected.dtype in (torch.float32, torch.float64) and projected.device.type == "cpu" and _has_kernel():
-        h, c = _SRU.apply(projected, skip, v, bias, c_0)
-        return h, c
+    if projected.dtype in (torch.float32, torch.float64) and projected.is_cpu and _is_declared(kernel.library()):
+        return _SRU.apply(projected, skip, v, bias, c_0)  # type: ignore[no-any-return]
     return reference(projected, skip, v, bias, c_0)
 
 
@@ -157,13 +156,11 @@ class _Call(ctypes.Structure):
     )
 
 
-def _has_kernel() -> bool:
-    loaded = kernel.library()
-    return not isinstance(loaded, str) and _declared(loaded)
-
-
 @functools.cache
-def _declared(loaded: ctypes.CDLL) -> bool:
+def _is_declared(loaded: ctypes.CDLL | str) -> bool:
+    """Whether there is a kernel, whose loop ctypes now knows."""
+    if isinstance(loaded, str):
+        return False
     loaded.indrnn_sru_size.argtypes, loaded.indrnn_sru_size.restype = [], ctypes.c_int64
     assert loaded.indrnn_sru_size() == ctypes.sizeof(_Call), "sru.cpp and sru.py differ in what one hands the other"
     kernel.declare(loaded, "sru", _Call)

@@ -61,7 +61,7 @@ def _value(name: str, value: Any) -> Any:
     return config_of(value) if isinstance(value, nn.Module) else value
 
 
-def describe(layer: nn.Module, kind: type[nn.Module]) -> str:
+def describe(layer: Any, kind: type[nn.Module]) -> str:
     """The sizes of a recurrent layer of this kind, and its options that are not at their defaults: its `extra_repr`."""
     texts, parameters = [], inspect.signature(kind).parameters
     for name in _arguments(kind):
@@ -70,6 +70,5 @@ def describe(layer: nn.Module, kind: type[nn.Module]) -> str:
             texts.append(str(value))
         elif value != default and value != (default,) * len(value if isinstance(value, tuple) else ()):
             texts.append(f"{name}={value!r}")
-    options = layer.bound.options if isinstance(layer.bound, RecurrentBound) else {}
-    starts = ((name, options.get(name)) for name in ("long_memory", "highest_start"))
+    starts = ((name, layer.bound.options.get(name)) for name in ("long_memory", "highest_start"))
     return ", ".join([*texts, *(f"{name}={value!r}" for name, value in starts if value)])

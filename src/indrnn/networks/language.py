@@ -251,7 +251,7 @@ class LanguageModel(nn.Module):
         words = _class_indices("prompt", prompt)
         if words.dim() not in (1, 2) or words.numel() == 0:
             raise ValueError(f"prompt must hold at least one token, (P,) or (P, B), got the shape {tuple(words.shape)}")
-        for word in (int(words.min()), int(words.max())):
+        for word in map(int, words.aminmax()):
             if not 0 <= word < self.classes:
                 raise ValueError(f"prompt must hold classes from 0 to {self.classes - 1}, got {word}")
         check_count("length", length, 0)

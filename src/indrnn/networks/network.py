@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import _register_namedtuple
 
 from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_tensor
@@ -95,9 +95,8 @@ class Network(nn.Module):
         if unknown := options.keys() - names:
             raise TypeError(f"{name} has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(names))}")
         self.config = self.Config(*sizes, **options)
-        input_size: Any = self.config.input_size
-        check_count("input_size", input_size)
-        self.input_size = input_size
+        self.input_size = self.config.input_size  # type: ignore[assignment]
+        check_count("input_size", self.input_size)
         self.output_size = self._build({"device": device, "dtype": dtype})
         self._sizes = [unit.size for unit in self.recurrent_layers]
 
@@ -167,9 +166,8 @@ class Network(nn.Module):
         self, input: PackedSequence, state: State | None, resets: Tensor | None, last: bool
     ) -> tuple[Tensor | PackedSequence, State]:
         padded, lengths, pack = unpack(input)
-        resets = self._checked(
-            padded.transpose(0, 1) if self.batch_first else padded, state, Steps(None, resets)
-        ).resets
+        own = padded.transpose(0, 1) if self.batch_first else padded
+        resets = self._checked(own, state, Steps(None, resets)).resets
         order, back = input.sorted_indices, input.unsorted_indices
         if order is not None:
             state = None if state is None else state.index_select(order)
@@ -211,8 +209,7 @@ class Network(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """As `_features`, with the states of all units concatenated between pieces."""
         assert self.config.recompute is not None
-        inner = _Inner(self)
-        names, parameters = zip(*inner.named_parameters(), strict=True)
+        names, parameters = zip(*self.named_parameters(), strict=True)
         devices = [x.device] if x.device.type == "cuda" else []
         # One mask for all pieces, and the same in the backward pass
         seed = int(torch.randint(2**62, ())) if self.training else 0
@@ -220,11 +217,12 @@ class Network(nn.Module):
         def run(
             x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, parameters: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
-            arguments = (x, h.split(self._sizes, dim=-1), Steps(lengths, resets)._asdict())
-            with torch.random.fork_rng(devices, enabled=self.training):
+            replaced = _reparametrize_module(self, dict(zip(names, parameters, strict=True)), tie_weights=True)
+            with torch.random.fork_rng(devices, enabled=self.training), replaced:
                 if self.training:
                     torch.manual_seed(seed)
-                features, states = functional_call(inner, dict(zip(names, parameters, strict=True)), arguments)
+                entering = iter(h.split(self._sizes, dim=-1))
+                features, states = self._features(x, entering, Steps(lengths, resets)._asdict())
             return features, torch.cat(states, dim=-1)
 
         h_0 = x.new_zeros(x.shape[1], sum(self._sizes)) if state is None else torch.cat(state.h, dim=-1)
@@ -270,18 +268,6 @@ class Network(nn.Module):
     def extra_repr(self) -> str:
         """The number of recurrent layers."""
         return f"recurrent_layers={len(self.recurrent_layers)}"
-
-
-class _Inner(nn.Module):
-    """A network without its outer interface, to be called with other parameters."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network = network
-        self.training = network.training
-
-    def forward(self, x: Tensor, states: Sequence[Tensor], steps: dict[str, Any]) -> tuple[Tensor, list[Tensor]]:
-        return self.network._features(x, iter(states), steps)
 
 
 def last_step(
