@@ -41,18 +41,15 @@ class Shape:
     """Flag of an answer at every step, in place of one for each series."""
 
     @property
-    def raw(self) -> bool:
-        """Whether the series are long enough to count as raw signals, downsampled before the recurrent layers."""
-        return self._stride_to_frames >= RAW
-
-    @property
     def stride(self) -> int:
         """Total stride of the convolutions before the recurrent layers."""
-        return self._stride_to_frames * (2 if self.raw else 1)  # of raw signals half the frames are enough
+        stride = 1 if self.per_step else int(2 ** max(0, round(math.log2(self.mean_length / FRAMES))))
+        return stride if stride < RAW else 2 * stride  # of raw signals half the frames are enough
 
     @property
-    def _stride_to_frames(self) -> int:
-        return 1 if self.per_step else int(2 ** max(0, round(math.log2(self.mean_length / FRAMES))))
+    def raw(self) -> bool:
+        """Whether the series are long enough to count as raw signals, downsampled before the recurrent layers."""
+        return self.stride > RAW
 
 
 @dataclass(frozen=True)
@@ -106,11 +103,11 @@ class Plan:
 
 
 def check_options(options: dict[str, Any]) -> None:
-    """Raise for wrong values of options of `plan`; None is the default."""
+    """Raise for wrong values of options of an estimator; None is the default."""
     for name, value in options.items():
         if value is None:
             continue
-        if name in ("hidden_size", "layers", "steps", "batch_size", "patience", "members"):
+        if name in ("hidden_size", "layers", "steps", "batch_size", "patience", "members", "threads"):
             check_count(name, value)
         elif name == "lr":
             check_positive(name, value)
@@ -161,23 +158,17 @@ def members_of(effort: Effort) -> int:
     return 5 if effort == "best" else 1
 
 
-def _checked_stride(stride: Any, shape: Shape) -> int:
-    if not isinstance(stride, int) or stride < 1 or stride & (stride - 1):
-        raise ValueError(
-            f"front must be True, False, or the stride of the convolutions, a power of two, got {stride!r}"
-        )
-    if stride > 1 and shape.per_step:
-        raise ValueError(f"front must not have a stride where there is an answer at every step, got {stride}")
-    return stride
-
-
 def _network(shape: Shape, core: Core, values: dict[str, Any]) -> Any:
     width = values.get("hidden_size", 128 if shape.raw else 64)
     layers = values.get("layers", 4 if shape.raw and core == "indrnn" else 2)
     dropout, both = values.get("dropout", 0.1), values.get("bidirectional", not shape.raw)
     # In series that are shorter than the first kernel there is nothing for it to find
     front = values.get("front", shape.mean_length >= 17)
-    stride = shape.stride if isinstance(front, bool) else _checked_stride(front, shape)
+    stride = shape.stride if isinstance(front, bool) else front
+    if not isinstance(stride, int) or stride < 1 or stride & (stride - 1):
+        raise ValueError(f"front must be True, False, or the stride of the convolutions, a power of two, got {front!r}")
+    if stride > 1 and shape.per_step:
+        raise ValueError(f"front must not have a stride where there is an answer at every step, got {stride}")
     after = math.ceil(shape.longest / stride) if front else shape.longest
     long = after * width > 4_000_000  # activations of one layer and series: beyond that only recomputing them fits
     if core == "indrnn":

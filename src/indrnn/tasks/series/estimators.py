@@ -512,8 +512,7 @@ class IndRNNRegressor(Estimator):
         mean = np.average(y, axis=0, weights=weights)
         rest = np.average((y - predictions) ** 2, axis=0, weights=weights)
         spread = np.average((y - mean) ** 2, axis=0, weights=weights)
-        constant = spread == 0
-        scores = np.where(constant, np.where(rest == 0, 1.0, 0.0), 1 - rest / np.where(constant, 1.0, spread))
+        scores = np.where(spread == 0, rest == 0, 1 - rest / np.where(spread == 0, 1.0, spread))
         return float(scores.mean())
 
 

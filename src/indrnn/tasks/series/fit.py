@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from ..._lazy import Lazy
-from ...checks import check_count, check_fraction, check_seed
+from ...checks import check_fraction, check_seed
 from ...words import rough_duration, value_of, words
 from ..recipe import Answer, Confusion, Description, Extra, Pairs, Recipe, Samples, Say
 from .defaults import Core, Effort, check_options, members_of
@@ -107,9 +107,7 @@ class Fit(Recipe):
         """See `Recipe.check`."""
         check_seed(self.seed)
         check_fraction("test_share", self.test_share)
-        check_options({name: getattr(self, name) for name in _PLANNED} | {"members": self.networks})
-        if self.threads is not None:
-            check_count("threads", self.threads)
+        check_options({name: getattr(self, name) for name in (*_PLANNED, "threads")} | {"members": self.networks})
 
     # ---- data, read once
 
@@ -135,7 +133,7 @@ class Fit(Recipe):
     @cached_property
     def series(self) -> tuple[Collection, bool]:
         """All series, with targets as classes or numbers, and whether they are classes."""
-        return typed_targets(self.read.collection, self.kind)
+        return _typed_targets(self.read.collection, self.kind)
 
     @cached_property
     def split(self) -> tuple[Collection, Collection | None, str]:
@@ -228,9 +226,8 @@ class Fit(Recipe):
         from .scores import score
 
         estimator, (train, test, how) = self.estimator, self.split
-        if getattr(estimator, "models_", None) is not models:  # trained by others
-            estimator.set_fitted(self.fitting, models)
-            estimator.save_settings(folder)
+        estimator.set_fitted(self.fitting, models)
+        estimator.save_settings(folder)
         if test is None:
             return ["no series were kept for test, so there is no honest figure: --test-share, --test or --test-where"]
         scores = score(estimator, test, train)
@@ -255,7 +252,7 @@ class Fit(Recipe):
         seconds, size = rough_duration(max(1, cost["seconds"])), f"{cost['bytes'] / 2**20:,.0f} MB"
         held = f"{len(test):,} for test" if test is not None else "none for test"
         return [
-            data_line(data, Path(self.data).name),
+            _data_line(data, Path(self.data).name),
             f"missing   {data.missing:.2%} of the values" if data.missing else "missing   no values",
             _target_line(data.y, classifies, self.reading.target),
             *([] if data.groups is None else [f"groups    {self.reading.group}: {len(np.unique(data.groups))}"]),
@@ -310,10 +307,12 @@ class Fit(Recipe):
         assert some.y is not None
         names = list(some.names or (f"series {number + 1}" for number in range(len(some))))
         right: list[Any] | None = None
-        if not target.per_step and some.y.ndim == 1:
-            right = list(map(str if target.kind == "classes" else float, some.y.tolist()))
-        if right is not None and target.kind == "classes":
-            names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
+        single = some.y.ndim == 1 and not target.per_step
+        if single and target.kind == "classes":
+            right = [str(label) for label in some.y.tolist()]
+            names = [f"{name}: {label}" for name, label in zip(names, right, strict=True)]
+        elif single:
+            right = some.y.astype(np.float64).tolist()
         which = "Training series" if test is None else "Series that were kept for test"
         samples = recorded(
             [preparation(one) for one in some.x],
@@ -395,7 +394,7 @@ def evaluate(run: Run, options: FitEvaluation, *, data_dir: Path | None, device:
     else:
         test = recipe.read_like(estimator, options.data, resample=options.resample, target_needed=True)
         if recipe.kind != "regress" and estimator.target_.kind != "numbers":
-            test, _ = typed_targets(test, "classify")
+            test, _ = _typed_targets(test, "classify")
         on = f"{len(test):,} series of {options.data.name}"
     scores = score(estimator, test, train)
     for line in (f"{run.path}: {on}", *scores.lines):
@@ -430,8 +429,7 @@ def _flat(y: Any) -> Any:
     return np.concatenate([np.ravel(values) for values in y]) if several else np.ravel(y)
 
 
-def typed_targets(data: Collection, kind: str) -> tuple[Collection, bool]:
-    """The collection, with targets as classes or numbers, and whether they are classes."""
+def _typed_targets(data: Collection, kind: str) -> tuple[Collection, bool]:
     y = data.y
     assert y is not None
     values = _flat(y)
@@ -445,14 +443,11 @@ def typed_targets(data: Collection, kind: str) -> tuple[Collection, bool]:
     few = len(np.unique(values)) <= max(2, min(100, len(values) // 2))
     classes = text or kind == "classify" or (kind == "auto" and whole and few)
     if classes and not text and not whole:
-        raise ValueError(
-            "task classify needs text or whole numbers in the target, got others; --task regress takes these"
-        )
+        raise ValueError("task classify needs text or whole numbers in the target, got others; use --task regress")
     return (replace(data, y=y.astype(np.int64)) if classes and y.dtype.kind == "f" else data), classes
 
 
-def data_line(data: Collection, name: str) -> str:
-    """The line that summarises the data."""
+def _data_line(data: Collection, name: str) -> str:
     lengths, channels = data.lengths, data.channels
     low, high = int(lengths.min()), int(lengths.max())
     steps = f"{low:,} steps" if low == high else f"{low:,} to {high:,} steps, mean {lengths.mean():,.0f}"

@@ -56,20 +56,20 @@ class Target:
         try:
             classes, counts = np.unique(values, return_counts=True)
         except TypeError:
-            kinds = ", ".join(sorted({type(_python(value)).__name__ for value in values}))
+            kinds = ", ".join(sorted({type(value).__name__ for value in values.tolist()}))
             raise ValueError(f"y must hold classes of one kind, that can be sorted, got {kinds} together") from None
         if len(classes) < 2:
-            only = f"one class, {_python(classes[0])!r}"
+            only = f"one class, {classes.tolist()[0]!r}"
             raise ValueError(f"y must have at least two classes, got {only}: there is nothing to tell apart")
         if not per_step and counts.min() == 1:
-            alone = ", ".join(repr(_python(name)) for name in classes[counts == 1][:5])
+            alone = ", ".join(map(repr, classes[counts == 1][:5].tolist()))
             warnings.warn(
                 f"y has classes with one series each: {alone}; nothing can be said of how well they are recognised, so "
                 "add series to them or leave them out",
                 UserWarning,
                 stacklevel=4,
             )
-        return cls("classes", len(classes), per_step, tuple(classes.tolist()), classes.dtype.str)
+        return cls("classes", len(classes), per_step, classes.tolist(), classes.dtype.str)
 
     @classmethod
     def of_numbers(cls, y: Array, per_step: bool) -> Target:
@@ -78,11 +78,9 @@ class Target:
         if not np.isfinite(values).all():
             raise ValueError("y must be finite. Input y contains NaN or infinity or a value too large")
         deviation = values.std(0)
-        mean, scale = values.mean(0), np.where(deviation > 0, deviation, 1.0)
+        mean, scale = values.mean(0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
         flat = (y[0] if per_step else y).ndim == 1
-        return cls(
-            "numbers", values.shape[1], per_step, mean=tuple(mean.tolist()), scale=tuple(scale.tolist()), flat=flat
-        )
+        return cls("numbers", values.shape[1], per_step, mean=mean, scale=scale, flat=flat)
 
     @cached_property
     def classes(self) -> Array | None:
@@ -128,7 +126,7 @@ class Target:
         return outputs * np.array(self.scale) + np.array(self.mean) if self.kind == "numbers" else outputs
 
     def model_in_units(self, model: nn.Module) -> nn.Module:
-        """A copy of a regressor with outputs in the units of the data: its own are standardised."""
+        """A copy of a regressor whose outputs are in the units of the data."""
         model = copy.deepcopy(model)
         output: Any = model.output
         scale, mean = (torch.tensor(values, dtype=output.weight.dtype) for values in (self.scale, self.mean))
@@ -139,7 +137,7 @@ class Target:
 
 
 def _fixed(y: Array) -> Array:
-    """Convert NumPy's variable-length text to fixed-length text, whose type can be named in files."""
+    """Text of variable length as one of fixed length, whose type can be named in files."""
     return np.array(y.tolist()) if y.dtype.kind == "T" else y
 
 
@@ -181,7 +179,3 @@ def _rows(y: Array, per_step: bool) -> list[Array]:
     if rows[0].ndim > 2:
         raise ValueError(f"y must have the shape (n,) or (n, outputs), got {rows[0].shape}; or give per_step=True")
     return list(rows[0][:, None])
-
-
-def _python(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
