@@ -18,14 +18,10 @@ PLANNED = (
 )
 """Options that override the plan."""
 
-SMALL = 300
-"""Series below which none is held back for validation: each counts for more in training than in choosing weights."""
-FEW = 10
-"""Groups below which none is held back: one of them is more than a tenth of what there is to learn from."""
-FRAMES = 256
-"""Approximate number of steps that the recurrent layers see of a long signal, after strided convolutions."""
-RAW = 8
-"""Stride to `FRAMES` steps from which a signal counts as raw, such as sound."""
+SMALL = 300  # series below which none is held back: each counts for more in training than in choosing weights
+FEW = 10  # groups below which none is held back: one is more than a tenth of what there is to learn from
+FRAMES = 256  # approximate number of steps that the recurrent layers see of a long signal, after convolutions
+RAW = 8  # stride to `FRAMES` steps from which a signal counts as raw, such as sound
 
 
 @dataclass(frozen=True)

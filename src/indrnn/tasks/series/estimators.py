@@ -61,18 +61,17 @@ class Fitting:
 
     def model_config(self, member: int = 0) -> Head:
         """Configuration of the model."""
-        sort = "Classifier" if self.target.kind != "numbers" else "Regressor"
-        kind: Any = ("Step" if self.target.per_step else "Sequence") + sort
+        sort = "Regressor" if self.target.kind == "numbers" else "Classifier"
+        kind: Any = f"Step{sort}" if self.target.per_step else f"Sequence{sort}"
         return Head(self.plan.network, self.target.outputs, kind, self.plan.pool)
 
     @property
     def training(self) -> Training:
         """Options of the training loop."""
-        names = ("steps", "lr", "evaluate_every", "patience")
-        options: dict[str, Any] = {name: getattr(self.plan, name) for name in names}
-        options |= {"device": self.device, "threads": self.threads, "tensorboard": False}
-        options |= {"optimizer": "adamw", "weight_decay": 0.01, "clip": None, "clip_norm": 1.0}
-        return Training(schedule=Cosine(warm_up=0.1), **options)
+        planned = {name: getattr(self.plan, name) for name in ("steps", "lr", "evaluate_every", "patience")}
+        options: dict[str, Any] = {"device": self.device, "threads": self.threads, "tensorboard": False, **planned}
+        optimizer: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.01, "clip": None, "clip_norm": 1.0}
+        return Training(schedule=Cosine(warm_up=0.1), **options, **optimizer)
 
     def split(self, member: int = 0) -> tuple[Array, Array]:
         """Return the indices of training and held-out series: split by group if there are groups, else by class."""
@@ -236,12 +235,9 @@ class Estimator(Conventions):
         assert data.y is not None
         weights = _weights(sample_weight, len(data))
         target = (Target.of_classes if self._sort == "classifier" else Target.of_numbers)(data.y, self.per_step)
-        encoded = target.encode(data.y, data.lengths)
+        encoded, lengths = target.encode(data.y, data.lengths), data.lengths
         preparation = Preparation.fitted(data.x, self.time_channel)
-        lengths = data.lengths
-        shape = Shape(
-            len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), per_step=self.per_step
-        )
+        shape = Shape(len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), self.per_step)
         if shape.raw and target.kind == "classes":
             depends = rms_depends_on_class(data.x, torch.stack(encoded).numpy(), self.time_channel)
             preparation = replace(preparation, normalise_rms=not depends)
@@ -264,10 +260,8 @@ class Estimator(Conventions):
         data = self._collection(X)
         y = data.y if y is None else y
         if y is None:
-            raise ValueError(
-                f"y must hold a target for each series: {type(self).__name__} requires y to be passed, but the target "
-                "y is None"
-            )
+            what = f"{type(self).__name__} requires y to be passed, but the target y is None"
+            raise ValueError(f"y must hold a target for each series: {what}")
         y, groups = target_of(y, len(data)), data.groups if groups is None else as_array(groups)
         if groups is not None and groups.shape != (len(data),):
             raise ValueError(f"groups must have the shape ({len(data)},), one for each series, got {groups.shape}")
@@ -558,10 +552,8 @@ def _validation(share: float | None, groups: Array | None) -> float | None:
         kinds = " and ".join(sorted({type(group).__name__ for group in groups}))
         raise ValueError(f"groups must be of one kind, such as all numbers or all words, got {kinds}") from None
     if count == 1 and share:  # which is never divided
-        raise ValueError(
-            f"groups must have at least two values to hold one of them back, got one; validation={share!r} must be 0 "
-            "or None then"
-        )
+        must = f"validation={share!r} must be 0 or None then"
+        raise ValueError(f"groups must have at least two values to hold one of them back, got one; {must}")
     return 0.0 if count < FEW and share is None else share
 
 
@@ -573,7 +565,7 @@ def _like(y: Any, predictions: Array) -> Array:
 
 
 def _of_steps(weights: Any, predictions: Any) -> Array | None:
-    """Repeat the weight of each series for each of its steps, series after series."""
+    """The weight of each series for each of its steps, series after series."""
     return None if weights is None else np.repeat(as_array(weights), [np.shape(one)[-1] for one in predictions])
 
 

@@ -38,8 +38,7 @@ except ImportError:  # without a command line
 
 NAME = "fit"
 """Name of the recipe in a run's config.json."""
-SHOWN = 12
-"""Classes that are listed with their counts."""
+_SHOWN = 12  # classes that are listed with their counts
 _PLANNED = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation")
 
 
@@ -335,8 +334,8 @@ class Fit(Recipe):
         reading, trained, kind = self.reading, estimator.channels_, kind_of(data)
         if resample and reading.rate is None:
             raise ValueError("resample is for runs on WAV files")
-        described = (reading.group, reading.tested_column)  # no values, here as in training
-        ignore = (*reading.ignore, *(name for name in described if name is not None))
+        described = filter(None, (reading.group, reading.tested_column))  # no values, here as in training
+        ignore = (*reading.ignore, *described)
         resample = resample or reading.resample
         reading = replace(reading, group=None, test_where=None, ignore=ignore, resample=resample).only_for(kind)
         features = tuple(name for name in trained if not (reading.time_differences and name == "dt"))
@@ -465,6 +464,6 @@ def _target_line(y: Any, classifies: bool, name: str | None) -> str:
         return f"target    numbers{of}{at}, {numbers.min():.4g} to {numbers.max():.4g}, mean {numbers.mean():.4g}"
     if values.ndim == 2:
         return f"target    {values.shape[1]} labels at once{of}"
-    known, counts = np.unique(values, return_counts=True)
-    listed = ", ".join(f"{label} ({count:,})" for label, count in list(zip(known, counts, strict=True))[:SHOWN])
-    return f"classes   {len(known)}{of}{at}: {listed}{', ...' if len(known) > SHOWN else ''}"
+    names, counts = np.unique(values, return_counts=True)
+    listed = ", ".join(f"{label} ({count:,})" for label, count in list(zip(names, counts, strict=True))[:_SHOWN])
+    return f"classes   {len(names)}{of}{at}: {listed}{', ...' if len(names) > _SHOWN else ''}"

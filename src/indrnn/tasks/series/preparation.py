@@ -15,10 +15,8 @@ from torch import Tensor
 
 from .collection import Array
 
-EXPLAINED = 0.25
-"""Share of the variance of the signals' power that classes explain, from which on the power is left as it is."""
-_PRIOR_STEPS = 5.0
-"""Steps of the training deviation that count in the running power of a series."""
+EXPLAINED = 0.25  # share of the variance of power that classes explain, from which on the power is left as it is
+_PRIOR_STEPS = 5.0  # steps of the training deviation that count in the running power of a series
 
 
 @dataclass(frozen=True)

@@ -58,20 +58,17 @@ class SeriesTask:
     """Training task on series; see `indrnn.training.Task`. Batches are random, determined by the seed and the step."""
 
     train: Part
-    """Training series."""
     validation: Part | None = None
     """Series used to select the weights; None for the last weights."""
     _: KW_ONLY
     kind: Kind
-    """Type of the targets."""
     per_step: bool = False
     """Flag of a target at every step, in place of one for each series."""
     batch_size: int = 32
     augmentation: Augmentation = Augmentation()  # noqa: RUF009
     masks: int = 0
     """Number of last features that are masks, exempt from changes of value."""
-    class_weights: Tensor | None = None
-    """Class weights of the loss, (classes,)."""
+    class_weights: Tensor | None = None  # (classes,)
     seed: int = 0
     """Seed of order and augmentation."""
 
@@ -83,11 +80,10 @@ class SeriesTask:
 
     def describe(self) -> dict[str, Any]:
         """Describe the task: options, sizes, and a checksum of the series."""
-        names = ("kind", "per_step", "batch_size", "seed")
         parts = {"train": self.train, "validation": self.validation}
         return {
             "type": type(self).__name__,
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in ("kind", "per_step", "batch_size", "seed")},
             "augmentation": asdict(self.augmentation),
             "class_weights": None if self.class_weights is None else self.class_weights.tolist(),
             **{name: part.describe() for name, part in parts.items() if part is not None},
@@ -100,7 +96,12 @@ class SeriesTask:
 
     def batch(self, step: int, shard: Shard) -> SeriesBatch:
         """See `Task.batch`."""
-        items = self._items_of(step)
+        # At random, whatever their lengths: statistics of batches of one length each would differ by it
+        epoch, at = divmod(step, self.steps_per_epoch)
+        if self._order[0] != epoch:
+            order = torch.randperm(len(self.train.x), generator=generator(self.seed, "order", epoch))
+            self._order = epoch, order.split(self.batch_size)
+        items = self._order[1][at]
         rows, count = rows_of(shard, len(items))
         batch = collate(self.train, items.tolist(), self.per_step)
         if self.augmentation != Augmentation():
@@ -111,14 +112,6 @@ class SeriesTask:
         lengths, weights = (None if values is None else values[rows] for values in (batch.lengths, batch.weights))
         target = batch.target[:, rows] if self.per_step else batch.target[rows]
         return SeriesBatch(batch.inputs[:, rows], target, count, len(items), lengths, weights)
-
-    def _items_of(self, step: int) -> Tensor:
-        # At random, whatever their lengths: statistics of batches of one length each would differ by it
-        epoch, at = divmod(step, self.steps_per_epoch)
-        if self._order[0] != epoch:
-            order = torch.randperm(len(self.train.x), generator=generator(self.seed, "order", epoch))
-            self._order = epoch, order.split(self.batch_size)
-        return self._order[1][at]
 
     def _augment(self, batch: SeriesBatch, source: torch.Generator) -> None:
         x, how = batch.inputs, self.augmentation
