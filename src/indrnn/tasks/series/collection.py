@@ -55,11 +55,6 @@ class Collection:
             names: names of the series.
             groups: groups of the series.
             test: which series belong to the test split.
-
-        Raises:
-            TypeError: X is sparse or holds objects that are not numbers.
-            ValueError: X has another shape, text or complex values, a series without a value, or an infinite value or
-                one too large for float32; or another argument has the wrong length.
         """
         x = _series_of(X)
         width, count = len(x[0]), len(x)
@@ -138,7 +133,7 @@ def target_of(y: Any, count: int) -> Array:
         if len({row.shape for row in rows}) > 1:
             return _as_many("y", as_objects(rows), count)  # type: ignore[no-any-return]
     array = as_array(y)
-    if array.ndim == 0 or array.ndim > 3:
+    if not 1 <= array.ndim <= 3:
         raise ValueError(f"y must hold one target for each series, got an array of {array.ndim} dimensions")
     return _as_many("y", array, count)  # type: ignore[no-any-return]
 

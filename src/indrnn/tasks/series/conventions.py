@@ -68,17 +68,15 @@ class Conventions:
 
     def _set_features(self, X: Any, channels: int) -> None:
         """Keep scikit-learn's number of features, X.shape[1] of an array, and the names of a table's columns."""
-        shape = _shape(X)
+        shape, names = _shape(X), _columns(X)
         self.n_features_in_ = int(shape[1]) if len(shape) in (2, 3) else channels
         self.flat_ = len(shape) == 2
-        names = _columns(X)
         if names is not None:
             self.feature_names_in_ = np.asarray(names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
 
     def _check_features(self, X: Any, channels: int, data: Collection) -> None:
-        """Raise for other channels or steps than those of training."""
         got, steps = data.x[0].shape
         if got != channels:
             raise ValueError(

@@ -231,32 +231,6 @@ class Estimator(Conventions):
 
     def fitting(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None) -> Fitting:
         """Return what `fit` would train: interpreted data, plan, and `estimate` of the cost; trains nothing."""
-        data = self._training_data(X, y, groups)
-        assert data.y is not None
-        weights = _weights(sample_weight, len(data))
-        target = (Target.of_classes if self._sort == "classifier" else Target.of_numbers)(data.y, self.per_step)
-        encoded, lengths = target.encode(data.y, data.lengths), data.lengths
-        preparation = Preparation.fitted(data.x, self.time_channel)
-        shape = Shape(len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), self.per_step)
-        if shape.raw and target.kind == "classes":
-            depends = rms_depends_on_class(data.x, torch.stack(encoded).numpy(), self.time_channel)
-            preparation = replace(preparation, normalise_rms=not depends)
-        options = {name: getattr(self, name) for name in PLANNED}
-        options["validation"] = _validation(self.validation, data.groups)
-        return Fitting(
-            data,
-            encoded,
-            preparation,
-            target,
-            plan(shape, self.effort, self.core, **options),
-            seed_of(self.random_state),
-            weights,
-            _class_weights(getattr(self, "class_weight", None), target, data.y, weights),
-            device=self.device,
-            threads=self.threads,
-        )
-
-    def _training_data(self, X: Any, y: Any, groups: Any) -> Collection:
         data = self._collection(X)
         y = data.y if y is None else y
         if y is None:
@@ -269,7 +243,28 @@ class Estimator(Conventions):
             raise ValueError("X must hold at least two series, got 1 sample (n_samples=1)")
         if self.per_step and y.ndim == 1 and y.dtype != object:
             raise ValueError(f"y must have a target at every step with per_step=True, got the shape {y.shape}")
-        return replace(data, y=y, groups=groups)
+        weights = _weights(sample_weight, len(data))
+        target = (Target.of_classes if self._sort == "classifier" else Target.of_numbers)(y, self.per_step)
+        encoded, lengths = target.encode(y, data.lengths), data.lengths
+        preparation = Preparation.fitted(data.x, self.time_channel)
+        shape = Shape(len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), self.per_step)
+        if shape.raw and target.kind == "classes":
+            depends = rms_depends_on_class(data.x, torch.stack(encoded).numpy(), self.time_channel)
+            preparation = replace(preparation, normalise_rms=not depends)
+        options = {name: getattr(self, name) for name in PLANNED}
+        options["validation"] = _validation(self.validation, groups)
+        return Fitting(
+            replace(data, y=y, groups=groups),
+            encoded,
+            preparation,
+            target,
+            plan(shape, self.effort, self.core, **options),
+            seed_of(self.random_state),
+            weights,
+            _class_weights(getattr(self, "class_weight", None), target, y, weights),
+            device=self.device,
+            threads=self.threads,
+        )
 
     def _collection(self, X: Any) -> Collection:
         """Series of X, with times from the first of each series on, as Unix times lose precision in float32."""

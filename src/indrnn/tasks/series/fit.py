@@ -306,12 +306,10 @@ class Fit(Recipe):
         assert some.y is not None
         names = list(some.names or (f"series {number + 1}" for number in range(len(some))))
         right: list[Any] | None = None
-        single = some.y.ndim == 1 and not target.per_step
-        if single and target.kind == "classes":
-            right = [str(label) for label in some.y.tolist()]
-            names = [f"{name}: {label}" for name, label in zip(names, right, strict=True)]
-        elif single:
-            right = some.y.astype(np.float64).tolist()
+        if not target.per_step and some.y.ndim == 1:
+            right = list(map(str if target.kind == "classes" else float, some.y.tolist()))
+        if right is not None and target.kind == "classes":
+            names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
         which = "Training series" if test is None else "Series that were kept for test"
         samples = recorded(
             [preparation(one) for one in some.x],
@@ -424,8 +422,8 @@ def _shown_scores(path: Path) -> tuple[dict[str, Any], str]:
 
 def _flat(y: Any) -> Any:
     """All targets in one dimension, also those at every step."""
-    several = isinstance(y, list) or y.dtype == object
-    return np.concatenate([np.ravel(values) for values in y]) if several else np.ravel(y)
+    one_by_one = isinstance(y, list) or y.dtype == object
+    return np.concatenate([np.ravel(values) for values in y]) if one_by_one else np.ravel(y)
 
 
 def _typed_targets(data: Collection, kind: str) -> tuple[Collection, bool]:
