@@ -88,9 +88,7 @@ _NTU_BONES = (
     *pairwise((0, 12, 13, 14, 15)),  # left hip, knee, ankle, foot
     *pairwise((0, 16, 17, 18, 19)),
 )
-NTU = Joints(
-    25, centre=0, bones=_NTU_BONES, lines=lines_of(_NTU_BONES, (3, 7, 11, 15, 19)), up=(0, 20), across=(12, 16)
-)
+NTU = Joints(25, 0, _NTU_BONES, lines_of(_NTU_BONES, (3, 7, 11, 15, 19)), up=(0, 20), across=(12, 16))
 """Joints of NTU RGB+D, by Kinect's second version: 39 lines, 897 distances."""
 
 _KINECT_BONES = (
@@ -100,9 +98,7 @@ _KINECT_BONES = (
     *pairwise((3, 12, 13, 14, 15)),  # left hip, knee, ankle, foot
     *pairwise((3, 16, 17, 18, 19)),
 )
-KINECT = Joints(
-    20, centre=3, bones=_KINECT_BONES, lines=lines_of(_KINECT_BONES, (0, 7, 11, 15, 19)), up=(3, 1), across=(12, 16)
-)
+KINECT = Joints(20, 3, _KINECT_BONES, lines_of(_KINECT_BONES, (0, 7, 11, 15, 19)), up=(3, 1), across=(12, 16))
 """Joints of Kinect's first version, in the order of UTD-MHAD: 34 lines, 612 distances."""
 
 KNOWN = {joints.count: joints for joints in (NTU, KINECT)}

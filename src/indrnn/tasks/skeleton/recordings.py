@@ -163,16 +163,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_prepared(folder: Path, *, verify: bool = False) -> Recordings:
-    """Read the folder that `indrnn prepare` wrote; frames are a memory map.
+    """Read the recordings in a folder that `indrnn prepare` wrote, sorted by name; frames are a memory map.
 
-    Args:
-        folder: the folder.
-        verify: whether to verify the frames' checksum too, which reads all of them. Their size and the index's
-            checksum are always verified.
-
-    Returns:
-        The recordings, sorted by name. Labels are actions minus 1, subjects are performers; fields are
-        "name", "setup", "camera", "performer", "replication", "action", "body_1" and "body_2" (Kinect's ids).
+    Labels are actions minus 1, subjects are performers; fields are "name", "setup", "camera", "performer",
+    "replication", "action", "body_1" and "body_2" (Kinect's ids). The size of the files and the index's checksum are
+    always verified; with `verify` the frames' checksum too, which reads all of them.
 
     Raises:
         ValueError: if the folder holds no such files, or they have changed since they were written.

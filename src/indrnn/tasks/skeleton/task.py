@@ -266,8 +266,7 @@ def split_by_subject(
     subjects = validation if isinstance(validation, tuple) else ()
     everyone = np.unique(recordings.subject)
     for name, chosen in {"test_subjects": test, "validation_subjects": subjects}.items():
-        unknown = [subject for subject in chosen if subject not in everyone]
-        if unknown:
+        if unknown := [subject for subject in chosen if subject not in everyone]:
             raise ValueError(f"{name} must be of the subjects {', '.join(map(str, everyone))}, got {unknown[0]}")
     train = np.flatnonzero(~np.isin(recordings.subject, [*test, *subjects]))
     if not len(train):

@@ -64,8 +64,7 @@ def _evaluate_dynamically(
     run: Run, options: EvaluationOptions, task: LanguageTask, device: str, say: Say
 ) -> dict[str, Any]:
     model, which = run.best
-    if not isinstance(model, LanguageModel):
-        raise ValueError(f"run must be of a language model, and {run.path} is of a {type(model).__name__}")
+    assert isinstance(model, LanguageModel)
     epoch, corpus = task.steps_per_epoch, task.corpus
     windows = min(options.statistics_windows or epoch, epoch)
     plan = _Plan(model.to(choose_device(device)).eval(), task, options.segment or SEGMENT)

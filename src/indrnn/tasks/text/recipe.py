@@ -189,14 +189,8 @@ class _LanguageRecipe(Recipe):
         network = self.model.sized(self.embedding, self.length)
         if isinstance(network, NetworkConfig) and network.norm == "step":  # statistics for each step of a window
             network = replace(network, norm_steps=self.length)
-        return Language(
-            network,
-            self.classes,
-            tied=self.tied,
-            start=self.start,
-            dropout=self.embedding_dropout,
-            word_dropout=self.word_dropout,
-        )
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("tied", "start", "word_dropout")}
+        return Language(network, self.classes, dropout=self.embedding_dropout, **options)
 
     def trial_config(self) -> Any:
         """See `Recipe.trial_config`."""
@@ -238,16 +232,9 @@ class _LanguageRecipe(Recipe):
         tokens = list(tokeniser.tokens) or [chr(n) if n in printed else f"\\x{n:02x}" for n in range(256)]
         marks = {" ": "␣", tokeniser.space: "␣", "\n": "⏎", "\t": "⇥", END: "⏎"}
         names = [marks.get(token, token) for token in tokens]
-        options = {
-            "unit": tokeniser.unit,
-            "tokens": tokens,
-            "names": names,
-            "space": tokeniser.space,
-            "called": NAMES[tokeniser.unit],
-            "start": "it was late and the rain had not stopped",
-            "samples": [],
-        }
-        return Samples("text", self.length, options, classes=names)
+        page: dict[str, Any] = {"unit": tokeniser.unit, "tokens": tokens, "names": names, "space": tokeniser.space}
+        page |= {"called": NAMES[tokeniser.unit], "start": "it was late and the rain had not stopped", "samples": []}
+        return Samples("text", self.length, page, classes=names)
 
 
 @dataclass(frozen=True)
