@@ -107,7 +107,7 @@ def load(path: Path) -> dict[str, Any]:
     """Read one checkpoint; raises `BrokenCheckpointError`, with the reason, if it is damaged."""
     import torch
 
-    from ..networks import network as _network  # noqa: F401 - which lets torch load a network's state
+    from ..networks import State  # noqa: F401 - whose module lets torch load a network's state
 
     with path.open("rb") as file:
         header = _verify(file, path)
