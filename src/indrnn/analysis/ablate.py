@@ -75,10 +75,7 @@ class Ablated:
 def silenced(model: nn.Module, neurons: dict[str, Tensor]) -> Iterator[None]:
     """Make some neurons output zero, in evaluation mode and without gradients; the weights are not changed.
 
-    Args:
-        model: any model with independent recurrent weights.
-        neurons: bool masks (N,) of the neurons to silence, by the name of the layer's recurrent weight, as
-            `LayerMemory.name`.
+    `neurons` holds bool masks (N,) of those to silence, by the name of the layer's weight, as `LayerMemory.name`.
     """
     layers = {layer.name: layer for layer in layers_of(model)}
     for name, mask in neurons.items():

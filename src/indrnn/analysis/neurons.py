@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,11 +70,8 @@ def _weights(module: nn.Module) -> list[str]:
     return [match[0] for match in sorted(matches, key=lambda match: (int(match[1] or 0), match[2] is not None))]
 
 
-class Callback(Protocol):
-    """The callback of `watched`."""
-
-    def __call__(self, layer: Layer, neurons: slice, call: Forward, h: Tensor, /) -> Tensor | None:
-        """Take a layer, a slice of its neurons, their recurrence and h (T, B, ..., N); return another h, or None."""
+Callback = Callable[[Layer, slice, Forward, Tensor], Tensor | None]
+"""A function of a layer, a slice of its neurons, their recurrence and h (T, B, ..., N); returns another h, or None."""
 
 
 @contextlib.contextmanager
@@ -118,8 +115,7 @@ class _RecurrenceMode(TorchDispatchMode):
         if func is not OPS.recurrence.default or not self._running:
             return result
         call = Forward(*args[:-1])
-        layer, neurons = self._running[-1].next(call.u.numel())
-        other = self.callback(layer, neurons, call, result[0])
+        other = self.callback(*self._running[-1].next(call.u.numel()), call, result[0])
         return result if other is None else (other, result[1])
 
 
