@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
-from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import _register_namedtuple
 
 from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_tensor
@@ -209,7 +209,8 @@ class Network(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """As `_features`, with the states of all units concatenated between pieces."""
         assert self.config.recompute is not None
-        names, parameters = zip(*self.named_parameters(), strict=True)
+        inner = _Inner(self)
+        names, parameters = zip(*inner.named_parameters(), strict=True)
         devices = [x.device] if x.device.type == "cuda" else []
         # One mask for all pieces, and the same in the backward pass
         seed = int(torch.randint(2**62, ())) if self.training else 0
@@ -217,12 +218,11 @@ class Network(nn.Module):
         def run(
             x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, parameters: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
-            replaced = _reparametrize_module(self, dict(zip(names, parameters, strict=True)), tie_weights=True)
-            with torch.random.fork_rng(devices, enabled=self.training), replaced:
+            arguments = (x, h.split(self._sizes, dim=-1), Steps(lengths, resets)._asdict())
+            with torch.random.fork_rng(devices, enabled=self.training):
                 if self.training:
                     torch.manual_seed(seed)
-                entering = iter(h.split(self._sizes, dim=-1))
-                features, states = self._features(x, entering, Steps(lengths, resets)._asdict())
+                features, states = functional_call(inner, dict(zip(names, parameters, strict=True)), arguments)
             return features, torch.cat(states, dim=-1)
 
         h_0 = x.new_zeros(x.shape[1], sum(self._sizes)) if state is None else torch.cat(state.h, dim=-1)
@@ -268,6 +268,18 @@ class Network(nn.Module):
     def extra_repr(self) -> str:
         """The number of recurrent layers."""
         return f"recurrent_layers={len(self.recurrent_layers)}"
+
+
+class _Inner(nn.Module):
+    """A network without its outer interface, to be called with other parameters."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        self.training = network.training
+
+    def forward(self, x: Tensor, states: Sequence[Tensor], steps: dict[str, Any]) -> tuple[Tensor, list[Tensor]]:
+        return self.network._features(x, iter(states), steps)
 
 
 def last_step(
