@@ -6,6 +6,7 @@ Options are checked without torch: it is imported where there is a tensor.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -87,9 +88,7 @@ def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> Non
     """Raise unless `value` is None or a tensor of this shape."""
     if value is None:
         return
-    from torch import Tensor
-
-    if not isinstance(value, Tensor):
+    if not isinstance(value, sys.modules["torch"].Tensor):  # quicker than to import it, at each step of a stream
         raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}")
     if tuple(value.shape) != shape:
         raise ValueError(f"{name} must have the shape {shape} for this input, got {tuple(value.shape)}")

@@ -172,7 +172,7 @@ class IndRNN(nn.Module):
         time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
-        if self.training:
+        if self.training and torch.is_grad_enabled():
             self.bound.watch(lambda: [getattr(self, f"weight_hh{suffix}") for suffix in self._suffixes])
         B, N, L = x.shape[1], self.hidden_size, self.num_layers
         masks: list[Tensor | None] = [None] * (L - 1)
@@ -336,10 +336,11 @@ class IndRNNCell(nn.Module):
         if input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
             expected = f"(B, {self.input_size}) or ({self.input_size},)"
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
-        if self.training:
+        weight = self.weight_ih
+        if self.training and torch.is_grad_enabled():
             self.bound.watch(lambda: [self.weight_hh])
-        check_state(input, hx, (*input.shape[:-1], self.hidden_size), self.weight_ih)
-        return _step(F.linear(input, self.weight_ih), self.weight_hh, self.bias, hx, self.nonlinearity)
+        check_state(input, hx, (*input.shape[:-1], self.hidden_size), weight)
+        return _step(F.linear(input, weight), self.weight_hh, self.bias, hx, self.nonlinearity)
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""

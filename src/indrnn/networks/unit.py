@@ -151,23 +151,27 @@ class RecurrentUnit(nn.Module):
         if self.training:
             self.bound.watch(lambda: [self.weight_hh])
         steps = Steps(lengths, resets, position, time_slice)
+        norm, place = self.norm, self.config.norm_place
         own = False  # whether x is ours alone, to compute over
         if self.weight is not None:
             own = not torch.compiler.is_compiling() and is_unwatched(self.weight, Weight) and not keeps_results()
             x = self.weight(x)
-        if time_slice is None and self._fuses():
+        if time_slice is None and self._fuses(norm):
             return self._fused(x, state, steps, own)
         bias: Tensor | None = self.bias
-        if self.config.norm_place == "before" and self.norm is not None:
+        if place == "before" and norm is not None:
             x = x if bias is None else (x + bias).to(x.dtype)
             x, bias, own = self._normalise(x, steps), None, False
         h, h_last = self._recurrence(x, bias, state, steps, own)
-        if self.config.norm_place == "after" and self.norm is not None:
+        if place == "after" and norm is not None:
             # Evaluation may compute over h, as nothing else uses it
             own = not (torch.compiler.is_compiling() or torch.is_grad_enabled() or keeps_results())
-            own = own and is_unwatched(self.norm, SequenceBatchNorm)
-            own = own and not torch._C._is_alias_of(h, h_last)  # type: ignore[attr-defined]
-            h = self._normalise(h, steps, overwrite=own)
+            if (
+                own and is_unwatched(norm, SequenceBatchNorm) and not torch._C._is_alias_of(h, h_last)  # type: ignore[attr-defined]
+            ):
+                h = norm.forward(h, lengths, time_slice, overwrite=True)
+            else:
+                h = self._normalise(h, steps)
         return shared_dropout(h, self.dropout, self.training, time_slice), h_last
 
     def _recurrence(
@@ -190,9 +194,8 @@ class RecurrentUnit(nn.Module):
         (h, last), (h_reverse, last_reverse) = outputs
         return torch.cat([h, h_reverse], dim=-1), torch.cat([last, last_reverse], dim=-1)
 
-    def _fuses(self) -> bool:
+    def _fuses(self, norm: nn.Module | None) -> bool:
         """Whether recurrence, norm and dropout can be one op, which reads the norm's tensors, if nothing watches it."""
-        norm = self.norm
         if not self.config.fused or self.config.bidirectional or not is_unwatched(norm, SequenceBatchNorm):
             return False
         return norm.training and norm.affine and not norm.synchronised
@@ -223,15 +226,14 @@ class RecurrentUnit(nn.Module):
         norm.update(mean, var, count.to(mean))
         return y, h_last
 
-    def _normalise(self, x: Tensor, steps: Steps, overwrite: bool = False) -> Tensor:
+    def _normalise(self, x: Tensor, steps: Steps) -> Tensor:
         lengths, _, position, time_slice = steps
         norm = self.norm
         if isinstance(norm, StepBatchNorm):
             check_whole("batch norm with statistics of each step's own", time_slice)
             return norm(x, position, lengths)  # type: ignore[no-any-return]
         if isinstance(norm, SequenceBatchNorm):
-            options = {"overwrite": True} if overwrite else {}
-            return norm(x, lengths, time_slice, **options)  # type: ignore[no-any-return]
+            return norm(x, lengths, time_slice)  # type: ignore[no-any-return]
         if isinstance(norm, nn.SyncBatchNorm):
             raise TypeError(
                 "torch.nn.SyncBatchNorm.convert_sync_batchnorm has replaced a unit's norm by one that does not know "
