@@ -50,15 +50,8 @@ class Parser:
     avoid_subcommands: bool = False
     program: str = "indrnn"
 
-    def _more(self) -> dict[str, Any]:
-        config = (tyro.conf.FlagCreatePairsOff, *([tyro.conf.AvoidSubcommands] if self.avoid_subcommands else []))
-        return {
-            "prog": f"{self.program} {self.name}",
-            "description": self.about,
-            "config": config,
-            "registry": _REGISTRY,
-        }
-
     def __call__(self, arguments: list[str]) -> Any:
         """Parse; for wrong arguments or --help, print the error or the help and exit."""
-        return tyro.cli(self.kind, args=arguments, **self._more())
+        config = (tyro.conf.FlagCreatePairsOff, *([tyro.conf.AvoidSubcommands] if self.avoid_subcommands else []))
+        name = f"{self.program} {self.name}"
+        return tyro.cli(self.kind, prog=name, description=self.about, args=arguments, config=config, registry=_REGISTRY)
