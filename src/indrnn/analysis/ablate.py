@@ -21,6 +21,7 @@ from ..figures import add_legend, new_figure
 from ..layers.options import EPSILON
 from ..networks.unit import RecurrentUnit
 from ..ops.calls import Forward
+from ..tasks.results import Results
 from ..tasks.table import markdown
 from ..training.evaluation import measure
 from ..training.task import Task, generator
@@ -29,8 +30,6 @@ from .neurons import Layer, layers_of, some, watched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ..tasks.results import Results
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,10 @@ def silenced(model: nn.Module, neurons: dict[str, Tensor]) -> Iterator[None]:
         if mask.dtype != torch.bool or mask.shape != layers[name].u.shape:
             raise ValueError(f"neurons of {name} must be {len(layers[name].u)} booleans, got {mask.dtype}")
 
+    units = {name for name in neurons if isinstance(layers[name].module, RecurrentUnit)}  # silent after their norm
+
     def inside(layer: Layer, part: slice, call: Forward, h: Tensor) -> Tensor | None:
-        if layer.name not in neurons or isinstance(layer.module, RecurrentUnit):
+        if layer.name in units or layer.name not in neurons:
             return None
         mask = neurons[layer.name][part]
         mask = mask.repeat_interleave(h.shape[-1] // len(mask)).to(h.device)  # over positions
@@ -95,9 +96,8 @@ def silenced(model: nn.Module, neurons: dict[str, Tensor]) -> Iterator[None]:
         return output[0].masked_fill(mask.to(output[0].device), 0.0), output[1]
 
     with contextlib.ExitStack() as stack:
-        for name, mask in neurons.items():
-            if isinstance(layers[name].module, RecurrentUnit):  # after its norm
-                stack.callback(layers[name].module.register_forward_hook(partial(output_of, mask)).remove)
+        for name in units:
+            stack.callback(layers[name].module.register_forward_hook(partial(output_of, neurons[name])).remove)
         stack.enter_context(watched(model, [*layers.values()], inside))
         yield
 
@@ -135,9 +135,8 @@ def ablate(
     def shuffled(mask: Tensor) -> Tensor:
         return mask[torch.randperm(len(mask), generator=random)]
 
-    memories = memory(
-        model, length, epsilon=epsilon, bounds=bounds, run=None if length else lambda: next(some(task, model, 1))
-    )
+    run = None if length else lambda: next(some(task, model, 1))
+    memories = memory(model, length, epsilon=epsilon, bounds=bounds, run=run)
     whole = measured({})
     # Accuracy where it is measured, and not a loss that the weights were chosen by: what the answer loses
     metric = next((name for name in whole if name.endswith("accuracy")), task.metric)
@@ -155,7 +154,7 @@ def ablate(
         draws = [measured({name: shuffled(mask) for name, mask in masks.items()}) for _ in range(controls)]
         control = sum(draw[metric] for draw in draws) / controls if controls else None
         rows.append(Ablation(place, group, count, without, control))
-    higher = task.higher_is_better if metric == task.metric else True
+    higher = metric != task.metric or task.higher_is_better
     return Ablated(metric, higher, items, whole[metric], memories.length, bounds, epsilon, rows)
 
 
@@ -191,8 +190,8 @@ def draw(measured: Ablated) -> Figure:
     axis.tick_params(axis="x", length=0, pad=13)
     metric = measured.metric.replace("_", " ")
     axis.set(xlabel="layer in which neurons are silenced (small: how many)", ylabel=metric)
-    short, long = (bound * measured.length for bound in measured.bounds)
-    title = f"{metric} without neurons of short memory (< {short:.3g} steps), middle, or long (≥ {long:.3g})"
+    short, long = (f"{bound * measured.length:.3g}" for bound in measured.bounds)
+    title = f"{metric} without neurons of short memory (< {short} steps), middle, or long (≥ {long})"
     axis.set_title(title, fontsize=10)
     add_legend(figure)
     return figure

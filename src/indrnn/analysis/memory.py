@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..checks import is_number
 from ..figures import new_figure
 from ..layers.options import EPSILON
 from ..ops.autograd import OPS
 from ..ops.calls import Forward
 from ..ops.reference import THROUGH_ACTIVATION
+from ..tasks.results import Results
 from ..tasks.table import markdown
 from .neurons import layers_of, per_weight, watched
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from ..tasks.results import Results
 
 GROUPS = ("short", "middle", "long")
 """The three ranges of memory."""
@@ -80,7 +79,7 @@ class Memory:
 
 def steps_of(u: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Steps until |u|^k is below epsilon, ln ε / ln |u|; inf for |u| >= 1, 0 for u = 0."""
-    check_epsilon(epsilon)
+    check_settings(epsilon)
     size = u.detach().double().abs()
     steps = math.log(epsilon) / size.log()  # at 0: ln ε / −inf
     return torch.where(size >= 1, math.inf, steps).clamp_min(0.0)
@@ -88,7 +87,7 @@ def steps_of(u: Tensor, epsilon: float = EPSILON) -> Tensor:
 
 def weight_of(steps: float, epsilon: float = EPSILON) -> float:
     """The |u| whose influence is epsilon after `steps` steps, ε^(1/steps): the inverse of `steps_of`."""
-    check_epsilon(epsilon)
+    check_settings(epsilon)
     if not steps > 0:
         raise ValueError(f"steps must be positive, got {steps}")
     return float(epsilon ** (1 / steps))
@@ -134,17 +133,15 @@ def memory(
         measured = memory(indrnn.load("runs/mnist-6-fast"))
         [layer.count("long") for layer in measured.layers]
     """
-    check_epsilon(epsilon)
-    check_bounds(bounds)
+    check_settings(epsilon, bounds)
     if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
         raise ValueError(f"length must be a positive whole number or None, got {length!r}")
     layers = layers_of(model)
     sums = {layer: _Sums(layer.u, epsilon) for layer in layers}
     if run is not None:
-        with watched(model, layers, lambda layer, neurons, call, h: sums[layer].add(neurons, call, h)):
+        with watched(model, layers, lambda layer, *call: sums[layer].add(*call)):
             run()
-    bounds_of: list[Any] = [layer.module.bound for layer in layers]
-    bounded = max(bound.options.get("sequence_length") or 0 for bound in bounds_of)
+    bounded = max(layer.module.bound.options.get("sequence_length") or 0 for layer in layers)
     length = length or bounded or max(layer.longest_sequence for layer in sums.values())
     if not length:
         raise ValueError("length is needed: the model was not built for a sequence_length")
@@ -191,7 +188,10 @@ class _Sums:
         entered = (back - 1).expand(-1, len(ends)) if call.reverse else ends - back + 1
         index = entered.clamp(0, T - 1).unsqueeze(-1).expand(-1, -1, N)
         exists = (back <= ends).unsqueeze(-1)
-        reaching = (enters * _gradient(call, h).reshape(T, -1, N).double()).gather(0, index)
+        # ∂h_T/∂x_t by training's backward pass: one call, as neurons and sequences are independent
+        rest = (call.h_0, call.lengths, call.resets, call.activation, call.reverse, None)
+        gradient = OPS.recurrence_backward(None, torch.ones_like(h[0]), h, call.u, *rest)[0]
+        reaching = (enters * gradient.reshape(T, -1, N).double()).gather(0, index)
         expected = (enters * derivative).gather(0, index).cumprod(0)
         self.difference = max(self.difference, float(((reaching - expected).abs() * exists).max()))
         memory = ((reaching.abs() >= self.epsilon) & exists).long().cumprod(0).sum(0).double()  # (B, N)
@@ -203,26 +203,15 @@ class _Sums:
         """The measured fields of `LayerMemory`."""
         if not self.count:
             return {}
-        active, measured = (self.derivative / self.steps).tolist(), (self.memory / self.sequences).tolist()
-        longest = self.longest.tolist()
-        return {"active": active, "measured": measured, "longest": longest, "difference": self.difference}
+        means = {"active": self.derivative / self.steps, "measured": self.memory / self.sequences}
+        lists = {name: values.tolist() for name, values in (means | {"longest": self.longest}).items()}
+        return lists | {"difference": self.difference}
 
 
-def _gradient(call: Forward, h: Tensor) -> Tensor:
-    """∂h_last/∂x_t, (T, B, ..., N), by training's backward pass: one call, as neurons and sequences are independent."""
-    rest = (call.h_0, call.lengths, call.resets, call.activation, call.reverse, None)
-    gradient: Tensor = OPS.recurrence_backward(None, torch.ones_like(h[0]), h, call.u, *rest)[0]
-    return gradient
-
-
-def check_epsilon(epsilon: float) -> None:
-    """Raise unless it is a number in (0, 1)."""
-    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 < epsilon < 1:
+def check_settings(epsilon: float, bounds: tuple[float, float] = BOUNDS) -> None:
+    """Raise unless epsilon is a number in (0, 1), and the bounds are positive and in order."""
+    if not (is_number(epsilon) and 0 < epsilon < 1):
         raise ValueError(f"epsilon must be a number between 0 and 1, got {epsilon!r}")
-
-
-def check_bounds(bounds: tuple[float, float]) -> None:
-    """Raise unless they are positive and in order."""
     if len(bounds) != 2 or not 0 < bounds[0] < bounds[1] < math.inf:
         raise ValueError(f"bounds must be two positive numbers, the smaller first, got {bounds}")
 
@@ -263,52 +252,33 @@ def in_words(measured: Memory) -> str:
 
 def draw(measured: Memory) -> Figure:
     """The memory of each neuron by layer, the groups, and, if measured, measured against expected memory."""
-    figure, axes = new_figure(3 if measured.sequences else 2, width=4.2)
-    _draw_neurons(axes[0], measured)
-    _draw_groups(axes[1], measured)
-    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    for axis in axes[:2]:
-        axis.set(xlabel="layer", xlim=(0.4, len(measured.layers) + 0.6))
-    for axis in axes[2:]:
-        _draw_measured(axis, measured)
-    return figure
-
-
-def _scatter(axis: Axes, x: Sequence[float], steps: Sequence[float], layer: LayerMemory) -> None:
-    axis.scatter(x, steps, s=5, color=[GROUP_COLOURS[group] for group in layer.groups], linewidths=0)
-
-
-def _shown(measured: Memory, layer: LayerMemory) -> list[float]:
-    """Steps as they are drawn: of an endless memory, at four times the length."""
-    return [min(max(steps, 0.3), 4.0 * measured.length) for steps in layer.steps]
-
-
-def _draw_neurons(axis: Axes, measured: Memory) -> None:
-    for place, layer in enumerate(measured.layers, 1):
-        beside = (place + torch.linspace(-0.35, 0.35, len(layer.u))).tolist()
-        _scatter(axis, beside, _shown(measured, layer), layer)
-    axis.axhline(measured.length, color="0.5", linestyle="--", linewidth=1)
-    beside_axis: dict[str, Any] = {"transform": axis.get_yaxis_transform(), "va": "center"}
-    axis.text(1.01, measured.length, "length of\na sequence", **beside_axis, color="0.4", fontsize=7)
-    axis.set(yscale="log", ylabel=f"steps until the influence is below {measured.epsilon:g}")
-    axis.set_title("memory of each neuron (top row: no end)", fontsize=10)
-
-
-def _draw_groups(axis: Axes, measured: Memory) -> None:
-    places, below = range(1, len(measured.layers) + 1), [0.0] * len(measured.layers)
+    figure, (by_layer, groups, *seen) = new_figure(3 if measured.sequences else 2, width=4.2)
+    length, places = measured.length, range(1, len(measured.layers) + 1)
+    for place, layer in zip(places, measured.layers, strict=True):
+        steps = [min(max(value, 0.3), 4.0 * length) for value in layer.steps]  # without an end: of four lengths
+        dots: dict[str, Any] = {"s": 5, "color": [GROUP_COLOURS[group] for group in layer.groups], "linewidths": 0}
+        by_layer.scatter((place + torch.linspace(-0.35, 0.35, len(steps))).tolist(), steps, **dots)
+        for axis in seen:
+            axis.scatter(steps, [max(value, 0.3) for value in layer.measured or ()], **dots)
+    by_layer.axhline(length, color="0.5", linestyle="--", linewidth=1)
+    beside_axis: dict[str, Any] = {"transform": by_layer.get_yaxis_transform(), "va": "center"}
+    by_layer.text(1.01, length, "length of\na sequence", **beside_axis, color="0.4", fontsize=7)
+    by_layer.set(yscale="log", ylabel=f"steps until the influence is below {measured.epsilon:g}")
+    by_layer.set_title("memory of each neuron (top row: no end)", fontsize=10)
+    below = [0.0] * len(measured.layers)
     for group in GROUPS:
         shares = [100 * layer.count(group) / len(layer.u) for layer in measured.layers]
-        axis.bar(places, shares, bottom=below, color=GROUP_COLOURS[group], label=group, width=0.8)
+        groups.bar(places, shares, bottom=below, color=GROUP_COLOURS[group], label=group, width=0.8)
         below = [a + b for a, b in zip(below, shares, strict=True)]
-    axis.set_ylabel("neurons (%)")
-    short, long = (bound * measured.length for bound in measured.bounds)
-    axis.set_title(f"short: < {short:.3g} steps, long: ≥ {long:.3g}", fontsize=10)
-
-
-def _draw_measured(axis: Axes, measured: Memory) -> None:
-    for layer in measured.layers:
-        _scatter(axis, _shown(measured, layer), [max(steps, 0.3) for steps in layer.measured or ()], layer)
-    axis.plot([0.3, measured.length], [0.3, measured.length], color="0.5", linestyle="--", linewidth=1)
-    axis.set(xscale="log", xlabel="steps by the weight alone (right edge: no end)")
-    axis.set(yscale="log", ylabel="steps measured on sequences")
-    axis.set_title("dashed: active at every step; bottom row: none", fontsize=10)
+    groups.set_ylabel("neurons (%)")
+    short, long = (bound * length for bound in measured.bounds)
+    groups.set_title(f"short: < {short:.3g} steps, long: ≥ {long:.3g}", fontsize=10)
+    figure.legend(*groups.get_legend_handles_labels(), loc="outside right center", frameon=False)
+    for axis in (by_layer, groups):
+        axis.set(xlabel="layer", xlim=(0.4, len(measured.layers) + 0.6))
+    for axis in seen:
+        axis.plot([0.3, length], [0.3, length], color="0.5", linestyle="--", linewidth=1)
+        axis.set(xscale="log", xlabel="steps by the weight alone (right edge: no end)")
+        axis.set(yscale="log", ylabel="steps measured on sequences")
+        axis.set_title("dashed: active at every step; bottom row: none", fontsize=10)
+    return figure

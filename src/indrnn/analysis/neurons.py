@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +35,7 @@ class Layer:
 
     name: str
     """The weight's name in the model, such as `network.blocks.2.unit.weight_hh`."""
-    module: nn.Module
+    module: Any
     """Module that holds the weight."""
     weight: str
     """Name of the weight in its module."""
@@ -56,18 +57,16 @@ def layers_of(model: nn.Module) -> list[Layer]:
         raise TypeError(f"model must be a module, got {type(model).__name__}")
     layers = []
     for prefix, module in model.named_modules():
-        if isinstance(getattr(module, "bound", None), RecurrentBound):
-            layers += [Layer(f"{prefix}.{name}" if prefix else name, module, name) for name in _weights(module)]
+        if not isinstance(getattr(module, "bound", None), RecurrentBound):
+            continue
+        names = [_COMPUTED_FROM.sub("", name) for name, _ in module.named_parameters(recurse=False)]
+        names += getattr(module, "parametrizations", {})
+        weights = [match for name in dict.fromkeys(names) if (match := _WEIGHT.fullmatch(name))]
+        for match in sorted(weights, key=lambda match: (int(match[1] or 0), match[2] is not None)):
+            layers.append(Layer(f"{prefix}.{match[0]}".lstrip("."), module, match[0]))
     if not layers:
         raise ValueError(f"model must hold independent recurrent weights, got {type(model).__name__} without any")
     return layers
-
-
-def _weights(module: nn.Module) -> list[str]:
-    names = [_COMPUTED_FROM.sub("", name) for name, _ in module.named_parameters(recurse=False)]
-    names += list(getattr(module, "parametrizations", {}))
-    matches = [match for name in dict.fromkeys(names) if (match := _WEIGHT.fullmatch(name))]
-    return [match[0] for match in sorted(matches, key=lambda match: (int(match[1] or 0), match[2] is not None))]
 
 
 Callback = Callable[[Layer, slice, Forward, Tensor], Tensor | None]
@@ -100,11 +99,11 @@ class _RecurrenceMode(TorchDispatchMode):
     def __init__(self, callback: Callback) -> None:
         super().__init__()
         self.callback = callback
-        self._running: list[_Cursor] = []
+        self._running: list[deque[tuple[Layer, int]]] = []
 
     def enter(self, layers: list[Layer], *_: Any) -> None:
-        """Begin a module's forward pass."""
-        self._running.append(_Cursor(layers))
+        """Begin a module's forward pass; its calls come in the order of its layers and of their neurons."""
+        self._running.append(deque((layer, 0) for layer in layers))
 
     def leave(self, *_: Any) -> None:
         """End it."""
@@ -114,25 +113,16 @@ class _RecurrenceMode(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if func is not OPS.recurrence.default or not self._running:
             return result
-        call = Forward(*args[:-1])
-        other = self.callback(*self._running[-1].next(call.u.numel()), call, result[0])
-        return result if other is None else (other, result[1])
-
-
-class _Cursor:
-    """Which layer of a module, and which of its neurons, a call belongs to: calls come in order."""
-
-    def __init__(self, layers: list[Layer]) -> None:
-        self.layers, self.index, self.offset = layers, 0, 0
-
-    def next(self, neurons: int) -> tuple[Layer, slice]:
-        layer = self.layers[self.index]
+        call, waiting = Forward(*args[:-1]), self._running[-1]
+        layer, start = waiting.popleft()
         size = getattr(layer.module, layer.weight).numel()
-        part = slice(self.offset, self.offset + min(neurons, size))
-        self.offset = part.stop
-        if self.offset >= size:
-            self.index, self.offset = (self.index + 1) % len(self.layers), 0
-        return layer, part
+        stop = start + min(call.u.numel(), size)
+        if stop < size:
+            waiting.appendleft((layer, stop))
+        else:
+            waiting.append((layer, 0))
+        other = self.callback(layer, slice(start, stop), call, result[0])
+        return result if other is None else (other, result[1])
 
 
 def per_weight(values: Tensor, neurons: slice) -> Tensor:

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..checks import check_count
 from ..figures import add_legend, new_grid
+from ..tasks.results import Results
 from ..tasks.table import markdown
 from .neurons import layers_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ..tasks.results import Results
 
 NEAR = 0.1
 """Distance from 0 or from 1 up to which a |u| is near it."""
@@ -66,29 +65,21 @@ def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40
     """
     check_count("bins", bins)
     layers = layers_of(model)
-    earlier = None if before is None else layers_of(before)
-    if earlier is not None and [(e.name, e.u.shape) for e in earlier] != [(e.name, e.u.shape) for e in layers]:
+    earlier = [] if before is None else layers_of(before)
+    if earlier and [(e.name, e.u.shape) for e in earlier] != [(e.name, e.u.shape) for e in layers]:
         raise ValueError("before must be the same model as the other, got one with other recurrent layers")
-    every = torch.cat([layer.u for layer in (*layers, *(earlier or []))])
+    every = torch.cat([layer.u for layer in (*layers, *earlier)])
     edges = np.linspace(min(0.0, float(every.min())), max(1.0, float(every.max())), bins + 1)
     histograms = []
-    for layer, old in itertools.zip_longest(layers, earlier or []):
-        after, initial = layer.u, None if old is None else old.u
-        histograms.append(
-            LayerWeights(
-                layer.name,
-                after.tolist(),
-                None if initial is None else initial.tolist(),
-                np.histogram(after, edges)[0].tolist(),
-                None if initial is None else np.histogram(initial, edges)[0].tolist(),
-                *_near(after),
-                negative=float((after < 0).double().mean()),
-            )
-        )
+    for layer, old in itertools.zip_longest(layers, earlier):
+        values: list[Any] = [layer.u.tolist(), None if old is None else old.u.tolist()]
+        counts = [None if u is None else np.histogram(u, edges)[0].tolist() for u in values]
+        negative = float((layer.u < 0).double().mean())
+        histograms.append(LayerWeights(layer.name, *values, *counts, *_near(layer.u), negative))
     return Weights(edges.tolist(), histograms)
 
 
-def _near(u: torch.Tensor) -> tuple[float, float]:
+def _near(u: Tensor) -> tuple[float, float]:
     """Shares of neurons whose |u| is near 0 and near 1."""
     return float((u.abs() < NEAR).double().mean()), float((u.abs() >= 1 - NEAR).double().mean())
 

@@ -74,8 +74,7 @@ def memory(options: MemoryOptions) -> None:
     from ...analysis import memory as analysis
     from ...analysis import neurons
 
-    analysis.check_epsilon(options.epsilon)
-    analysis.check_bounds(options.bounds)
+    analysis.check_settings(options.epsilon, options.bounds)
     check_count("items", options.items, 0)
     run, results = _open(options, "memory")
     model = run.best[0]
@@ -105,10 +104,9 @@ def weights(options: WeightsOptions) -> None:
 def ablate(options: AblateOptions) -> None:
     """Measure, write and print a run without some of its neurons."""
     from ...analysis import ablate as analysis
-    from ...analysis.memory import check_bounds, check_epsilon
+    from ...analysis.memory import check_settings
 
-    check_epsilon(options.epsilon)
-    check_bounds(options.bounds)
+    check_settings(options.epsilon, options.bounds)
     check_count("items", options.items)
     check_count("controls", options.controls, 0)
     run, results = _open(options, "ablate")
