@@ -215,7 +215,7 @@ def test_other_bad_arguments() -> None:
         from_rnn(good).model(torch.ones(4, 2, 2))
     with pytest.raises(ValueError, match="hx must have the shape"):
         from_rnn(good).model(torch.ones(4, 2, 3), torch.ones(2, 2))
-    with pytest.raises(ValueError, match="backend must be scan or reference"):
+    with pytest.raises(ValueError, match="backend must be one of 'scan', 'reference'"):
         ComplexIndRNN(2, 3, backend="native")
     with pytest.raises(ValueError, match="dtype must be complex"):
         ComplexIndRNN(2, 3, dtype=torch.float32)

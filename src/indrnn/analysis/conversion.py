@@ -1,10 +1,7 @@
 """`from_rnn`: a linear RNN as a two-layer IndRNN, the paper's Appendix A.
 
-h_t = W x_t + U h_{t−1} with U = V Λ V⁻¹ is h_t = V z_t with z_t = V⁻¹ W x_t + λ ⊙ z_{t−1}: a layer of independent
-neurons whose recurrent weights are the eigenvalues of U, and a layer without recurrence, of its eigenvectors.
-
-Real neurons give sums of λᵗ, never rᵗ cos θt: a U with pairs of complex eigenvalues, which rotates the state, needs
-neurons with complex weights.
+h_t = W x_t + U h_{t−1} with U = V Λ V⁻¹ is h_t = V z_t with z_t = V⁻¹ W x_t + λ ⊙ z_{t−1}. Where U has pairs of complex
+eigenvalues, which rotate the state, λ is complex: real neurons give sums of λᵗ, never rᵗ cos θt.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import check_count
+from ..checks import check_choice, check_count, check_tensor
 from ..layers import IndRNN
 
 MAX_CONDITION = 1e8
@@ -54,8 +51,7 @@ class ComplexIndRNN(nn.Module):
         super().__init__()
         check_count("input_size", input_size)
         check_count("hidden_size", hidden_size)
-        if backend not in ("scan", "reference"):
-            raise ValueError(f"backend must be scan or reference, got {backend!r}")
+        check_choice("backend", backend, ("scan", "reference"))
         if not dtype.is_complex:
             raise ValueError(f"dtype must be complex64 or complex128, got {dtype}")
         self.input_size, self.hidden_size, self.backend = input_size, hidden_size, backend
@@ -136,10 +132,9 @@ class LinearRNN(nn.Module):
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Run over a sequence; hx is h_0, (1, B, hidden_size), or zeros if None."""
         if input.dim() != 3 or input.shape[-1] != self.neurons.input_size:
-            expected = f"(T, B, {self.neurons.input_size})"
-            raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
-        if hx is not None and hx.shape != (1, input.shape[1], len(self.mix)):
-            raise ValueError(f"hx must have the shape {(1, input.shape[1], len(self.mix))}, got {tuple(hx.shape)}")
+            size = self.neurons.input_size
+            raise ValueError(f"input must have the shape (T, B, {size}), got {tuple(input.shape)}")
+        check_tensor("hx", hx, (1, input.shape[1], len(self.mix)))
         one = isinstance(self.neurons, ComplexIndRNN)  # whose states have no dimension for layers
         start = None if hx is None else F.linear((hx[0] if one else hx).to(self.into.dtype), self.into)
         z, last = self.neurons(input, start)
@@ -216,10 +211,9 @@ def from_rnn(
             f"(condition of the eigenvectors {best.condition:.1e})",
             stacklevel=2,
         )
-    neurons, mix, into = _layers(best, W, bias, dtype, backend)
-    model = LinearRNN(neurons, mix, into).to(device)
-    weight = neurons.weight_hh if isinstance(neurons, ComplexIndRNN) else neurons.weight_hh_l0
-    return Conversion(model, weight.detach(), best.condition, best.error, best.perturbation)
+    model = _model(best, W, bias, dtype, backend).to(device)
+    weight = model.neurons.get_parameter("weight_hh" if best.values.is_complex() else "weight_hh_l0")
+    return Conversion(model, weight.detach(), *best[3:])
 
 
 class _Eigen(NamedTuple):
@@ -244,17 +238,13 @@ def _decompose(matrix: Tensor, U: Tensor, steps: int, perturbation: float = 0.0)
         inverse, singular = torch.linalg.inv_ex(vectors)
         if singular:
             return _Eigen(values, vectors, torch.full_like(vectors, math.nan), math.inf, math.inf, perturbation)
-    error = _error(values, vectors, inverse, U, steps)
-    return _Eigen(values, vectors, inverse, condition, error, perturbation)
+    return _Eigen(values, vectors, inverse, condition, _error(values, vectors, inverse, U, steps), perturbation)
 
 
 def _error(values: Tensor, vectors: Tensor, inverse: Tensor, U: Tensor, steps: int) -> float:
     """`Conversion.error`, over the powers of U that are finite."""
-    powers = [0]
-    while powers[-1] < steps:
-        powers.append(min(max(1, 2 * powers[-1]), steps))
     largest, worst = 1.0, 0.0
-    for t in powers:
+    for t in (0, *(2**k for k in range((steps - 1).bit_length())), steps):
         expected = torch.linalg.matrix_power(U, t)
         if not expected.isfinite().all():
             break
@@ -265,30 +255,26 @@ def _error(values: Tensor, vectors: Tensor, inverse: Tensor, U: Tensor, steps: i
     return worst / largest
 
 
-def _layers(
-    eigen: _Eigen, W: Tensor, bias: Tensor | None, dtype: torch.dtype, backend: str | None
-) -> tuple[IndRNN | ComplexIndRNN, Tensor, Tensor]:
-    """The layer of neurons, and what maps from them and to them."""
-    values, mix, into = eigen.values, eigen.vectors, eigen.inverse
-    if not values.is_complex():
-        layer: IndRNN | ComplexIndRNN = IndRNN(
-            W.shape[1], len(values), 1, "identity", bias is not None, gamma=None, backend=backend, dtype=dtype
-        )
-        suffix, kind = "_l0", dtype
-    else:
+def _model(eigen: _Eigen, W: Tensor, bias: Tensor | None, dtype: torch.dtype, backend: str | None) -> LinearRNN:
+    """The layer of neurons with what maps from them and to them, as a model."""
+    values, mix, into = eigen[:3]
+    neurons: IndRNN | ComplexIndRNN
+    if values.is_complex():
         upper = values.imag >= 0  # of a pair z and its conjugate, one: their sum is twice its real part
         mix = (mix * torch.where(values.imag > 0, 2.0, 1.0))[:, upper]
         values, into = values[upper], into[upper]
-        kind = torch.complex128 if dtype == torch.float64 else torch.complex64
-        layer = ComplexIndRNN(W.shape[1], len(values), bias is not None, backend=backend or "scan", dtype=kind)
-        suffix = ""
+        dtype, end = dtype.to_complex(), ""
+        neurons = ComplexIndRNN(W.shape[1], len(values), bias is not None, backend=backend or "scan", dtype=dtype)
+    else:
+        options: dict[str, Any] = {"gamma": None, "backend": backend, "dtype": dtype}
+        neurons, end = IndRNN(W.shape[1], len(values), 1, "identity", bias is not None, **options), "_l0"
     parameters = {"weight_ih": into @ W.to(into.dtype), "weight_hh": values}
     if bias is not None:
         parameters["bias"] = into @ bias.detach().to("cpu", into.dtype)
     with torch.no_grad():
         for name, value in parameters.items():
-            layer.get_parameter(name + suffix).copy_(value)
-    return layer, mix.to(kind), into.to(kind)
+            neurons.get_parameter(name + end).copy_(value)
+    return LinearRNN(neurons, mix.to(dtype), into.to(dtype))
 
 
 def _matrices(rnn: Any) -> tuple[Tensor, Tensor, Tensor | None]:

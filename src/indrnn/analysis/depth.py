@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +17,10 @@ from torch import nn
 
 from ..figures import COLOURS, draw_curves, new_figure
 from ..networks import DenseIndRNN, Network, PlainIndRNN, ResidualIndRNN, SequenceClassifier
+from ..tasks.results import Results
 from ..tasks.table import markdown
 from ..training import Task
 from .gradients import gradient_flow
-
-if TYPE_CHECKING:
-    from ..tasks.results import Results
 
 STEPS, BATCH, INPUTS, HIDDEN, CLASSES = 100, 16, 4, 32, 10
 SETTINGS: dict[str, Any] = {"norm_place": "before", "sequence_length": STEPS, "long_memory": True}

@@ -15,13 +15,12 @@ from ..baselines import BaselineRNN, QRNNBaseline, TransformerBaseline
 from ..figures import add_legend, draw_curves, figure_with_legend
 from ..layers import IndRNN
 from ..networks import Network
+from ..tasks.results import Results
 from ..training import Shard, Task, derive_seed
 from ..training.evaluation import modes_kept
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ..tasks.results import Results
 
 
 def input_weights(model: nn.Module) -> list[Tensor]:
@@ -30,29 +29,8 @@ def input_weights(model: nn.Module) -> list[Tensor]:
     rnn = next((module for module in model.modules() if isinstance(module, kinds)), None)
     if rnn is not None:
         return [getattr(rnn, f"weight_ih_l{layer}") for layer in range(rnn.num_layers)]
-    network = getattr(model, "network", model)
-    return [module.weight for module in network.modules() if isinstance(module, nn.Linear)]
-
-
-@contextlib.contextmanager
-def _inputs_recorded(model: nn.Module) -> Iterator[tuple[list[Tensor], int]]:
-    """Record the inputs of a model's network (or their embedding), with gradients; and its batch dimension."""
-    kinds = (Network, BaselineRNN, QRNNBaseline, TransformerBaseline, IndRNN, nn.RNNBase)
-    network = next((module for module in model.modules() if isinstance(module, kinds)), None)
-    if network is None:
-        raise ValueError(f"model must hold a network or baseline of this package, got {type(model).__name__}")
-    inputs: list[Tensor] = []
-
-    def keep(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        x, *others = arguments
-        inputs[:] = [x if x.requires_grad else x.detach().requires_grad_()]
-        return (*inputs, *others)
-
-    hook = network.register_forward_pre_hook(keep)
-    try:
-        yield inputs, 0 if getattr(network, "batch_first", False) else 1
-    finally:
-        hook.remove()
+    modules = getattr(model, "network", model).modules()
+    return [module.weight for module in modules if isinstance(module, nn.Linear)]
 
 
 @contextlib.contextmanager
@@ -88,8 +66,19 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
         "depth": for the input weights of each layer but the first, the norm of the gradient of a batch's mean loss,
         averaged over batches.
     """
-    device = next(model.parameters()).device
-    with _inputs_recorded(model) as (inputs, batch_dim), _unchanged(model):
+    kinds = (Network, BaselineRNN, QRNNBaseline, TransformerBaseline, IndRNN, nn.RNNBase)
+    network = next((module for module in model.modules() if isinstance(module, kinds)), None)
+    if network is None:
+        raise ValueError(f"model must hold a network or baseline of this package, got {type(model).__name__}")
+    device, batch_dim = next(model.parameters()).device, 0 if getattr(network, "batch_first", False) else 1
+    x = torch.empty(0)
+
+    def keep_input(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        nonlocal x
+        x = arguments[0] if arguments[0].requires_grad else arguments[0].detach().requires_grad_()
+        return (x, *arguments[1:])
+
+    with network.register_forward_pre_hook(keep_input), _unchanged(model):
         over_time, sequences = torch.zeros(0, dtype=torch.float64), torch.zeros(0)
         over_depth = torch.zeros(len(input_weights(model)[1:]), dtype=torch.float64)
         for step in range(batches):
@@ -97,7 +86,6 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
             with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]), parametrize.cached():
                 torch.manual_seed(derive_seed(0, "gradients", step))
                 loss = task.loss(model, task.batch(step, Shard()).to(device))
-                (x,) = inputs
                 weights = input_weights(model)[1:]  # after the pass: as it used them, pruned or normed
                 at_input, *at_weights = torch.autograd.grad(loss, [x, *weights])
             count = x.shape[batch_dim]
