@@ -22,7 +22,7 @@ from .explorer.program import program_of
 from .gradients import PANELS
 from .html import escape, fill, source
 from .memory import steps_of
-from .reported import Reported
+from .reported import Reported, sizes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -169,15 +169,8 @@ def _model_name(run: Reported) -> str:
 
 
 def _size(run: Reported) -> dict[str, str]:
-    size = {}
-    if layers := layers_of(run.model):
-        size["recurrent layers"] = f"{len(layers)}"
-        size["neurons"] = f"{sum(map(len, layers.values())):,}"
-    if run.model is not None:
-        size["parameters"] = f"{sum(parameter.numel() for parameter in run.model.parameters()):,}"
-    if run.lines:
-        size["training time"] = rough_duration(run.lines[-1].get("seconds"))
-    return size
+    size = {} if run.model is None else sizes(run.model, layers_of(run.model))
+    return size | ({"training time": rough_duration(run.lines[-1].get("seconds"))} if run.lines else {})
 
 
 def _overview(runs: Sequence[Reported]) -> str:

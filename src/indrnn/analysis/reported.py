@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..saving import defaults, flat, to_json
 from ..tasks.recipe import Answer, Description, Recipe
@@ -15,12 +15,10 @@ from ..tasks.runs import Run, open_run
 from ..tasks.table import own_table
 from .gradients import gradient_flow
 
-UNKNOWN = ("not shown", "nothing", "your own")
-"""Words of a row where the paper gives no figure."""
+_UNKNOWN = ("not shown", "nothing", "your own")  # words of a row where the paper gives no figure
 _SOME = 1000  # items without --full
 _BATCHES = 10  # of training, for gradient flow
-_QUIET = ("type", "data_dir", "input_size", "sequence_length")
-"""Options that say nothing by themselves: places on a disk, and what a task says."""
+_QUIET = ("type", "data_dir", "input_size", "sequence_length")  # places on a disk, and what a task says
 
 
 @dataclass
@@ -75,54 +73,56 @@ class Reported:
         return [(step, float(value)) for step, value in values if value is not None]
 
 
+def described(run: Run, name: str = "") -> Reported:
+    """A run by what it recorded, without its model, and what is measured with it; `name` is that on the page."""
+    lines = run.folder.read_metrics()
+    row = rows().get(str(run.recipe_name))
+    description = run.recipe.describe(run.recorded.get("task"), run.path)
+    if run.recipe_name is None and lines:
+        table = own_table(lines[0])
+        description = replace(description, metric=table.metric, higher_is_better=table.higher_is_better)
+    reported = Reported(name, description, run.recorded, lines, run.result, recipe=row.name if row else None)
+    if row and row.value not in _UNKNOWN:
+        reported.paper = row.value, row.paper.removesuffix(", quicker")
+    if run.recipe_name:
+        reported.changed = _changed(run.recipe, row.recipe if row else None)
+    return reported
+
+
 def read_run(path: Path, name: str, *, full: bool = False, data_dir: Path | None = None) -> Reported:
     """Read a run, with its `name` on the page, from its folder; nothing is downloaded.
 
     With `full`, all test data are predicted, and gradients are measured on ten batches in place of one.
     """
     run = open_run(path)
-    lines = run.folder.read_metrics()
-    row = rows().get(str(run.recipe_name))
-    description = run.recipe.describe(run.recorded.get("task"), path)
-    if run.recipe_name is None and lines:
-        table = own_table(lines[0])
-        description = replace(description, metric=table.metric, higher_is_better=table.higher_is_better)
-    reported = Reported(
-        name,
-        description,
-        run.recorded,
-        lines,
-        run.result,
-        recipe=row.name if row else None,
-        paper=(row.value, row.paper.removesuffix(", quicker")) if row and row.value not in UNKNOWN else None,
-        changed=_changed(run.recipe, row.recipe if row else None) if run.recipe_name else [],
-    )
+    reported = described(run, name)
     try:
         reported.model, _ = run.best
     except (OSError, ValueError) as error:  # of a run that has no weights yet
         reported.missing.append(str(error))
-    else:
-        try:
-            reported.answers = run.at(data_dir).answers(reported.model, None if full else _SOME, run)
-        except (OSError, ValueError) as error:  # data that are not here, or are others now
-            reported.missing.append(f"Answers are not shown: {error}.")
-        _add_gradients(reported, run, _BATCHES if full else 1, data_dir)
-    return reported
-
-
-def _add_gradients(reported: Reported, run: Run, batches: int, data_dir: Path | None) -> None:
+        return reported
     try:
-        recipe = run.at(data_dir)
-        if not recipe.available():
+        reported.answers = run.at(data_dir).answers(reported.model, None if full else _SOME, run)
+    except (OSError, ValueError) as error:  # data that are not here, or are others now
+        reported.missing.append(f"Answers are not shown: {error}.")
+    try:
+        if not run.at(data_dir).available():
             raise ValueError("the data are not here (--data-dir, INDRNN_DATA)")
-        task: Any = recipe.task(run.member)
+        task: Any = run.task(data_dir)
         most = min(_BATCHES, getattr(task, "steps_per_epoch", _BATCHES))
-        batches = min(batches, most)
-        reported.gradients = gradient_flow(run.best[0], task, batches)
+        batches = most if full else min(1, most)
+        reported.gradients = gradient_flow(reported.model, task, batches)
         rest = f"; {most} with --full" if batches < most else ""
         reported.gradients_note = f"Measured on {batches} training batch{'' if batches == 1 else 'es'}{rest}."
     except (OSError, ValueError, RuntimeError) as error:  # also of a network whose gradients cannot be taken
         reported.gradients_note = f"Not measured: {error}."
+    return reported
+
+
+def sizes(model: nn.Module, layers: dict[str, Tensor]) -> dict[str, str]:
+    """The size of a model in words, with that of its recurrent layers if it has any."""
+    size = {"recurrent layers": f"{len(layers)}", "neurons": f"{sum(map(len, layers.values())):,}"} if layers else {}
+    return size | {"parameters": f"{sum(parameter.numel() for parameter in model.parameters()):,}"}
 
 
 def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]:

@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 from ...tasks.recipe import Samples
-from ...tasks.rows import rows
 from ...tasks.runs import Run
 from ...tasks.samples import recorded
 from ...words import headline, rough_duration, value_of, words
-from ..reported import UNKNOWN
+from ..reported import described, sizes
 from .program import network_of, program_of
 
 
@@ -38,20 +37,14 @@ def samples_of(run: Run, data_dir: Path | None) -> Samples:
 
 def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[str, str, str]]]:
     """A line about a run, and its facts: name, value, and what stands beside it."""
-    layers = program_of(model).layers
-    row = rows().get(str(run.recipe_name))
+    reported = described(run)
     facts: list[tuple[str, str, str]] = []
-    description = run.recipe.describe(run.recorded.get("task"), run.path)
-    test = description.scores or run.result.get("test")
-    if reached := headline(test or {}):
-        paper = f"paper: {row.value}" if row and row.value not in UNKNOWN else ""
+    if reached := headline(reported.scores):
+        paper = f"paper: {reported.paper[0]}" if reported.paper else ""
         facts.append((f"test {words(reached[0].removeprefix('test_'))}", value_of(*reached), paper))
-    facts += [
-        ("recurrent layers", f"{len(layers)}", ""),
-        ("neurons", f"{sum(map(len, layers.values())):,}", ""),
-        ("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}", ""),
-    ]
-    if lines := run.folder.read_metrics():
-        facts.append(("training", rough_duration(lines[-1].get("seconds")), f"{lines[-1]['step']:,} steps"))
-    kind = f"Recipe {row.name}" if row else description.task if run.recipe_name else type(model).__name__
+    facts += [(name, value, "") for name, value in sizes(model, program_of(model).layers).items()]
+    if lines := reported.lines:
+        facts.append(("training", rough_duration(lines[-1].get("seconds")), f"{reported.steps:,} steps"))
+    kind = reported.description.task if run.recipe_name else type(model).__name__
+    kind = f"Recipe {reported.recipe}" if reported.recipe else kind
     return f"{kind}, with {which}. Give it something to read, and see what every neuron keeps of it.", facts
