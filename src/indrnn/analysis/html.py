@@ -13,9 +13,9 @@ from typing import Any
 from ..files import write_atomically
 
 
-def source(package: str, name: str) -> str:
-    """Read a text file of a package."""
-    return files(package).joinpath(name).read_text(encoding="utf-8")
+def source(name: str) -> str:
+    """Read a text file of this package, such as explorer/style.css."""
+    return files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
 
 
 def fill(template: str, **parts: str) -> str:

@@ -73,24 +73,22 @@ def page_of(runs: Sequence[Reported]) -> str:
     def chart(figure: Figure, label: str) -> str:
         return svg_of(figure, label, next(numbers))
 
-    sections = {
-        "What was asked": _columns(runs, _options),
-        "Data": _columns(runs, lambda run: f"<p>{escape(run.description.data)}</p>"),
-        "Training": _training(runs, chart),
-        "Results": _columns(runs, _results),
-        "Answers": _columns(runs, lambda run: _answers(run, chart)),
-        "Memory of the neurons": _memory(runs, chart),
-        "Gradient flow": _gradients(runs, chart),
-        "Time and machine": _columns(runs, _machine),
-    }
+    sections = (
+        ("What was asked", _columns(runs, _options)),
+        ("Data", _columns(runs, lambda run: f"<p>{escape(run.description.data)}</p>")),
+        ("Training", _training(runs, chart)),
+        ("Results", _columns(runs, _results)),
+        ("Answers", _columns(runs, lambda run: _answers(run, chart))),
+        ("Memory of the neurons", _memory(runs, chart)),
+        ("Gradient flow", _gradients(runs, chart)),
+        ("Time and machine", _columns(runs, _machine)),
+    )
     return fill(
-        source(__package__ or "", "report.html"),
+        source("report.html"),
         title=escape(f"{', '.join(run.name for run in runs)}: report"),
-        style=source(f"{__package__}.explorer", "style.css") + source(__package__ or "", "report.css"),
+        style=source("explorer/style.css") + source("report.css"),
         head=_head(runs),
-        sections="\n".join(
-            f'<section class="card wide"><h2>{title}</h2>{content}</section>' for title, content in sections.items()
-        ),
+        sections="\n".join(f'<section class="card wide"><h2>{name}</h2>{html}</section>' for name, html in sections),
     )
 
 

@@ -18,7 +18,7 @@ from .program import network_of, program_of, recurrent_states
 
 LARGEST = 4_000_000
 """Parameters that a page takes: 21 MB as text."""
-_SCRIPTS = ("engine.js", "digits.js", "plots.js", "inputs.js", "app.js", "neurons.js")
+_SCRIPTS = ("engine", "digits", "plots", "inputs", "app", "neurons")
 
 Fact = tuple[str, str] | tuple[str, str, str]
 """A name, a value, and what stands beside it."""
@@ -88,11 +88,10 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
     }
     content = b"".join(array.astype("<f4").tobytes() for array in numbers)
     size = f"{len(content) / 1e6:.1f} MB" if len(content) >= 1e6 else f"{len(content) / 1e3:.0f} kB"
-    package = __package__ or ""
     return fill(
-        source(package, "page.html"),
-        style=source(package, "style.css"),
-        script="\n".join(source(package, name) for name in _SCRIPTS),
+        source("explorer/page.html"),
+        style=source("explorer/style.css"),
+        script="\n".join(source(f"explorer/{name}.js") for name in _SCRIPTS),
         data=embedded_json(data),
         numbers=base64.b64encode(content).decode(),
         memory=escape(

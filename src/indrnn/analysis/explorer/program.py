@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ... import networks
 from ...layers import IndRNN, SequenceBatchNorm, StepBatchNorm
 from ...networks.front import FrontNetwork
 from ...networks.unit import RecurrentUnit
-from ...ops import recurrence
 from ...ops.calls import Forward
 from .. import neurons
 
@@ -78,38 +76,18 @@ def program_of(model: nn.Module) -> Program:
 def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     """Run a model in evaluation; return the states h of every recurrent layer, (T, B, size), in the program's order."""
     network = network_of(model)
-    if isinstance(network, IndRNN):
-        with torch.no_grad():
-            embedded = model.embedding(inputs) if isinstance(model, networks.LanguageModel) else inputs
-            return _layer_states(network, embedded)
+    options: dict[str, Any] = {}
+    if isinstance(network, IndRNN):  # a sequence of one step too is a call of the op, if it has a length
+        T, B = inputs.shape[:2] if not network.batch_first else inputs.shape[1::-1]
+        options["lengths"] = [T] * B
     directions: dict[str, list[Tensor]] = {}
 
     def keep(layer: neurons.Layer, _: slice, __: Forward, h: Tensor) -> None:
-        directions.setdefault(layer.name, []).append(h.clone())
+        directions.setdefault(layer.name.removesuffix("_reverse"), []).append(h.clone())
 
     with neurons.watched(model, neurons.layers_of(model), keep):
-        model(inputs)
+        model(inputs, **options)
     return [torch.cat(states, dim=-1) for states in directions.values()]
-
-
-def _layer_states(layer: IndRNN, x: Tensor) -> list[Tensor]:
-    """The states of every layer: the module's output is only the last one's."""
-    states = []
-    x = x.transpose(0, 1) if layer.batch_first else x
-    for number in range(layer.num_layers):
-        ways = []
-        for end in _directions(layer, number):
-            drive = F.linear(x, getattr(layer, "weight_ih" + end), getattr(layer, "bias" + end))
-            u, reverse = getattr(layer, "weight_hh" + end), end.endswith("_reverse")
-            ways.append(recurrence(drive, u, activation=layer.nonlinearity, reverse=reverse)[0])
-        x = torch.cat(ways, dim=-1)
-        states.append(x.detach())
-    return states
-
-
-def _directions(layer: IndRNN, number: int) -> list[str]:
-    """Ends of the names of the parameters of one of its layers, forward and, if there is one, reverse."""
-    return [f"_l{number}", *([f"_l{number}_reverse"] if layer.bidirectional else [])]
 
 
 class _Writer:
@@ -229,7 +207,7 @@ class _Writer:
     def _stack(self, layer: IndRNN) -> list[Node]:
         nodes = []
         for number in range(layer.num_layers):
-            ways = _directions(layer, number)
+            ways = [f"_l{number}", f"_l{number}_reverse"][: 1 + layer.bidirectional]
             weight, u = (torch.cat([getattr(layer, name + way) for way in ways]) for name in ("weight_ih", "weight_hh"))
             bias = torch.cat([getattr(layer, "bias" + way) for way in ways]) if layer.bias else None
             node = {"weight": self.reference(weight), "norm": None, "activation": layer.nonlinearity}
