@@ -18,7 +18,7 @@ from ..networks.front import FrontNetwork
 from ..tasks.recipe import Answer, Confusion, Pairs
 from ..words import headline, rough_duration, value_of, words
 from . import neurons
-from .explorer.program import program_of
+from .explorer.program import Program
 from .gradients import PANELS
 from .html import escape, fill, source
 from .memory import steps_of
@@ -52,7 +52,7 @@ def layers_of(model: nn.Module | None) -> dict[str, Tensor]:
     """Recurrent weights of a model's layers by their names; empty if its neurons are not independent."""
     if model is not None:
         with contextlib.suppress(ValueError):
-            return program_of(model).layers
+            return Program(model).layers
         with contextlib.suppress(ValueError):  # a model that the explorer does not know may have such neurons too
             return {layer.name: layer.u for layer in neurons.layers_of(model)}
     return {}

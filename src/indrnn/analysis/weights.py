@@ -72,10 +72,10 @@ def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40
     edges = np.linspace(min(0.0, float(every.min())), max(1.0, float(every.max())), bins + 1)
     histograms = []
     for layer, old in itertools.zip_longest(layers, earlier):
-        values: list[Any] = [layer.u.tolist(), None if old is None else old.u.tolist()]
+        values = [layer.u.tolist(), None if old is None else old.u.tolist()]
         counts = [None if u is None else np.histogram(u, edges)[0].tolist() for u in values]
-        negative = float((layer.u < 0).double().mean())
-        histograms.append(LayerWeights(layer.name, *values, *counts, *_near(layer.u), negative))
+        fields: list[Any] = [*values, *counts, *_near(layer.u), float((layer.u < 0).double().mean())]
+        histograms.append(LayerWeights(layer.name, *fields))
     return Weights(edges.tolist(), histograms)
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from indrnn.analysis.explorer.program import program_of
+from indrnn.analysis.explorer.program import Program
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed: the page's JavaScript is not run")
@@ -55,7 +55,7 @@ def run(
 ) -> list[list[Answer]]:
     """What the engine gives for each model and each sequence of (T, B, features); without a neuron, (layer, number)."""
     given = []
-    programs = [program_of(model) for model in models]
+    programs = [Program(model) for model in models]
     for program, neuron in zip(programs, without or [None] * len(models), strict=True):
         given.append(
             {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import indrnn
-from indrnn.analysis.explorer.program import program_of, recurrent_states
+from indrnn.analysis.explorer.program import Program, recurrent_states
 from indrnn.networks import Dense, Head, LanguageModel, Plain, Residual
 from indrnn.networks.config import Front, Kind, Pool
 from indrnn.tasks.recipe import AnyNetwork
@@ -94,7 +94,7 @@ def test_heads() -> None:
     for kind in get_args(Kind):
         for pool in get_args(Pool) if kind.startswith("Sequence") else ("last",):
             model = settled(Head(Plain(INPUTS, 7, 2), 3, kind, pool).build(), x)
-            assert program_of(model).plain["output"]["classes"] == kind.endswith("Classifier")
+            assert Program(model).plain["output"]["classes"] == kind.endswith("Classifier")
             models.append(model)
             with torch.no_grad():
                 expected.append(by_prefix(model, x) if kind.startswith("Sequence") else model(x)[0])
@@ -167,16 +167,16 @@ def test_a_neuron_is_left_out() -> None:
 
 def test_what_is_no_network_of_independent_neurons() -> None:
     with pytest.raises(ValueError, match="got SequenceClassifier of LSTM"):
-        program_of(indrnn.SequenceClassifier(nn.LSTM(2, 3), 4))
+        Program(indrnn.SequenceClassifier(nn.LSTM(2, 3), 4))
     with pytest.raises(ValueError, match="got Linear"):
-        program_of(nn.Linear(2, 3))
+        Program(nn.Linear(2, 3))
 
 
 def test_where_inputs_come_from() -> None:
     """Every input weight has a source: the pieces are as many as there are columns."""
     for config in NETWORKS.values():
         model = Head(config, 4).build()
-        layers = program_of(model).plain["layers"]
+        layers = Program(model).plain["layers"]
         units: Any = model.network.recurrent_layers
         assert [layer["size"] for layer in layers] == [unit.size for unit in units]
         for layer in layers:

@@ -14,7 +14,7 @@ from ...networks.front import FrontNetwork
 from ...tasks.recipe import Samples
 from ..html import embedded_json, escape, fill, source, write_page
 from ..memory import BOUNDS, finite, steps_of
-from .program import network_of, program_of, recurrent_states
+from .program import Program, network_of, recurrent_states
 
 LARGEST = 4_000_000
 """Parameters that a page takes: 21 MB as text."""
@@ -56,7 +56,7 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
     count = sum(parameter.numel() for parameter in model.parameters())
     if count > LARGEST:
         raise ValueError(f"model must have at most {LARGEST:,} parameters to be explored in a page, got {count:,}")
-    program = program_of(model)
+    program = Program(model)
     numbers, activity = list(program.numbers), None
     if samples.sequences:
         means = activity_of(model, samples.sequences)

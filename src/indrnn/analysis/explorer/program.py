@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,25 +14,12 @@ from torch import Tensor, nn
 from ... import networks
 from ...layers import IndRNN, SequenceBatchNorm, StepBatchNorm
 from ...networks.front import FrontNetwork
-from ...networks.unit import RecurrentUnit
 from ...ops.calls import Forward
 from .. import neurons
 
 Node = dict[str, Any]
-Reference = dict[str, Any]
 BY_STEP = (networks.StepClassifier, networks.StepRegressor, networks.LanguageModel)
 HEADS = (networks.SequenceClassifier, networks.SequenceRegressor, *BY_STEP)
-
-
-class Program(NamedTuple):
-    """A model as a program for `engine.js`."""
-
-    layers: dict[str, Tensor]
-    """Recurrent weights u of each layer, (size,), by its name, in the order in which they run."""
-    plain: dict[str, Any]
-    """The part stored as JSON: nodes, layers and output."""
-    numbers: list[np.ndarray[Any, Any]]
-    """Numbers of the model, float32, in the order of the references."""
 
 
 def network_of(model: nn.Module) -> nn.Module:
@@ -47,30 +34,6 @@ def network_of(model: nn.Module) -> nn.Module:
         )
     network_module: nn.Module = network
     return network_module
-
-
-def program_of(model: nn.Module) -> Program:
-    """Convert a model, as in evaluation, to a program."""
-    network = network_of(model)
-    writer = _Writer()
-    vectors = []
-    output: Any = model.output
-    if isinstance(model, networks.LanguageModel):
-        vectors = [{"op": "embedding", "weight": writer.reference(model.embedding.weight)}]
-        output = model.embedding if output is None else output
-    regressors = (networks.SequenceRegressor, networks.StepRegressor)
-    plain = {
-        "inputs": 1 if vectors else network.input_size,  # features of the input; 1 where they are token numbers
-        "nodes": vectors + writer.network(network),
-        "layers": writer.layers,
-        "output": {
-            **writer.linear(output),
-            "pool": getattr(model, "pool", "step"),
-            "classes": not isinstance(model, regressors),
-        },
-        "whole": writer.bidirectional and not isinstance(model, BY_STEP),  # an answer for the whole sequence alone
-    }
-    return Program(writer.recurrent_weights, plain, writer.numbers)
 
 
 def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
@@ -90,38 +53,53 @@ def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     return [torch.cat(states, dim=-1) for states in directions.values()]
 
 
-class _Writer:
-    """Walks through a network in the order in which it runs."""
+class Program:
+    """A model, as in evaluation, as a program for `engine.js`."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        network: Any = network_of(model)
+        output: Any = model.output
         self.numbers: list[np.ndarray[Any, Any]] = []
-        self.layers: list[Node] = []
-        self.recurrent_weights: dict[str, Tensor] = {}
-        self.bidirectional = False
-        self._at = 0
+        """Numbers of the model, float32, in the order of the references."""
+        self.layers: dict[str, Tensor] = {}
+        """Recurrent weights u of each layer, (size,), by its name, in the order in which they run."""
+        self._shown: list[Node] = []
         self._sources: list[dict[str, Any]] = []
+        self._bidirectional = False
+        vectors = []
+        if isinstance(model, networks.LanguageModel):
+            vectors = [{"op": "embedding", "weight": self._reference(model.embedding.weight)}]
+            output = model.embedding if output is None else output
+        classes = not isinstance(model, (networks.SequenceRegressor, networks.StepRegressor))
+        self.plain: dict[str, Any] = {
+            "inputs": 1 if vectors else network.input_size,  # features of the input; 1 where they are token numbers
+            "nodes": vectors + self._network(network),
+            "layers": self._shown,
+            "output": self._linear(output) | {"pool": getattr(model, "pool", "step"), "classes": classes},
+            "whole": self._bidirectional and not isinstance(model, BY_STEP),  # an answer for the whole sequence alone
+        }
+        """The part stored as JSON: nodes, layers and output."""
 
-    def reference(self, tensor: Tensor) -> Reference:
-        array = tensor.detach().cpu().to(torch.float32).contiguous().numpy().reshape(-1)
-        at = self._at
-        self.numbers.append(array)
-        self._at += array.size
+    def _reference(self, tensor: Tensor | None) -> Any:
+        if tensor is None:
+            return None
+        at = sum(array.size for array in self.numbers)
+        self.numbers.append(tensor.detach().cpu().to(torch.float32).contiguous().numpy().reshape(-1))
         return {"at": at, "shape": list(tensor.shape)}
 
-    def linear(self, module: Any) -> Node:
-        bias = None if module.bias is None else self.reference(module.bias)
-        return {"op": "linear", "weight": self.reference(module.weight), "bias": bias}
+    def _linear(self, module: Any) -> Node:
+        bias = self._reference(module.bias)
+        return {"op": "linear", "weight": self._reference(module.weight), "bias": bias}
 
-    def network(self, network: nn.Module) -> list[Node]:
-        if not isinstance(network, FrontNetwork):
-            return self._recurrent(network, "input")
-        front: list[Node] = []
-        for convolution, norm, stride in zip(network.convolutions, network.norms, network.config.strides, strict=True):
-            weight = self.reference(convolution.weight)  # type: ignore[arg-type]
-            front.append({"op": "convolution", "weight": weight, "stride": stride, "norm": self._norm(norm)})
-        return front + self._recurrent(network.network, f"convolution {len(front)}")
-
-    def _recurrent(self, network: nn.Module, reads: str) -> list[Node]:
+    def _network(self, network: Any, reads: str = "input") -> list[Node]:
+        """The nodes of a network, in the order in which it runs."""
+        if isinstance(network, FrontNetwork):
+            front: list[Node] = []
+            steps: Any = zip(network.convolutions, network.norms, network.config.strides, strict=True)
+            for convolution, norm, stride in steps:
+                weight = self._reference(convolution.weight)
+                front.append({"op": "convolution", "weight": weight, "stride": stride, "norm": self._norm(norm)})
+            return front + self._network(network.network, f"convolution {len(front)}")
         self._sources = [{"name": reads, "size": network.input_size}]
         if isinstance(network, IndRNN):
             return self._stack(network)
@@ -133,33 +111,33 @@ class _Writer:
             return self._dense(network)
         raise ValueError(f"network must be a plain, residual or dense IndRNN, got {type(network).__name__}")
 
-    def _plain(self, network: networks.PlainIndRNN) -> list[Node]:
+    def _plain(self, network: Any) -> list[Node]:
         nodes: list[Node] = []
         for number, block in enumerate(network.blocks, 1):
-            for weight in block.weights:  # type: ignore[union-attr]
-                nodes += [self.linear(weight), {"op": "relu"}]
+            for weight in block.weights:
+                nodes += [self._linear(weight), {"op": "relu"}]
                 self._sources = [{"name": "processed input", "size": weight.out_features}]
             nodes.append(self._unit(block.unit, f"layer {number}"))
         return nodes
 
-    def _residual(self, network: networks.ResidualIndRNN) -> list[Node]:
-        nodes = [self.linear(network.first)]
+    def _residual(self, network: Any) -> list[Node]:
+        nodes = [self._linear(network.first)]
         stream = [{"name": "residual stream", "size": network.first.out_features}]
         for number, block in enumerate(network.blocks, 1):
             self._sources = stream
-            units = range(1, block.operations + 1)  # type: ignore[operator]
+            units = range(1, block.operations + 1)
             body = [self._unit(getattr(block, f"unit{i}"), f"block {number}, layer {i}") for i in units]
-            nodes.append({"op": "residual", "body": [*body, self.linear(block.weight)]})
+            nodes.append({"op": "residual", "body": [*body, self._linear(block.weight)]})
         self._sources = stream
         nodes.append(self._unit(network.last, "last layer"))
         if network.transition is not None:
             nodes.append(self._unit(network.transition, "transition"))
         return nodes
 
-    def _dense(self, network: networks.DenseIndRNN) -> list[Node]:
+    def _dense(self, network: Any) -> list[Node]:
         nodes = [] if network.first is None else [self._unit(network.first, "first layer")]
         for number, block in enumerate(network.blocks, 1):
-            for i, layer in enumerate(block.layers, 1):  # type: ignore[arg-type]
+            for i, layer in enumerate(block.layers, 1):
                 name, before = f"block {number}, layer {i}", self._sources
                 body = [self._unit(layer.bottleneck, f"{name}, bottleneck"), self._unit(layer.growth, name)]
                 nodes.append({"op": "dense", "body": body})
@@ -168,41 +146,10 @@ class _Writer:
         return nodes
 
     def _unit(self, unit: Any, name: str) -> Node:
-        assert isinstance(unit, RecurrentUnit)
-        weight = None if unit.weight is None else self.reference(unit.weight.weight)  # type: ignore[arg-type]
-        config = unit.config
+        weight, config = None if unit.weight is None else self._reference(unit.weight.weight), unit.config
         norm = None if unit.norm is None else self._norm(unit.norm) | {"place": config.norm_place}
         node = {"weight": weight, "norm": norm, "activation": config.nonlinearity}
         return self._recurrence(name, unit.bias, unit.weight_hh, config.bidirectional, node)
-
-    def _recurrence(self, name: str, bias: Tensor | None, u: Tensor, bidirectional: bool, node: Node) -> Node:
-        """The node of a recurrence, beside its weight, norm and activation."""
-        number, size = len(self.layers), len(u)
-        reference = self.reference(u)
-        shown = {"name": name, "size": size, "u": reference, "weight": node["weight"], "sources": self._sources}
-        self.layers.append(shown)
-        self.recurrent_weights[name] = u.detach().cpu().double()
-        self._sources = [{"name": name, "size": size, "layer": number}]
-        self.bidirectional |= bidirectional
-        own = {"bias": None if bias is None else self.reference(bias), "u": reference, "bidirectional": bidirectional}
-        return {"op": "unit", "layer": number, "size": size, **node, **own}
-
-    def _norm(self, norm: nn.Module) -> Node:
-        if isinstance(norm, (SequenceBatchNorm, StepBatchNorm)):
-            scale = torch.rsqrt(norm.running_var + norm.eps)
-            node: Node = {
-                "kind": "batch" if isinstance(norm, SequenceBatchNorm) else "step",
-                "mean": self.reference(norm.running_mean),
-                "scale": self.reference(scale if norm.weight is None else scale * norm.weight),
-                "shift": None if norm.bias is None else self.reference(norm.bias),
-            }
-            return node if isinstance(norm, SequenceBatchNorm) else node | {"steps": norm.steps}
-        if isinstance(norm, nn.LayerNorm):
-            shift = None if norm.bias is None else self.reference(norm.bias)
-            return {"kind": "layer", "scale": self.reference(norm.weight), "shift": shift, "eps": norm.eps}
-        if isinstance(norm, nn.RMSNorm):
-            return {"kind": "rms", "scale": self.reference(norm.weight), "shift": None, "eps": norm.eps}
-        raise ValueError(f"norm must be one of this package's or torch's layer or RMS norm, got {type(norm).__name__}")
 
     def _stack(self, layer: IndRNN) -> list[Node]:
         nodes = []
@@ -210,6 +157,34 @@ class _Writer:
             ways = [f"_l{number}", f"_l{number}_reverse"][: 1 + layer.bidirectional]
             weight, u = (torch.cat([getattr(layer, name + way) for way in ways]) for name in ("weight_ih", "weight_hh"))
             bias = torch.cat([getattr(layer, "bias" + way) for way in ways]) if layer.bias else None
-            node = {"weight": self.reference(weight), "norm": None, "activation": layer.nonlinearity}
+            node = {"weight": self._reference(weight), "norm": None, "activation": layer.nonlinearity}
             nodes.append(self._recurrence(f"layer {number + 1}", bias, u, layer.bidirectional, node))
         return nodes
+
+    def _recurrence(self, name: str, bias: Tensor | None, u: Tensor, bidirectional: bool, node: Node) -> Node:
+        """The node of a recurrence, beside its weight, norm and activation."""
+        number, size, reference = len(self._shown), len(u), self._reference(u)
+        shown = {"name": name, "size": size, "u": reference, "weight": node["weight"], "sources": self._sources}
+        self._shown.append(shown)
+        self.layers[name] = u.detach().cpu().double()
+        self._sources = [{"name": name, "size": size, "layer": number}]
+        self._bidirectional |= bidirectional
+        own = {"bias": self._reference(bias), "u": reference, "bidirectional": bidirectional}
+        return {"op": "unit", "layer": number, "size": size, **node, **own}
+
+    def _norm(self, norm: Any) -> Node:
+        if isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
+            shift = self._reference(getattr(norm, "bias", None))
+            kind = "layer" if isinstance(norm, nn.LayerNorm) else "rms"
+            return {"kind": kind, "scale": self._reference(norm.weight), "shift": shift, "eps": norm.eps}
+        if not isinstance(norm, (SequenceBatchNorm, StepBatchNorm)):
+            kind = type(norm).__name__
+            raise ValueError(f"norm must be one of this package's or torch's layer or RMS norm, got {kind}")
+        scale = torch.rsqrt(norm.running_var + norm.eps)
+        node: Node = {
+            "kind": "step" if isinstance(norm, StepBatchNorm) else "batch",
+            "mean": self._reference(norm.running_mean),
+            "scale": self._reference(scale if norm.weight is None else scale * norm.weight),
+            "shift": self._reference(norm.bias),
+        }
+        return node | ({"steps": norm.steps} if isinstance(norm, StepBatchNorm) else {})

@@ -12,7 +12,7 @@ from ...tasks.runs import Run
 from ...tasks.samples import recorded
 from ...words import headline, rough_duration, value_of, words
 from ..reported import described, sizes
-from .program import network_of, program_of
+from .program import Program, network_of
 
 
 def samples_of(run: Run, data_dir: Path | None) -> Samples:
@@ -42,7 +42,7 @@ def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[st
     if reached := headline(reported.scores):
         paper = f"paper: {reported.paper[0]}" if reported.paper else ""
         facts.append((f"test {words(reached[0].removeprefix('test_'))}", value_of(*reached), paper))
-    facts += [(name, value, "") for name, value in sizes(model, program_of(model).layers).items()]
+    facts += [(name, value, "") for name, value in sizes(model, Program(model).layers).items()]
     if lines := reported.lines:
         facts.append(("training", rough_duration(lines[-1].get("seconds")), f"{reported.steps:,} steps"))
     kind = reported.description.task if run.recipe_name else type(model).__name__
