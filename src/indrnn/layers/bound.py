@@ -15,7 +15,6 @@ from torch.utils.hooks import RemovableHandle
 from ..checks import check_count, check_share, is_number
 from .options import EPSILON, BoundOptions
 
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _RECURRENT_WEIGHT = re.compile(r"weight_hh(_l\d+)?(_reverse)?")
 _PATIENCE = 32  # training passes since the last constraint: more than an optimiser makes within one step
 
@@ -109,10 +108,13 @@ class RecurrentBound(nn.Module):
         """Clamp u in place to |u| <= upper, rounded toward zero to u's type, then enforce `lower` if it is set."""
         self._passes = 0
         with torch.no_grad():
-            if _is_sharded(u):
-                self._constrain_shards_(u)
-            else:
+            # A DTensor, as under FSDP2; tested without importing torch.distributed
+            if type(u) in (Tensor, nn.Parameter) or not (hasattr(u, "to_local") and hasattr(u, "device_mesh")):
                 self._constrain_(u)
+            elif self.lower == 0:
+                self._constrain_(u.to_local())
+            else:
+                self._constrain_shards_(u)
 
     def _constrain_(self, u: Tensor) -> None:
         upper = _rounded(self.upper, u.dtype, up=False)
@@ -129,9 +131,6 @@ class RecurrentBound(nn.Module):
 
     def _constrain_shards_(self, u: Any) -> None:
         """Constrain the whole tensor, as no process knows from its own shard which neuron is the largest."""
-        if self.lower == 0:
-            self._constrain_(u.to_local())
-            return
         from torch.distributed.tensor import DTensor, Replicate
 
         whole = u.full_tensor()
@@ -221,7 +220,7 @@ def attach_constraint(optimizer: torch.optim.Optimizer, module: nn.Module) -> Re
 
 def recurrent_weights(module: nn.Module) -> Iterator[nn.Parameter]:
     """Every recurrent weight in `module` that is a parameter; of a pruned one, the original parameter."""
-    return (u for layer in _layers(module) for u in _recurrent_weights_of(layer))
+    return (u for layer, _ in _layers(module) for u in _recurrent_weights_of(layer))
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -243,14 +242,14 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     return [group for group in groups if group["params"]]
 
 
-def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    return (layer for layer in module.modules() if isinstance(getattr(layer, "bound", None), RecurrentBound))
+def _layers(module: nn.Module) -> Iterator[tuple[nn.Module, RecurrentBound]]:
+    for layer in module.modules():
+        if isinstance(bound := getattr(layer, "bound", None), RecurrentBound):
+            yield layer, bound
 
 
 def _bounded(module: nn.Module) -> Iterator[tuple[RecurrentBound, nn.Parameter]]:
-    for layer in _layers(module):
-        bound = layer.bound
-        assert isinstance(bound, RecurrentBound)
+    for layer, bound in _layers(module):
         if math.isfinite(bound.upper) or bound.lower:
             _refuse_computed(layer)
         for u in _recurrent_weights_of(layer):
@@ -278,16 +277,10 @@ def _refuse_computed(layer: nn.Module) -> None:
         )
 
 
-def _is_sharded(u: Tensor) -> bool:
-    """Whether it is a DTensor, as under FSDP2; tested without importing torch.distributed."""
-    return type(u) not in (Tensor, nn.Parameter) and hasattr(u, "to_local") and hasattr(u, "device_mesh")
-
-
 def _rounded(value: float, dtype: torch.dtype, *, up: bool) -> float:
     """The number of this type nearest to `value` (which is positive) that is not below it, or, unless `up`, above."""
     number = torch.tensor(value, dtype=dtype, device="cpu")
     exact = number.double().item()
     if exact == value or (exact > value) == up:
         return exact
-    # The bits of positive numbers, as integers, are ordered like the numbers.
-    return (number.view(_BITS[dtype.itemsize]) + (1 if up else -1)).view(dtype).item()
+    return torch.nextafter(number, torch.full_like(number, math.inf if up else 0.0)).item()

@@ -101,21 +101,25 @@ class _ConvIndRNN(nn.Module):
         Returns:
             output, (T, B, out_channels, S_out) in the input's layout, and h_n, (B, out_channels, S_out).
         """
-        lengths = as_lengths(lengths, input.device) if isinstance(input, Tensor) else None
-        size = self._check(input, hx, lengths, resets, time_slice)
+        size = self._output_size(input)
+        lengths = as_lengths(lengths, input.device)
+        T, B = input.shape[1::-1] if self.batch_first else input.shape[:2]
+        check_state(input, hx, (B, self.out_channels, *size), self.weight_ih)
+        check_tensor("lengths", lengths, (B,))
+        steps = T if time_slice is None else time_slice.total
+        check_resets(resets, (B, steps) if self.batch_first else (steps, B))
         if self.training:
             self.bound.watch(lambda: [self.weight_hh])
         if self.batch_first:
             input = input.transpose(0, 1)
             resets = None if resets is None else resets.transpose(0, 1)
-        T, B = input.shape[:2]
         input = without_padding(input, lengths, time_slice)
         if resets is not None and self.reverse:
             resets = last_steps(resets, lengths)
 
         convolve = F.conv1d if self._dims == 1 else F.conv2d
-        steps = input.flatten(0, 1)  # (T · B, C_in, S)
-        x = convolve(steps, self.weight_ih, None, self.stride, self.padding, self.dilation, self.groups)
+        frames = input.flatten(0, 1)  # (T · B, C_in, S)
+        x = convolve(frames, self.weight_ih, None, self.stride, self.padding, self.dilation, self.groups)
         run = recurrence if time_slice is None else time_slice.recurrence
         h, h_n = run(
             x.reshape(T, B, self.out_channels * math.prod(size)),
@@ -137,40 +141,24 @@ class _ConvIndRNN(nn.Module):
         parameter = parameter.to(reference.accumulation_dtype(parameter.dtype))
         return parameter.view(*parameter.shape, *shared).expand(self.out_channels, *size).flatten()
 
-    def _output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
-        """S_out from S."""
-        if self.padding == "same":
-            return size
-        padding = (0,) * self._dims if isinstance(self.padding, str) else self.padding
-        dimensions = zip(size, self.kernel_size, self.stride, padding, self.dilation, strict=True)
-        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in dimensions)
-
-    def _check(
-        self,
-        input: Tensor,
-        hx: Tensor | None,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        time_slice: TimeSlice | None,
-    ) -> tuple[int, ...]:
-        """Raise if an argument does not fit; return S_out."""
+    def _output_size(self, input: Tensor) -> tuple[int, ...]:
+        """S_out; raises if the input does not fit."""
         if not isinstance(input, Tensor):
             raise TypeError(f"input must be a tensor, got {type(input).__name__}")
         if input.dim() != 3 + self._dims or input.shape[2] != self.in_channels:
             time_and_batch = "B, T" if self.batch_first else "T, B"
             expected = f"({time_and_batch}, {self.in_channels}, {'L' if self._dims == 1 else 'H, W'})"
             raise ValueError(f"input must have the shape {expected}, got {tuple(input.shape)}")
-        size = self._output_size(tuple(input.shape[3:]))
+        size = tuple(input.shape[3:])
+        if self.padding != "same":
+            padding = (0,) * self._dims if isinstance(self.padding, str) else self.padding
+            dimensions = zip(size, self.kernel_size, self.stride, padding, self.dilation, strict=True)
+            size = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in dimensions)
         if min(size) < 1:
             kernel = f"kernel_size = {self.kernel_size} with dilation = {self.dilation} and padding = {self.padding}"
             raise ValueError(f"input must not be smaller than {kernel} allows, got {tuple(input.shape[3:])}")
         if self.positions is not None and size != self.positions:
             raise ValueError(f"positions must be the output's, {size} for this input, got {self.positions}")
-        T, B = input.shape[1::-1] if self.batch_first else input.shape[:2]
-        check_state(input, hx, (B, self.out_channels, *size), self.weight_ih)
-        check_tensor("lengths", lengths, (B,))
-        T = T if time_slice is None else time_slice.total
-        check_resets(resets, (B, T) if self.batch_first else (T, B))
         return size
 
     def _sizes(self, name: str, value: int | tuple[int, ...], least: int = 1) -> tuple[int, ...]:
@@ -199,13 +187,8 @@ class ConvIndRNN1d(_ConvIndRNN):
     `indrnn.constrain_` and `indrnn.attach_constraint` hold |u| <= γ^(1/T), as for `IndRNN`.
 
     Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output.
-        kernel_size: as for `torch.nn.Conv1d`, like the next four.
-        stride: step of the kernel, in positions.
+        in_channels, out_channels, kernel_size, stride, dilation, groups: as for `torch.nn.Conv1d`.
         padding: zeros on both sides, or "same" or "valid".
-        dilation: distance between the elements of the kernel, in positions.
-        groups: number of blocks of channels without connections between them.
         bias: whether there is a b.
         nonlinearity: "relu", "tanh", "sigmoid" or "identity".
         batch_first: whether input, output, and `resets` have the batch before time (not the states).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeVar, Unpack
 
 import torch
@@ -148,7 +149,9 @@ class IndRNN(nn.Module):
         batched = input.dim() == 3
         batch_dim, time_dim = (0, 1) if self.batch_first and batched else (1, 0)
         steps = input.shape[time_dim] if time_slice is None else time_slice.total
-        self._check(input, steps, input.shape[batch_dim] if batched else None, hx, lengths, resets)
+        batch = (input.shape[batch_dim],) if batched else ()
+        self._check(input, steps, batch, hx, resets)
+        check_tensor("lengths", lengths, batch)
         if not batched:
             input = input.unsqueeze(1)
             hx = None if hx is None else hx.unsqueeze(1)
@@ -186,12 +189,8 @@ class IndRNN(nn.Module):
         if self.recompute is None:
             return self._layers(x, h_0, lengths, resets, parameters, masks, time_slice)
         check_whole("recompute", time_slice)
-
-        def run(x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, parameters: Parameters) -> Any:
-            return self._layers(x, h, lengths, resets, parameters, masks)
-
         h_0 = x.new_zeros(L, B, N) if h_0 is None else h_0
-        return in_pieces(run, self.recompute, x, h_0, lengths, resets, parameters)
+        return in_pieces(partial(self._layers, masks=masks), self.recompute, x, h_0, lengths, resets, parameters)
 
     def _layers(
         self,
@@ -212,8 +211,6 @@ class IndRNN(nn.Module):
             for direction in range(self._directions):
                 place = len(h_n)
                 weight_ih, weight_hh, bias = parameters[3 * place : 3 * place + 3]
-                assert weight_ih is not None
-                assert weight_hh is not None
                 h, h_last = run(
                     project(x, weight_ih),
                     weight_hh,
@@ -255,7 +252,7 @@ class IndRNN(nn.Module):
         if lengths is not None:
             raise ValueError("lengths must be None with a PackedSequence, which has its own")
         padded, steps, pack = unpack(input)
-        self._check(input.data, padded.shape[0], padded.shape[1], hx, None, resets)
+        self._check(input.data, padded.shape[0], (padded.shape[1],), hx, resets)
         if resets is not None and self.batch_first:
             resets = resets.transpose(0, 1)
         if (order := input.sorted_indices) is not None:
@@ -267,20 +264,12 @@ class IndRNN(nn.Module):
         return pack(output), h_n
 
     def _check(
-        self,
-        input: Tensor,
-        time: int,
-        batch: int | None,
-        hx: Tensor | None,
-        lengths: Tensor | None,
-        resets: Tensor | None,
+        self, input: Tensor, steps: int, batch: tuple[int, ...], hx: Tensor | None, resets: Tensor | None
     ) -> None:
         if input.shape[-1] != self.input_size:
             raise ValueError(f"input's last dimension must be input_size = {self.input_size}, got {input.shape[-1]}")
-        batches = () if batch is None else (batch,)
-        check_state(input, hx, (self.num_layers * self._directions, *batches, self.hidden_size), self.weight_ih_l0)
-        check_tensor("lengths", lengths, batches)
-        check_resets(resets, (*batches, time) if self.batch_first else (time, *batches))
+        check_state(input, hx, (self.num_layers * self._directions, *batch, self.hidden_size), self.weight_ih_l0)
+        check_resets(resets, (*batch, steps) if self.batch_first else (steps, *batch))
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""

@@ -147,7 +147,7 @@ class DistilOptions:
 
 
 _ABOUT_DISTIL = "distil a run's RNN on the adding problem into an IndRNN"
-_DISTIL = Extra("analyse", "distil", _ABOUT_DISTIL, DistilOptions, "indrnn.tasks.distillation:analyse")
+_DISTIL = Extra("analyse", "distil", DistilOptions, "indrnn.tasks.distillation:analyse", _ABOUT_DISTIL)
 
 
 @dataclass(frozen=True)

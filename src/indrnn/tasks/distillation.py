@@ -5,6 +5,7 @@ A nonlinear RNN has no equivalent IndRNN, unlike a linear one (`from_rnn`).
 
 from __future__ import annotations
 
+import copy
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..baselines import BaselineRNN
-from ..checks import check_count, check_positive, check_seed, check_threads
+from ..checks import check_count, check_seed
 from ..figures import draw_curves, new_figure
 from ..networks import Dense, Plain, Residual, StepRegressor
 from ..training import OneCycle, Training, train
@@ -26,8 +27,6 @@ from .results import Results, results_folder
 from .table import markdown
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from .adding import DistilOptions
     from .recipe import Say
     from .runs import Run
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 Item = Tensor | tuple[Tensor, Tensor]
 """Inputs, or inputs and the task's targets, of which the batch is the first dimension."""
 Data = Item | Callable[[int], Item]
+Pair = tuple[Tensor, Tensor | None]
 
 HELD_OUT = 0.1
 """Share of the sequences in memory that is held out for the measurement."""
@@ -88,10 +88,9 @@ def distil(
         distilled = indrnn.distil(torch.nn.RNN(2, 128), torch.rand(50, 1000, 2))
         distilled.error, distilled.model
     """
-    check_count("steps", steps)
     check_count("batch_size", batch_size)
     check_seed(seed)
-    check_positive("lr", lr)
+    options = Training(steps, lr, OneCycle(), clip=None, clip_norm=1.0, evaluate_every=steps)
     if not isinstance(rnn, nn.Module):
         raise TypeError(f"rnn must be a module, got {type(rnn).__name__}")
     time = 1 if getattr(rnn, "batch_first", False) else 0
@@ -109,7 +108,6 @@ def distil(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = StepRegressor(sized.build(), wanted.shape[-1]).to(inputs.device, inputs.dtype)
-        options = Training(steps, lr, OneCycle(), clip=None, clip_norm=1.0, evaluate_every=steps)
         train(model, task, replace(options, device=str(inputs.device)), seed=seed, quiet=True)
         return _measure(model.eval(), task, readout, time)
 
@@ -121,40 +119,34 @@ class _Distillation:
     higher_is_better = False
 
     def __init__(self, rnn: nn.Module, data: Data, steps: int, batch_size: int, batch_dim: int, seed: int) -> None:
-        self.rnn, self.steps, self.batch_size, self.batch_dim, self.seed = rnn, steps, batch_size, batch_dim, seed
-        self.make = data if callable(data) else None
+        self.rnn, self.batch_dim = rnn, batch_dim
         if callable(data):
+            self.make = lambda step: _pair(data(step))
+            self.measured = lambda: map(self.make, range(steps, steps + 10))
             return
-        self.inputs, self.targets = _pair(data)
-        count = self.inputs.shape[batch_dim]
+        inputs, targets = _pair(data)
+        count = inputs.shape[batch_dim]
         if count < 2:
             raise ValueError(f"data must hold at least 2 sequences, got {count}")
-        if self.targets is not None and len(self.targets) != count:
-            raise ValueError(f"targets must be of the {count} sequences of data, got {len(self.targets)}")
+        if targets is not None and len(targets) != count:
+            raise ValueError(f"targets must be of the {count} sequences of data, got {len(targets)}")
         order = torch.randperm(count, generator=generator(seed, "held out"))
-        self.held_out, self.train_rows = order.tensor_split([max(1, round(HELD_OUT * count))])
+        held_out, rest = order.tensor_split([max(1, round(HELD_OUT * count))])
+
+        def of(rows: Tensor) -> Pair:
+            own = inputs.index_select(batch_dim, rows.to(inputs.device))
+            return own, None if targets is None else targets[rows.to(targets.device)]
+
+        def make(step: int) -> Pair:
+            return of(rest[torch.randint(len(rest), (batch_size,), generator=generator(seed, "order", step))])
+
+        self.make, self.measured = make, lambda: map(of, held_out.split(batch_size))
 
     def batch(self, step: int, shard: Shard) -> Batch:
         """See `Task.batch`."""
-        if self.make is not None:
-            inputs, _ = _pair(self.make(step))
-        else:
-            random = generator(self.seed, "order", step)
-            rows = torch.randint(len(self.train_rows), (self.batch_size,), generator=random)
-            inputs, _ = self._of(self.train_rows[rows])
+        inputs, _ = self.make(step)
         count = inputs.shape[self.batch_dim]
         return Batch(inputs, _outputs(self.rnn, inputs), count, count)
-
-    def measured(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """All batches of the measurement, with targets if there are any."""
-        if self.make is not None:
-            yield from (_pair(self.make(self.steps + number)) for number in range(10))
-        else:
-            yield from map(self._of, self.held_out.split(self.batch_size))
-
-    def _of(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        inputs = self.inputs.index_select(self.batch_dim, rows.to(self.inputs.device))
-        return inputs, None if self.targets is None else self.targets[rows.to(self.targets.device)]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """See `Task.loss`."""
@@ -170,7 +162,7 @@ class _Distillation:
         yield from ()
 
 
-def _pair(item: Any) -> tuple[Tensor, Tensor | None]:
+def _pair(item: Any) -> Pair:
     inputs, targets = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
     if not isinstance(inputs, Tensor) or inputs.dim() != 3 or not inputs.is_floating_point():
         raise TypeError("data must be sequences of three dimensions, or a tuple of those and targets")
@@ -188,55 +180,41 @@ def _outputs(module: nn.Module, x: Tensor) -> Tensor:
     return output
 
 
+@torch.no_grad()
 def _measure(
     model: StepRegressor, task: _Distillation, readout: Callable[[Tensor], Tensor] | None, time: int
 ) -> Distilled:
     """Errors on sequences that were not trained on."""
-    off: list[Tensor] = []  # squares, by step
-    size: list[Tensor] = []
-    answers: dict[str, list[Tensor]] = {"rnn": [], "indrnn": []}
+    squares: list[tuple[Tensor, ...]] = []  # of the difference and of the RNN's outputs, by step
+    answers: list[Tensor] = []  # of the readout: from the RNN's outputs, and from ours
     wanted: list[Tensor] = []
     others = [dim for dim in range(3) if dim != time]
     for x, targets in task.measured():
         theirs, ours = _outputs(task.rnn, x), _outputs(model, x)
-        off.append((ours - theirs).double().square().sum(others))
-        size.append(theirs.double().square().sum(others))
+        squares.append(tuple(part.double().square().sum(others) for part in (ours - theirs, theirs)))
         if readout is None:
             continue
-        with torch.no_grad():
-            for name, outputs in (("rnn", theirs), ("indrnn", ours)):
-                answers[name].append(readout(outputs).double())
+        read = [readout(outputs).double() for outputs in (theirs, ours)]
         if targets is not None:
-            if answers["rnn"][-1].shape != targets.shape:
-                shape = tuple(answers["rnn"][-1].shape)
+            if read[0].shape != targets.shape:
+                shape = tuple(read[0].shape)
                 raise ValueError(f"readout must give {tuple(targets.shape)} as the targets, got {shape}")
-            wanted.append(targets)
-    by_step, of_step = torch.stack(off).sum(0), torch.stack(size).sum(0).clamp_min(torch.finfo(torch.float64).tiny)
+            wanted.append(targets.flatten())
+        answers.append(torch.stack([part.flatten() for part in read]))
+    tiny = torch.finfo(torch.float64).tiny
+    off, size = (torch.stack(parts).sum(0) for parts in zip(*squares, strict=True))
+    size = size.clamp_min(tiny)
+    error, per_step = float((off.sum() / size.sum()).sqrt()), (off / size).sqrt().tolist()
     readout_error = task_error = None
     if readout is not None:
-        read = {name: torch.cat([part.flatten() for part in parts]) for name, parts in answers.items()}
-        readout_error = _relative((read["indrnn"] - read["rnn"]).square().sum(), read["rnn"].square().sum())
+        rnn, indrnn = torch.cat(answers, 1)
+        readout_error = float(((indrnn - rnn).square().sum() / rnn.square().sum().clamp_min(tiny)).sqrt())
         if wanted:
-            target = torch.cat([part.flatten() for part in wanted])
-            task_error = {name: float((values - target).square().mean()) for name, values in read.items()}
-    error, per_step = _relative(by_step.sum(), of_step.sum()), (by_step / of_step).sqrt().tolist()
+            target = torch.cat(wanted)
+            task_error = {
+                name: float((read - target).square().mean()) for name, read in (("rnn", rnn), ("indrnn", indrnn))
+            }
     return Distilled(model, error, per_step, readout_error, task_error)
-
-
-def _relative(off: Tensor, size: Tensor) -> float:
-    return float((off / size.clamp_min(torch.finfo(torch.float64).tiny)).sqrt())
-
-
-class InPlace(nn.Module):
-    """The distilled network in place of the RNN: a network with a head on its outputs at the last step."""
-
-    def __init__(self, network: nn.Module, output: nn.Module) -> None:
-        super().__init__()
-        self.network, self.output = network, output
-
-    def forward(self, x: Tensor) -> tuple[Tensor, None]:
-        """The prediction, and no state."""
-        return self.output(self.network(x)[0][-1]), None
 
 
 # ---- `indrnn analyse distil`
@@ -244,12 +222,12 @@ class InPlace(nn.Module):
 
 def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say) -> None:
     """Distil the RNN of a run on the adding problem, and compare the two networks."""
-    for name in ("layers", "hidden_size", "steps"):
-        check_count(name, getattr(options, name))
+    # As the recipes' IndRNN: the neurons of the last layer begin with a memory of the whole sequence
+    config = Plain(hidden_size=options.hidden_size, layers=options.layers, norm=None)
+    config = replace(config, gamma=2.0, long_memory=True, epsilon=0.5)
+    Training(options.steps, options.lr, threads=options.threads)  # wrong options are named before the run is read
     check_seed(options.seed)
-    check_positive("lr", options.lr)
     if options.threads is not None:
-        check_threads(options.threads)
         torch.set_num_threads(options.threads)
     results = Results(results_folder(options.run, options.out), "distil", overwrite=options.overwrite)
     teacher: Any = run.best[0]
@@ -257,7 +235,7 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
         kind = type(teacher.network).__name__
         raise ValueError(f"run must be of an RNN, LSTM or GRU, and {options.run} is of {kind}")
     results.prepare()
-    distilled, rows = _compared(teacher, run.recipe, options)
+    distilled, rows = _compared(teacher, run.recipe, config, options)
     numbers = {
         **run.summary,
         "asked": shlex.join(["indrnn", "analyse", "distil", *arguments]),
@@ -270,12 +248,18 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
         ["" if value is None else f"{value:.3g}" if isinstance(value, float) else value for value in row.values()]
         for row in rows
     ]
-    table = markdown(", ".join(name.replace("_", " ") for name in rows[0]), cells)
-    say(results.write(numbers, _draw(distilled), table))
+    figure, (axes,) = new_figure(1)
+    percent = [(step, 100 * value) for step, value in enumerate(distilled.per_step, 1)]
+    draw_curves(axes, {"at each step": percent}, logarithmic=False, reference=(100 * distilled.error, "over all steps"))
+    axes.set(ylim=(0, None), xlabel="step of the sequence", ylabel="difference of the outputs (% of the RNN's)")
+    axes.legend(frameon=False)
+    say(results.write(numbers, figure, markdown(", ".join(name.replace("_", " ") for name in rows[0]), cells)))
     say(results.drawn)
 
 
-def _compared(teacher: Any, recipe: Any, options: DistilOptions) -> tuple[Distilled, list[dict[str, Any]]]:
+def _compared(
+    teacher: Any, recipe: Any, config: Plain, options: DistilOptions
+) -> tuple[Distilled, list[dict[str, Any]]]:
     """The distilled network, and for it and the RNN their sizes and errors."""
     from .adding import adding_batch  # which brings in the command line's package
 
@@ -286,24 +270,14 @@ def _compared(teacher: Any, recipe: Any, options: DistilOptions) -> tuple[Distil
         answer: Tensor = teacher.output(h[-1]).squeeze(-1)
         return answer
 
-    # As the recipes' IndRNN: the neurons of the last layer begin with a memory of the whole sequence
-    config = Plain(hidden_size=options.hidden_size, layers=options.layers, norm=None)
-    config = replace(config, gamma=2.0, long_memory=True, epsilon=0.5)
     training: dict[str, Any] = {"steps": options.steps, "lr": options.lr, "seed": options.seed}
     distilled = distil(teacher.network, data, config=config, readout=readout, **training)
+    in_its_place = copy.deepcopy(teacher)
+    in_its_place.network = distilled.model
     rows: list[dict[str, Any]] = []
-    for name, network, error in (("RNN", teacher.network, None), ("IndRNN", distilled.model, distilled.error)):
+    for name, model, error in (("RNN", teacher, None), ("IndRNN", in_its_place, distilled.error)):
         with torch.no_grad():
-            test = measure(recipe.task().test(InPlace(network, teacher.output), Shard())) or {}
-        count = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+            test = measure(recipe.task().test(model, Shard())) or {}
+        count = sum(parameter.numel() for parameter in model.network.parameters() if parameter.requires_grad)
         rows.append({"network": name, "parameters": count, "error": error, "test_MSE": test["test_mse"]})
     return distilled, rows
-
-
-def _draw(distilled: Distilled) -> Figure:
-    figure, (axes,) = new_figure(1)
-    percent = [(step, 100 * value) for step, value in enumerate(distilled.per_step, 1)]
-    draw_curves(axes, {"at each step": percent}, logarithmic=False, reference=(100 * distilled.error, "over all steps"))
-    axes.set(ylim=(0, None), xlabel="step of the sequence", ylabel="difference of the outputs (% of the RNN's)")
-    axes.legend(frameon=False)
-    return figure

@@ -51,7 +51,7 @@ MNIST = DataSet(
 CLASSES, TRAINING_IMAGES, SIDE = 10, 60_000, 28
 """Sizes of MNIST; an image has SIDE × SIDE pixels."""
 _TEST_IMAGES = 10_000
-_SHOWN = 4  # images of every digit
+_SHOWN = 4  # images of every digit, one digit after the other
 
 
 def read_idx(content: bytes) -> Tensor:
@@ -88,21 +88,18 @@ class Pixels(TensorTask):
         (images, labels), validation = train, recipe.validation
         if not validation < len(images):
             raise ValueError(f"validation must be fewer than the {len(images)} training images, got {validation}")
-        pixels = _shrunk(images, recipe.shrink)
-        height, width = pixels.shape[1:]
+        height, width = (size // recipe.shrink for size in images.shape[1:])
         place = pixel_order(height * width, recipe.permutation_seed) if recipe.permuted else None
         self.order_of_pixels, self.shift = place, recipe.shift
         self._shifts = _shifts(height, width, recipe.shift, place) if recipe.shift else None
         order = torch.randperm(len(images), generator=generator(recipe.split_seed, "split"))
         held_out, rest = order[:validation], order[validation:]
-        judged = rest[:validation] if recipe.judge == "train" else held_out
-        super().__init__(
-            (_ordered(pixels[rest], place), labels[rest].long()),
-            (_ordered(pixels[judged], place), labels[judged].long()),
-            (_ordered(_shrunk(test[0], recipe.shrink), place), test[1].long()),
-            batch_size=recipe.batch_size,
-            seed=recipe.seed,
-        )
+        parts = [
+            (_in_steps(images[items], recipe.shrink, place), labels[items].long())
+            for items in (rest, rest[:validation] if recipe.judge == "train" else held_out)
+        ]
+        parts.append((_in_steps(test[0], recipe.shrink, place), test[1].long()))
+        super().__init__(*parts, batch_size=recipe.batch_size, seed=recipe.seed)
 
     def describe(self) -> dict[str, Any]:
         """See `TensorTask.describe`; with the shift, if any."""
@@ -130,18 +127,13 @@ def pixel_order(steps: int, seed: int) -> Tensor:
     return torch.randperm(steps, generator=generator(seed, "permutation"))
 
 
-def _shrunk(images: Tensor, shrink: int) -> Tensor:
-    """(count, height, width): the means of squares of `shrink` pixels a side."""
-    if shrink == 1:
-        return images
+def _in_steps(images: Tensor, shrink: int, order: Tensor | None) -> Tensor:
+    """(count, height, width) to (count, steps): the means of squares of `shrink` pixels a side, as they are read."""
     height, width = images.shape[1:]
     if height % shrink or width % shrink:
         raise ValueError(f"shrink must divide the {height}×{width} pixels of an image, got {shrink}")
-    return F.avg_pool2d(images.unsqueeze(1).float(), shrink).round().to(torch.uint8).squeeze(1)
-
-
-def _ordered(images: Tensor, order: Tensor | None) -> Tensor:
-    """(count, height, width) to (count, steps)."""
+    if shrink > 1:
+        images = F.avg_pool2d(images.unsqueeze(1).float(), shrink).round().to(torch.uint8)
     pixels = images.flatten(1)
     return pixels if order is None else pixels[:, order]
 
@@ -293,21 +285,16 @@ class PixelsRecipe(Recipe):
         if not self.available():
             samples.note = "MNIST is not here, so that the page has drawn digits in the place of images (--data-dir)"
             return samples
-        images, labels = self._held_out()
-        samples.sequences = [*_as_inputs(_ordered(_shrunk(images, self.shrink), order)).unbind(1)]
+        images, labels, *_ = read_mnist(self.data_dir)
+        held_out = torch.randperm(len(images), generator=generator(self.split_seed, "split"))[: self.validation]
+        of_digit = [held_out[labels[held_out] == digit][:_SHOWN] for digit in range(CLASSES)]
+        items = torch.stack([digits[i] for i in range(_SHOWN) for digits in of_digit if i < len(digits)])
+        samples.sequences = [*_as_inputs(_in_steps(images[items], self.shrink, order)).unbind(1)]
         page["samples"] = [
             {"label": str(label), "image": base64.b64encode(image.numpy().tobytes()).decode()}
-            for image, label in zip(images, labels.tolist(), strict=True)
+            for image, label in zip(images[items], labels[items].tolist(), strict=True)
         ]
         return samples
-
-    def _held_out(self) -> tuple[Tensor, Tensor]:
-        """Some validation images of every digit, one digit after the other."""
-        images, labels, *_ = read_mnist(self.data_dir)
-        order = torch.randperm(len(images), generator=generator(self.split_seed, "split"))[: self.validation]
-        of_digit = [order[labels[order] == digit][:_SHOWN] for digit in range(CLASSES)]
-        items = torch.stack([digits[i] for i in range(_SHOWN) for digits in of_digit if i < len(digits)])
-        return images[items], labels[items]
 
 
 # ---- rows
@@ -324,19 +311,18 @@ def _paper(model: AnyNetwork, *, lr: float = 2e-4) -> PixelsRecipe:
     after the recurrence in all networks, as in their code: otherwise the sum over 784 steps in the last layer reaches
     the classifier at any scale, and training starts from losses of hundreds.
     """
-    often: dict[str, Any] = {"steps": 800 * _EPOCH, "evaluate_every": _EPOCH}
-    return PixelsRecipe(model=model, training=Training(lr=lr, schedule=Plateau(5, 100), weight_decay=1e-4, **often))
+    training = Training(800 * _EPOCH, lr, Plateau(5, 100), weight_decay=1e-4, evaluate_every=_EPOCH)
+    return PixelsRecipe(model=model, training=training)
 
 
-def _fast(model: AnyNetwork, epochs: int = 10, lr: float = 2e-3) -> PixelsRecipe:
+def _fast(model: AnyNetwork) -> PixelsRecipe:
     """Best result in a few epochs: Muon, a one-cycle learning rate that rises high and falls to zero, no dropout.
 
     Chosen by validation accuracy. Over two epochs of 14×14 pixels, permuted, Muon is ahead of Adam by 3 points, and
     nothing else that was tried is better (docs/pixels.md). After one epoch with Adam: 95.3 % without dropout, 89.1 %
     with 0.1; with dropout, a batch of 32 (89.3 %) or twice the learning rate (89.3 %) made no difference.
     """
-    often: dict[str, Any] = {"steps": epochs * _FAST_EPOCH, "evaluate_every": _FAST_EPOCH // 2}
-    training = Training(lr=lr, schedule=OneCycle(), optimizer="muon", weight_decay=1e-4, **often)
+    training = Training(10 * _FAST_EPOCH, 2e-3, OneCycle(), "muon", weight_decay=1e-4, evaluate_every=_FAST_EPOCH // 2)
     return PixelsRecipe(model=model, batch_size=64, training=training)
 
 

@@ -45,13 +45,11 @@ class Description:
     """A task and its data in words, for reports and dry runs."""
 
     task: str
-    """Name of the task."""
     data: str
     """Sentences on the data."""
     metric: str
     """Metric of the evaluations."""
     higher_is_better: bool
-    """Direction of the metric."""
     reference: tuple[float, str] | None = None
     """Value of the metric without any skill, and what reaches it, such as always answering 1."""
     compared: str = ""
@@ -67,7 +65,6 @@ class Confusion:
     counts: list[list[int]]
     """Number of items of each true class (rows) and predicted class (columns)."""
     classes: list[str]
-    """Names of the classes."""
     on: str
     """Items that were counted."""
 
@@ -87,7 +84,6 @@ class Written:
     """Text that a model generated."""
 
     text: str
-    """Generated text."""
     how: str
     """Length, temperature and seed."""
 
@@ -123,16 +119,15 @@ class Extra:
     """A command, or further options of `evaluate`, that only one kind of recipe has."""
 
     command: Literal["evaluate", "analyse", "prepare"]
-    """Command that it belongs to."""
     name: str
     """Word after `analyse` or `prepare`; for `evaluate`, what its options are for, such as language models."""
-    about: str
-    """Line of the help."""
     options: type
     """Dataclass of the options; one for `analyse` has a positional `run`."""
     function: str
     """Function as MODULE:NAME, imported when it is used. For `evaluate`: (run, options, device, say) -> numbers for the
     output file; for `analyse`: (run, options, arguments, say); for `prepare`: (options, say)."""
+    about: str = ""
+    """Line of the help of `analyse` or `prepare`."""
 
     def __call__(self, *arguments: Any, **more: Any) -> Any:
         """Call the function."""
@@ -247,10 +242,7 @@ class Own(Recipe):
     """The recipe of a run that was started from Python: its data are known to its own program alone."""
 
     training: Loop = field(default_factory=Training)
-    """Training options."""
     seed: int = 0
-    """Random seed."""
-
     _UNKNOWN: ClassVar[str] = "the data of this run are known to its own program alone"
 
     def at(self, folder: Path) -> Self:
@@ -272,9 +264,7 @@ class Row:
     """A recipe with its name and the paper's result."""
 
     name: str
-    """Name of the recipe."""
     recipe: Recipe
-    """Recipe with the row's values."""
     paper: str
     """Table or figure of the paper."""
     value: str

@@ -48,19 +48,17 @@ def find(name: str) -> Row:
 
 def listed(chosen: Iterable[Row]) -> Iterator[str]:
     """Lines of a table of recipes, grouped by task."""
-    columns = ("recipe", "in the paper", "reported there", "parameters", "cost")
-    groups: dict[str, list[tuple[str, ...]]] = {}
-    titles: dict[str, str | None] = {}
+    head = ("recipe", "in the paper", "reported there", "parameters", "cost")
+    groups: dict[str, list[tuple[str, ...]]] = {}  # by title
     for row in chosen:
-        task, parameters = row.name.partition("-")[0], f"{row.parameters:,}" if row.parameters else "by data"
-        groups.setdefault(task, []).append((row.name, row.paper, row.value, parameters, row.cost))
-        titles.setdefault(task, type(row.recipe).__doc__)
-    widths = [max(map(len, column)) for column in zip(columns, *itertools.chain(*groups.values()), strict=True)]
-    sides = ("<", "<", "<", ">", "<")
-    form = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    yield form.format(*columns).rstrip()
-    for task, lines in groups.items():
-        yield f"\n{titles[task]} ({task})"
+        title = f"{type(row.recipe).__doc__} ({row.name.partition('-')[0]})"
+        parameters = f"{row.parameters:,}" if row.parameters else "by data"
+        groups.setdefault(title, []).append((row.name, row.paper, row.value, parameters, row.cost))
+    widths = [max(map(len, column)) for column in zip(head, *itertools.chain(*groups.values()), strict=True)]
+    form = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<<><", widths, strict=True))
+    yield form.format(*head).rstrip()
+    for title, lines in groups.items():
+        yield f"\n{title}"
         yield from (form.format(*line).rstrip() for line in lines)
 
 

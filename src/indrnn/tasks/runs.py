@@ -53,10 +53,9 @@ def restored_recipe(recorded: dict[str, Any], base: Recipe | None = None) -> Rec
         kind = types[entry.pop("type")]
     options = {} if base is None else {field.name: getattr(base, field.name) for field in fields(base) if field.init}
     options |= {key: from_json(value, types) for key, value in entry.items()}
-    names = {field.name for field in fields(kind)}
-    if "training" in recorded and "training" in names:
+    if "training" in recorded and any(field.name == "training" for field in fields(kind)):
         options["training"] = from_json({"type": "Training", **recorded["training"]}, types)
-    if "seed" in recorded and "seed" in names:
+    if "seed" in recorded:
         options["seed"] = recorded["seed"]
     hints = get_type_hints(kind)
     try:
@@ -106,21 +105,15 @@ def train_members(
 ) -> tuple[list[nn.Module], list[Result]]:
     """Train each network of a recipe, or of an estimator's fit; an ensemble stops with the first that is stopped.
 
-    Args:
-        recipe: what is trained.
-        out: folder of the run, or of the member-NUMBER folders of an ensemble; None to write nothing.
-        resume: resume the run in `out`.
-        overwrite: delete an earlier run in `out`, whatever its number of networks.
-        init_from: run whose best weights the networks begin with.
-        options: further options of `training.train`.
+    `out` is the folder of the run, or of the member-NUMBER folders of an ensemble; None to write nothing. `overwrite`
+    deletes an earlier run there, of any number of networks. The networks begin with the best weights of `init_from`.
     """
     if resume and overwrite:
         raise ValueError("resume and overwrite cannot both be asked for")
     if out is not None and overwrite:
         _clear(out)
     models, results = [], []
-    for member in range(recipe.members):
-        home = None if out is None else member_folders(out, recipe.members)[member]
+    for member, home in enumerate(member_folders(out, recipe.members) if out else [None] * recipe.members):
         task = recipe.task(member)  # before the model, which may be large: what is wrong with the data is said at once
         model = new_model(recipe, member)
         if init_from is not None and not (resume and home is not None and RunFolder(home).used):
@@ -155,22 +148,15 @@ def train_recipe(
 ) -> tuple[Result, list[str]]:
     """Train a recipe into a run folder; returns the result, of an ensemble the last, and lines to print."""
     prepare_half_precision(recipe.training)
-    trial = recipe.trial_config()
-    if trial is not None:  # what is wrong with the network is said before any data are read
+    if (trial := recipe.trial_config()) is not None:  # what is wrong with the network is said before any data are read
         with torch.device("meta"):
             trial.build()
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "resume_command": resume_command}
     config: dict[str, Any] = {"recipe": recorded_recipe(recipe, name)}
     if init_from is not None:
         config["init_from"] = str(init_from)
-    models, results = train_members(
-        recipe,
-        out,
-        resume=resume,
-        overwrite=overwrite,
-        init_from=None if init_from is None else open_run(init_from, saved=True, name="init_from"),
-        config=config,
-        resume_command=resume_command,
-    )
+        options["init_from"] = open_run(init_from, saved=True, name="init_from")
+    models, results = train_members(recipe, out, config=config, **options)
     last = results[-1]
     return last, recipe.finish(out, models) if last.finished and last.main else []
 
@@ -178,8 +164,7 @@ def train_recipe(
 def prepare_half_precision(training: Training) -> None:
     """For half precision on a CPU, avoid instructions that the CPU reports but cannot run."""
     on_cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
-    done = limit_onednn() if on_cpu and training.precision != "float32" else None
-    if done is not None:
+    if on_cpu and training.precision != "float32" and (done := limit_onednn()) is not None:
         note(f"indrnn: {done}")
 
 

@@ -31,7 +31,6 @@ class Table:
     metric: str
     """Metric of the evaluations."""
     higher_is_better: bool
-    """Direction of the metric."""
     head: str = "run, steps, time, best evaluation, test, command"
     """Names of the table's columns, separated by commas."""
     row: Callable[[list[Summary]], list[object]] = _own_row

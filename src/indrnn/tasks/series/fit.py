@@ -62,7 +62,7 @@ class Fit(Recipe):
 
     places: ClassVar[tuple[str, ...]] = ("data", "test")
     extras: ClassVar[tuple[Extra, ...]] = (
-        Extra("evaluate", "runs of `indrnn fit`", "On a file of series.", FitEvaluation, f"{__name__}:evaluate"),
+        Extra("evaluate", "runs of `indrnn fit`", FitEvaluation, f"{__name__}:evaluate"),
     )
 
     data: Positional[Path]

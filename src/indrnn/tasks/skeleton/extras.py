@@ -52,15 +52,15 @@ EXTRAS = (
     Extra(
         "prepare",
         "ntu",
-        "convert the recordings of NTU RGB+D to the arrays that training reads",
         NtuOptions,
         f"{_HERE}.ntu.prepare:run",
+        "convert the recordings of NTU RGB+D to the arrays that training reads",
     ),
     Extra(
         "analyse",
         "skeletons",
-        "plot sampled skeletons, and the confusion matrix of a run",
         SkeletonsOptions,
         f"{_HERE}.pictures:analyse",
+        "plot sampled skeletons, and the confusion matrix of a run",
     ),
 )
