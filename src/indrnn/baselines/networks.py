@@ -26,12 +26,7 @@ Run = Callable[..., tuple[Any, Any]]
 class BaselineNetwork(nn.Module):
     """Base of the baselines: makes the configuration from the arguments, and has the interface of `PlainIndRNN`.
 
-    Args:
-        input_size: features of the input at each step.
-        hidden_size: features of each layer.
-        num_layers: layers.
-        device, dtype: of the parameters.
-        **options: the other options, by name; see the configuration.
+    Input and layers have `input_size` and `hidden_size` features; the other options are those of the configuration.
     """
 
     Config: ClassVar[type]
