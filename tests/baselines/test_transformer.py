@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from indrnn.baselines import Transformer, TransformerBaseline
-from indrnn.baselines.transformer import sinusoids
+from indrnn.baselines.networks import sinusoids
 from indrnn.networks import SequenceClassifier
 
 both = pytest.mark.parametrize("window", [None, 3], ids=["transformer", "r-transformer"])

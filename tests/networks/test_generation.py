@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from indrnn import LanguageModel
 from indrnn.baselines import SRU, BaselineRNN, QRNNBaseline, TransformerBaseline
 from indrnn.networks import DenseIndRNN, PlainIndRNN, ResidualIndRNN, language
-from indrnn.networks.generation import sample
+from indrnn.networks.language import sample
 from tests.networks.networks import lively
 
 pytestmark = pytest.mark.usefixtures("_one_thread")

@@ -6,20 +6,16 @@ from .._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .config import KINDS, QRNN, Baseline, Kind, Transformer
-    from .qrnn import QRNNBaseline
-    from .recurrent import BaselineRNN
+    from .networks import BaselineRNN, QRNNBaseline, TransformerBaseline
     from .sru import SRU
-    from .transformer import TransformerBaseline
 
 _HOMES = {
     "config": ("KINDS", "QRNN", "Baseline", "Kind", "Transformer"),
-    "qrnn": ("QRNNBaseline",),
-    "recurrent": ("BaselineRNN",),
+    "networks": ("BaselineRNN", "QRNNBaseline", "TransformerBaseline"),
     "sru": ("SRU",),
-    "transformer": ("TransformerBaseline",),
 }
 
-__all__ = ["KINDS", "QRNN", "Baseline", "Kind", "Transformer"]
-__all__ += ["SRU", "BaselineRNN", "QRNNBaseline", "TransformerBaseline"]
+__all__ = ["KINDS", "QRNN", "SRU", "Baseline", "BaselineRNN", "Kind"]
+__all__ += ["QRNNBaseline", "Transformer", "TransformerBaseline"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

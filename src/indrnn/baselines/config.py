@@ -10,7 +10,7 @@ from ..checks import check_choice, check_count, check_probability
 from ..networks.config import Factory, check_options
 
 if TYPE_CHECKING:
-    from .interface import BaselineNetwork
+    from .networks import BaselineNetwork
 
 Kind = Literal["rnn", "irnn", "lstm", "gru"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -30,8 +30,9 @@ class _Options:
     """Name, in `indrnn.baselines`, of the class that is built."""
 
     def __post_init__(self) -> None:
-        check_options(check_count, self, "hidden_size", "layers", "input_size")
-        check_options(check_probability, self, "dropout")
+        counts = ("hidden_size", "layers", "input_size", "heads", "window")
+        check_options(check_count, self, *(name for name in counts if hasattr(self, name)))
+        check_options(check_probability, self, *(name for name in vars(self) if name.endswith("dropout")))
 
     def sized(self, input_size: int, steps: int) -> Self:
         """The configuration for a task; `steps` is not used."""
@@ -64,7 +65,6 @@ class Baseline(_Options):
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
         super().__post_init__()
-        check_options(check_probability, self, "weight_dropout")
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,6 @@ class QRNN(_Options):
     """Convolution width in steps: the step itself and those before it."""
     dropout: float = 0.0
     """Dropout probability between layers, with one mask for all time steps."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_options(check_count, self, "window")
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,6 @@ class Transformer(_Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(check_count, self, "heads", "window")
         if self.hidden_size % self.heads:
             raise ValueError(f"hidden_size must be a multiple of heads = {self.heads}, got {self.hidden_size}")
         check_count("context", self.context, 0)

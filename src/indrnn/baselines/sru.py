@@ -20,13 +20,8 @@ class SRU(nn.Module):
 
     The gates are f_t = sigmoid(W_f x_t + v_f ⊙ c_{t−1} + b_f) and r_t likewise. If a layer's input and output
     sizes differ, another product of x_t replaces x_t in h_t. On a CPU the recurrence is one loop of the C++ kernel,
-    forward and backward, in float32 and float64; elsewhere it is a loop of torch's operations.
-
-    Args:
-        input_size: features of the input at each step.
-        hidden_size: neurons of each layer.
-        num_layers: layers.
-        device, dtype: of the parameters.
+    forward and backward, in float32 and float64; elsewhere it is a loop of torch's operations. The arguments are as for
+    `indrnn.IndRNN`.
     """
 
     def __init__(
@@ -61,14 +56,9 @@ class SRU(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run over a sequence.
+        """Run over (T, B, input_size) from hx = c_0, (num_layers, B, hidden_size), or zeros.
 
-        Args:
-            input: (T, B, input_size).
-            hx: c_0, (num_layers, B, hidden_size); zeros if None.
-
-        Returns:
-            output, (T, B, hidden_size), and c_n, in the shape of c_0.
+        Returns output, (T, B, hidden_size), and c_n, in the shape of c_0.
         """
         if input.dim() != 3 or input.shape[2] != self.input_size:
             raise ValueError(f"input must have the shape (T, B, {self.input_size}), got {tuple(input.shape)}")

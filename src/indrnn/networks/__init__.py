@@ -6,24 +6,23 @@ from .._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .config import Dense, Front, Head, Language, NetworkConfig, Plain, Residual
-    from .dense import DenseBlock, DenseIndRNN, DenseLayer
+    from .deep import DenseBlock, DenseIndRNN, DenseLayer, PlainBlock, PlainIndRNN, ResidualBlock, ResidualIndRNN
     from .front import FrontNetwork
     from .heads import SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
     from .language import LanguageModel, TiedEmbedding, WordEmbedding
     from .network import Network, State
-    from .plain import PlainBlock, PlainIndRNN
-    from .residual import ResidualBlock, ResidualIndRNN
     from .unit import RecurrentUnit, Weight
 
 _HOMES = {
     "config": ("Dense", "Front", "Head", "Language", "NetworkConfig", "Plain", "Residual"),
-    "dense": ("DenseBlock", "DenseIndRNN", "DenseLayer"),
+    "deep": (
+        *("DenseBlock", "DenseIndRNN", "DenseLayer"),
+        *("PlainBlock", "PlainIndRNN", "ResidualBlock", "ResidualIndRNN"),
+    ),
     "front": ("FrontNetwork",),
     "heads": ("SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"),
     "language": ("LanguageModel", "TiedEmbedding", "WordEmbedding"),
     "network": ("Network", "State"),
-    "plain": ("PlainBlock", "PlainIndRNN"),
-    "residual": ("ResidualBlock", "ResidualIndRNN"),
     "unit": ("RecurrentUnit", "Weight"),
 }
 

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from .front import FrontNetwork
+    from . import FrontNetwork, LanguageModel, Network
     from .heads import AnyHead
-    from .language import LanguageModel
-    from .network import Network
 
 Activation = Literal["relu", "tanh", "sigmoid", "identity"]
 Norm = Literal["batch", "step", "layer", "rms"]
@@ -98,20 +96,17 @@ class NetworkConfig:
         check_choice("norm_place", self.norm_place, get_args(Place))
         check_options(check_count, self, "input_size", "norm_steps", "recompute")
         if (self.norm == "step") != (self.norm_steps is not None):
-            raise ValueError(
-                f"norm_steps must be given for norm = 'step' and for no other, got {self.norm_steps!r} for norm = "
-                f"{self.norm!r}"
-            )
+            given = f"{self.norm_steps!r} for norm = {self.norm!r}"
+            raise ValueError(f"norm_steps must be given for norm = 'step' and for no other, got {given}")
         if self.weight_std is not None and not self.weight_std > 0:
             raise ValueError(f"weight_std must be a positive number or None, got {self.weight_std!r}")
-        if self.recompute is not None:
-            if self.bidirectional:
-                raise ValueError("recompute cannot be combined with bidirectional: the reverse direction starts last")
-            if self.norm in ("batch", "step"):
-                raise ValueError(
-                    f"recompute runs over a piece of time by itself, so that norm must be 'layer', 'rms' or None, got "
-                    f"{self.norm!r}; with batch norm, wrap blocks in torch.utils.checkpoint instead"
-                )
+        if self.recompute is not None and self.bidirectional:
+            raise ValueError("recompute cannot be combined with bidirectional: the reverse direction starts last")
+        if self.recompute is not None and self.norm in ("batch", "step"):
+            raise ValueError(
+                f"recompute runs over a piece of time by itself, so that norm must be 'layer', 'rms' or None, got "
+                f"{self.norm!r}; with batch norm, wrap blocks in torch.utils.checkpoint instead"
+            )
         check_backend(self.backend)
 
     @property
@@ -122,8 +117,7 @@ class NetworkConfig:
     def bound_of(self, last: bool) -> BoundOptions:
         """The options of a layer's bound; `long_memory` applies only to the last layer."""
         options: Any = {name: getattr(self, name) for name in BoundOptions.__annotations__}
-        bound: BoundOptions = options | {"long_memory": self.long_memory and last}
-        return bound
+        return options | {"long_memory": self.long_memory and last}  # type: ignore[no-any-return]
 
     def sized(self, input_size: int, steps: int) -> Self:
         """The configuration for a task's input size and sequence length."""
@@ -155,10 +149,8 @@ class Plain(NetworkConfig):
         check_options(check_count, self, "hidden_size", "layers", "weights_per_block")
         if isinstance(self.dropout, (list, tuple)):
             object.__setattr__(self, "dropout", tuple(self.dropout))
-            if len(self.dropout) != self.layers:
-                raise ValueError(
-                    f"dropout must be one number or layers = {self.layers} of them, got {len(self.dropout)}"
-                )
+            if (count := len(self.dropout)) != self.layers:
+                raise ValueError(f"dropout must be one number or layers = {self.layers} of them, got {count}")
         for p in self.dropouts:
             check_probability("dropout", p)
 
@@ -222,15 +214,12 @@ class Dense(NetworkConfig):
         super().__post_init__()
         check_options(check_count, self, "growth_rate", "last_transition")
         if not isinstance(self.blocks, (list, tuple)) or not self.blocks:
-            raise TypeError(
-                f"blocks must be the numbers of dense layers in each block, at least one, such as (8, 6, 4), got "
-                f"{self.blocks!r}"
-            )
+            expected = "the numbers of dense layers in each block, at least one, such as (8, 6, 4)"
+            raise TypeError(f"blocks must be {expected}, got {self.blocks!r}")
         object.__setattr__(self, "blocks", tuple(self.blocks))
         for layers in self.blocks:
             check_count("blocks", layers)
-        places = ("first", "bottleneck", "dense", "transition", "last")
-        check_options(check_probability, self, *(f"{place}_dropout" for place in places))
+        check_options(check_probability, self, *(name for name in vars(self) if name.endswith("_dropout")))
 
 
 @dataclass(frozen=True)
@@ -255,8 +244,8 @@ class Head:
         """The model, with new weights."""
         from . import heads
 
-        options = {"pool": self.pool} if self.kind.startswith("Sequence") else {}
-        model: AnyHead = getattr(heads, self.kind)(self.network.build(**factory), self.outputs, **options)
+        pool = (self.pool,) if self.kind.startswith("Sequence") else ()
+        model: AnyHead = getattr(heads, self.kind)(self.network.build(**factory), self.outputs, *pool)
         return model
 
 
@@ -283,10 +272,9 @@ class Front:
             object.__setattr__(self, name, values)
             for value in values:
                 check_count(name, value)
-            if not values or len(values) != len(self.features):
-                raise ValueError(
-                    f"{name} must have one number for each convolution, {len(self.features)}, got {values!r}"
-                )
+            count = len(self.features)
+            if not values or len(values) != count:
+                raise ValueError(f"{name} must have one number for each convolution, {count}, got {values!r}")
         check_probability("dropout", self.dropout)
 
     @property

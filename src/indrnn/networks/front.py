@@ -35,10 +35,6 @@ class FrontNetwork(nn.Module):
     """Causal convolution → batch norm → ReLU, once or several times, then a network, whose interface it has.
 
     With strides, an output stands for `stride` steps: T steps are reduced to ⌈T / stride⌉.
-
-    Args:
-        config: the options.
-        **factory: `device` and `dtype` of the parameters.
     """
 
     batch_first = False

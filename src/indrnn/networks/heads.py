@@ -58,8 +58,10 @@ class _Head(nn.Module):
         in the network's layout, packed if the input is.
         """
         last_alone = self.pool == "last" and hasattr(self.network, "output_size")
-        options = {"last": True} if last_alone else {}
-        features, state = run_network(self.network, input, state, lengths, resets, time_slice, **options)
+        options: dict[str, Any] = {"last": True} if last_alone else {}
+        if time_slice is not None:
+            options["time_slice"] = time_slice
+        features, state = run_network(self.network, input, state, lengths, resets, **options)
         if self.pool is not None and not last_alone:
             features = self._pooled(features, lengths, time_slice)
         if isinstance(features, PackedSequence):
@@ -72,19 +74,22 @@ class _Head(nn.Module):
         if isinstance(features, PackedSequence):
             features, lengths = pad_packed_sequence(features)
         elif not batched:
-            features, lengths = features.unsqueeze(1), None if lengths is None else torch.as_tensor(lengths).reshape(1)
+            features = features.unsqueeze(1)
         elif getattr(self.network, "batch_first", False):
             features = features.transpose(0, 1)
-        steps = as_lengths(lengths, features.device)
-        steps = None if steps is None else steps.to(features.device)
+        steps = None if lengths is None else torch.as_tensor(lengths, device=features.device).reshape(-1)
         steps_after: Any = getattr(self.network, "steps_after", None)
         if steps is not None and steps_after is not None:  # it gives fewer steps than it is given
             steps = steps_after(steps)
+        if self.pool == "mean":
+            check_whole("the mean over time", time_slice)
         if self.pool == "last":
             rows = last_step(features, steps, bool(getattr(self.network, "bidirectional", False)), time_slice)
+        elif steps is None:
+            rows = features.mean(0) if len(features) else features.new_zeros(features.shape[1:])
         else:
-            check_whole("the mean over time", time_slice)
-            rows = _mean(features, steps)
+            rows = without_padding(features, steps).sum(0)
+            rows = rows / steps.clamp_min(1).unsqueeze(-1).to(rows.dtype)
         return rows if batched else rows.squeeze(0)
 
 
@@ -141,38 +146,20 @@ def check_network(network: Any) -> int:
     return size
 
 
-def _mean(features: Tensor, lengths: Tensor | None) -> Tensor:
-    """The mean over the valid steps of (T, B, F), zeros where there are none."""
-    if lengths is None:
-        return features.mean(0) if features.shape[0] else features.new_zeros(features.shape[1:])
-    total = without_padding(features, lengths).sum(0)
-    return total / lengths.clamp_min(1).unsqueeze(-1).to(total.dtype)
-
-
 def run_network(
-    network: nn.Module,
-    input: Tensor | PackedSequence,
-    state: Any,
-    lengths: Lengths,
-    resets: Tensor | None,
-    time_slice: TimeSlice | None = None,
-    **options: Any,
+    network: nn.Module, input: Any, state: Any, lengths: Lengths = None, resets: Tensor | None = None, **options: Any
 ) -> tuple[Any, Any]:
     """Run a network, ours or another, and return its features, in its layout, and its state."""
-    if time_slice is not None:
-        options["time_slice"] = time_slice
     if hasattr(network, "output_size") or isinstance(network, IndRNN):
         return network(input, state, lengths=lengths, resets=resets, **options)  # type: ignore[no-any-return]
-    check_whole(type(network).__name__, time_slice)
+    check_whole(type(network).__name__, options.get("time_slice"))
     if resets is not None:
         raise ValueError(f"resets are not supported by {type(network).__name__}; split the sequence where it resets")
     if lengths is None:
         return network(input, state)  # type: ignore[no-any-return]
-    assert isinstance(input, Tensor)
     if not isinstance(network, nn.RNNBase):
         raise ValueError(f"lengths are not supported by {type(network).__name__}; give sequences of one length")
-    steps = as_lengths(lengths, torch.device("cpu"))
-    assert steps is not None
+    steps: Any = as_lengths(lengths, torch.device("cpu"))
     time = 1 if network.batch_first else 0
     check_tensor("lengths", steps, (input.shape[1 - time],))
     packed = pack_padded_sequence(input, steps.cpu(), network.batch_first, enforce_sorted=False)

@@ -1,8 +1,11 @@
-"""The language model: embedding → any network → logits of the next word, by the same weight or a separate one."""
+"""The language model: embedding → any network → logits of the next word, by the same weight or a separate one.
+
+It generates text token by token, with temperature, top-k and top-p sampling.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
@@ -11,14 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, check_choice, check_count, check_positive, check_probability, check_seed, check_tensor
+from .. import checks
 from ..layers.config import config_of
 from ..layers.dropout import embedding_dropout, shared_dropout
 from ..layers.padding import valid_steps
 from ..ops.watched import are_plain
-from . import cross_entropy, generation
+from . import cross_entropy
 from .config import Language
-from .cross_entropy import Reduction, linear_cross_entropy
 from .heads import Output, check_network, run_network
 from .tokeniser import Tokeniser
 from .unit import is_unwatched
@@ -50,12 +52,7 @@ class _Embedding(nn.Module):
 class WordEmbedding(_Embedding, nn.Embedding):
     """`torch.nn.Embedding`, initialised from U(−start, start), with dropout of whole rows in training.
 
-    Args:
-        num_embeddings: number of classes.
-        embedding_dim: features of a vector.
-        start: the weight starts from U(−start, start).
-        dropout: probability that a class is dropped, wherever it occurs in the batch.
-        device, dtype: of the parameters.
+    `dropout` is the probability that a class is dropped, wherever it occurs in the batch.
     """
 
     def __init__(
@@ -68,10 +65,10 @@ class WordEmbedding(_Embedding, nn.Embedding):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_count("num_embeddings", num_embeddings)
-        check_count("embedding_dim", embedding_dim)
-        check_positive("start", start)
-        check_probability("dropout", dropout)
+        checks.check_count("num_embeddings", num_embeddings)
+        checks.check_count("embedding_dim", embedding_dim)
+        checks.check_positive("start", start)
+        checks.check_probability("dropout", dropout)
         self.start, self.dropout = start, float(dropout)
         super().__init__(num_embeddings, embedding_dim, device=device, dtype=dtype)
 
@@ -82,11 +79,8 @@ class TiedEmbedding(_Embedding):
     `embedding(words)` takes class indices to vectors; `embedding(features, decode=True)` takes vectors to logits,
     features · weightᵀ + bias. There is one parameter `weight`, of one module, so the tie cannot break.
 
-    Args:
-        classes: number of classes.
-        size: features of a vector.
-        start: as for `WordEmbedding`, like `dropout`, of `embedding(words)`; the bias starts from 0.
-        device, dtype: of the parameters.
+    Its vectors have `size` features; `start` and `dropout`, of `embedding(words)`, are as for `WordEmbedding`, and the
+    bias starts from 0.
     """
 
     def __init__(
@@ -100,10 +94,10 @@ class TiedEmbedding(_Embedding):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_count("classes", classes)
-        check_count("size", size)
-        check_probability("dropout", dropout)
-        check_positive("start", start)
+        checks.check_count("classes", classes)
+        checks.check_count("size", size)
+        checks.check_probability("dropout", dropout)
+        checks.check_positive("start", start)
         self.classes, self.size, self.start, self.dropout = classes, size, start, float(dropout)
         self.weight = nn.Parameter(torch.empty(classes, size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(classes, device=device, dtype=dtype))
@@ -170,10 +164,10 @@ class LanguageModel(nn.Module):
         input: Tensor,
         state: Any = None,
         *,
-        lengths: Lengths = None,
+        lengths: checks.Lengths = None,
         resets: Tensor | None = None,
         targets: Tensor | None = None,
-        reduction: Reduction = "mean",
+        reduction: cross_entropy.Reduction = "mean",
     ) -> tuple[Tensor, Any]:
         """Return the logits of the next word, (T, B, classes) in the network's layout, and the state; or the loss.
 
@@ -186,16 +180,17 @@ class LanguageModel(nn.Module):
             reduction: of the loss.
         """
         input = _class_indices("input", input)
-        check_tensor("targets", targets, tuple(input.shape))
+        checks.check_tensor("targets", targets, tuple(input.shape))
         targets = None if targets is None else _class_indices("targets", targets)
-        check_choice("reduction", reduction, get_args(Reduction))
+        checks.check_choice("reduction", reduction, get_args(cross_entropy.Reduction))
         features, state = run_network(self.network, self._vectors(input), state, lengths, resets)
         if targets is None:
             return self._decode(features), state
-        features, targets = features.flatten(0, -2), self._without_padding(targets, lengths).flatten()
-        if (output := self._readable_output(features)) is not None:
-            return linear_cross_entropy(features, output.weight, output.bias, targets, reduction), state
-        return F.cross_entropy(self._decode(features), targets, reduction=reduction), state
+        if lengths is not None:
+            steps = torch.as_tensor(lengths, device=targets.device)
+            valid: Any = self._time_first(valid_steps(self._time_first(targets), steps))  # type: ignore[arg-type]
+            targets = torch.where(valid.view_as(targets), targets, cross_entropy.IGNORED)
+        return self._loss(features.flatten(0, -2), targets.flatten(), reduction), state
 
     def loss(self, input: Tensor, targets: Tensor, state: Any = None, **options: Any) -> tuple[Tensor, Any]:
         """Return the cross-entropy of the targets, in nats, and the state.
@@ -254,25 +249,52 @@ class LanguageModel(nn.Module):
         for word in map(int, words.aminmax()):
             if not 0 <= word < self.classes:
                 raise ValueError(f"prompt must hold classes from 0 to {self.classes - 1}, got {word}")
-        check_count("length", length, 0)
-        generation.check_sampling(temperature, top_k, top_p)
-        check_count("seed", seed, 0)
-        check_seed(seed)
+        checks.check_count("length", length, 0)
+        checks.check_not_negative("temperature", temperature)
+        if top_k is not None:
+            checks.check_count("top_k", top_k)
+        if top_p is not None:
+            checks.check_share("top_p", top_p)
+        checks.check_count("seed", seed, 0)
+        checks.check_seed(seed)
         if self.training:
             raise ValueError("the model must be in evaluation mode to generate: call model.eval() first")
         batch = words.unsqueeze(1) if words.dim() == 1 else self._time_first(words)
         # A Transformer sees its whole prompt, which in pieces it would not
         pieces = (batch,) if hasattr(self.network, "context") else batch.split(_PROMPT)
-        draw = partial(generation.sample, generator=torch.Generator().manual_seed(seed), temperature=temperature)
-        tokens = generation.tokens(self._next, pieces, length, partial(draw, top_k=top_k, top_p=top_p))
+        generator = torch.Generator().manual_seed(seed)
+        draw = partial(sample, generator=generator, temperature=temperature, top_k=top_k, top_p=top_p)
+        tokens = self._tokens(pieces, length, draw)
         return tokens if words.dim() == 2 else (token.squeeze(0) for token in tokens)
+
+    def _tokens(self, prompt: Sequence[Tensor], length: int, draw: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        """Yield tokens (B,) after the pieces of a prompt, (P, B), each drawn from the logits after the one before."""
+        *pieces, unread = prompt
+        state = None
+        for piece in pieces if length else ():
+            _, state = self._next(piece, state)
+            if state is None:  # nothing is carried on, so it must see all at once
+                unread = torch.cat(list(prompt))
+                break
+        for _ in range(length):
+            logits, state = self._next(unread, state)
+            if state is None and length > 1:
+                raise ValueError("the network must carry a state from step to step; a Transformer does with a context")
+            token = draw(logits)
+            yield token
+            unread = token.unsqueeze(0)
 
     @torch.no_grad()
     def _next(self, input: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The logits (B, classes) after tokens (T, B), and the state."""
-        with generation.without_onednn(len(input) == 1):
-            features, state = run_network(self.network, self._vectors(self._time_first(input)), state, None, None)
+        onednn: Any = torch.backends.mkldnn.enabled
+        if len(input) == 1:  # it prepares an LSTM's weights in every call: without it, one step is 14 times as fast
+            torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+        try:
+            features, state = run_network(self.network, self._vectors(self._time_first(input)), state)
             return self._decode(self._time_first(features)[-1]), state
+        finally:
+            torch.backends.mkldnn.enabled = onednn
 
     def _time_first(self, tensor: Tensor) -> Tensor:
         """From the network's layout to (T, B, ...), or back; what has no batch stays."""
@@ -284,40 +306,49 @@ class LanguageModel(nn.Module):
             return shared_dropout(vectors, self.word_dropout, self.training)
         return self._time_first(shared_dropout(self._time_first(vectors), self.word_dropout, self.training))
 
-    def _without_padding(self, targets: Tensor, lengths: Lengths) -> Tensor:
-        if lengths is None:
-            return targets
-        steps = torch.as_tensor(lengths, device=targets.device)
-        if targets.dim() == 1:
-            valid = torch.arange(len(targets), device=targets.device) < steps
-        else:
-            valid = self._time_first(valid_steps(self._time_first(targets), steps))  # type: ignore[arg-type]
-        return torch.where(valid, targets, cross_entropy.IGNORED)
-
     def _decode(self, features: Tensor) -> Tensor:
         logits: Tensor = self.embedding(features, decode=True) if self.output is None else self.output(features)
         return logits
 
-    def _readable_output(self, features: Tensor) -> TiedEmbedding | Output | None:
-        """The output layer, if the loss is computed in pieces from its weight: many logits, and nothing watches it."""
+    def _loss(self, features: Tensor, targets: Tensor, reduction: cross_entropy.Reduction) -> Tensor:
+        """The cross-entropy: in pieces, from the output's weight, of many logits that nothing watches."""
         output = self.embedding if self.output is None else self.output
         kind: type[Any] = TiedEmbedding if self.tied else Output
-        if not is_unwatched(output, kind):
-            return None
-        if features.shape[0] * self.classes <= cross_entropy.PIECE or _is_transformed():
-            return None
-        return output if are_plain(features, output.weight, output.bias) else None
+        if is_unwatched(output, kind) and features.shape[0] * self.classes > cross_entropy.PIECE:
+            # They need torch's own functions
+            transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+            transformed = transformed or torch._C._get_tracing_state() is not None
+            if not transformed and are_plain(features, output.weight, output.bias):
+                return cross_entropy.linear_cross_entropy(features, output.weight, output.bias, targets, reduction)
+        return F.cross_entropy(self._decode(features), targets, reduction=reduction)
 
     def extra_repr(self) -> str:
         """Whether the output is tied, and dropout."""
         return f"tied={self.tied}" + (f", word_dropout={self.word_dropout}" if self.word_dropout else "")
 
 
-def _is_transformed() -> bool:
-    """Whether a torch.func transformation, forward-mode AD or a trace is active, which need torch's own functions."""
-    if torch._C._are_functorch_transforms_active() or torch._C._get_tracing_state() is not None:
-        return True
-    return torch.autograd.forward_ad._current_level >= 0
+def sample(
+    logits: Tensor,
+    generator: torch.Generator,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Tensor:
+    """Draw a class for each row of logits, (B, classes) to (B,), with a generator of the CPU.
+
+    The other arguments are those of `LanguageModel.stream`.
+    """
+    if temperature == 0:
+        return logits.argmax(-1)
+    values, classes = logits.to("cpu", torch.float64).sort(descending=True, stable=True)
+    p = ((values - values[:, :1]) / temperature).softmax(-1)  # the difference first: a small temperature overflows
+    if top_k is not None:
+        p[:, top_k:] = 0
+    if top_p is not None:
+        p = p / p.sum(-1, keepdim=True)
+        p[p.cumsum(-1) - p >= top_p] = 0  # what comes before has it already
+    drawn = torch.multinomial(p, 1, generator=generator)
+    return classes.gather(-1, drawn).squeeze(-1).to(logits.device)
 
 
 def _class_indices(name: str, value: Any) -> Tensor:

@@ -61,12 +61,8 @@ class Network(nn.Module):
     """A deep IndRNN: (T, B, input_size) to features (T, B, output_size), with an explicit state.
 
     A subclass names its configuration, builds its parts and runs them in `_features`; every recurrent layer in it is a
-    `RecurrentUnit`.
-
-    Args:
-        *sizes: the first options of the configuration, by position.
-        device, dtype: of the parameters.
-        **options: the other options, by name; see the configuration.
+    `RecurrentUnit`. The arguments are the configuration's options, the first ones by position and all others by name,
+    and the parameters' `device` and `dtype`.
     """
 
     Config: ClassVar[type[NetworkConfig]]
@@ -77,21 +73,16 @@ class Network(nn.Module):
     """Features of the output at each step."""
 
     def __init__(
-        self,
-        *sizes: Any,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
+        self, *sizes: Any, device: torch.device | str | None = None, dtype: torch.dtype | None = None, **options: Any
     ) -> None:
         super().__init__()
-        name, options_of = type(self).__name__, fields(self.Config)
-        by_position = [field.name for field in options_of if not field.kw_only]
+        name, names = type(self).__name__, {field.name for field in fields(self.Config)}
+        by_position = [field.name for field in fields(self.Config) if not field.kw_only]
         if len(sizes) > len(by_position):
             raise TypeError(
                 f"{name} takes {', '.join(by_position[:-1])} and {by_position[-1]} by position and every other option "
                 f"by name (dropout=0.1, norm=None), got {sizes[len(by_position)]!r} after them"
             )
-        names = {field.name for field in options_of}
         if unknown := options.keys() - names:
             raise TypeError(f"{name} has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(names))}")
         self.config = self.Config(*sizes, **options)
@@ -196,18 +187,16 @@ class Network(nn.Module):
         """Run over a batch with time first."""
         position = None if state is None else state.position
         if self.config.recompute is not None and torch.is_grad_enabled():
-            check_whole("recompute", steps.time_slice)
-            features, h = self._in_pieces(x, state, steps.lengths, steps.resets)
+            features, h = self._in_pieces(x, state, steps)
         else:
             entering = iter([None] * len(self._sizes) if state is None else state.h)
             features, h = self._features(x, entering, steps._replace(position=position)._asdict())
         counted = None if self.config.norm == "step" else steps.resets
         return features, State(tuple(h), next_position(x, position, steps.lengths, counted, steps.time_slice))
 
-    def _in_pieces(
-        self, x: Tensor, state: State | None, lengths: Tensor | None, resets: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _in_pieces(self, x: Tensor, state: State | None, steps: Steps) -> tuple[Tensor, list[Tensor]]:
         """As `_features`, with the states of all units concatenated between pieces."""
+        check_whole("recompute", steps.time_slice)
         assert self.config.recompute is not None
         inner = _Inner(self)
         names, parameters = zip(*inner.named_parameters(), strict=True)
@@ -215,9 +204,7 @@ class Network(nn.Module):
         # One mask for all pieces, and the same in the backward pass
         seed = int(torch.randint(2**62, ())) if self.training else 0
 
-        def run(
-            x: Tensor, h: Tensor, lengths: Tensor | None, resets: Tensor | None, parameters: Sequence[Tensor]
-        ) -> tuple[Tensor, Tensor]:
+        def run(x: Tensor, h: Tensor, lengths: Any, resets: Any, parameters: Any) -> tuple[Tensor, Tensor]:
             arguments = (x, h.split(self._sizes, dim=-1), Steps(lengths, resets)._asdict())
             with torch.random.fork_rng(devices, enabled=self.training):
                 if self.training:
@@ -226,7 +213,7 @@ class Network(nn.Module):
             return features, torch.cat(states, dim=-1)
 
         h_0 = x.new_zeros(x.shape[1], sum(self._sizes)) if state is None else torch.cat(state.h, dim=-1)
-        features, h = in_pieces(run, self.config.recompute, x, h_0, lengths, resets, parameters)
+        features, h = in_pieces(run, self.config.recompute, x, h_0, steps.lengths, steps.resets, parameters)
         return features, list(h.split(self._sizes, dim=-1))
 
     def _checked(self, input: Any, state: Any, steps: Steps) -> Steps:
@@ -245,13 +232,10 @@ class Network(nn.Module):
         check_tensor("lengths", steps.lengths, (batch,))
         time = time if steps.time_slice is None else steps.time_slice.total
         check_resets(steps.resets, (batch, time) if self.batch_first else (time, batch))
-        if state is not None:
-            self._check_state(state, batch, weight)
-        if steps.resets is None or not self.batch_first:
+        if steps.resets is not None and self.batch_first:
+            steps = steps._replace(resets=steps.resets.transpose(0, 1))
+        if state is None:
             return steps
-        return steps._replace(resets=steps.resets.transpose(0, 1))
-
-    def _check_state(self, state: Any, batch: int, weight: Tensor) -> None:
         if not isinstance(state, State):
             raise TypeError(f"state must be what an earlier call returned, or None, got {type(state).__name__}")
         if self.config.bidirectional:
@@ -264,6 +248,7 @@ class Network(nn.Module):
         for i, (h, size) in enumerate(zip(state.h, self._sizes, strict=True)):
             check_tensor(f"state.h[{i}]", h, (batch, size))
             check_like_weight(f"state.h[{i}]", h, weight)
+        return steps
 
     def extra_repr(self) -> str:
         """The number of recurrent layers."""

@@ -187,24 +187,17 @@ class Unknown:
 
     def add(self, text: str, ids: Ids, line: int = 1, column: int = 1) -> None:
         """Register the unknown tokens of a piece of text, given its ids from `lookup` and its position."""
-        for token, place, count in self._unknown(text, ids):
-            if token not in self.seen:
-                self.seen[token] = [0, *advanced(text[:place], line, column)]
-            self.seen[token][0] += count
-
-    def _unknown(self, text: str, ids: Ids) -> Iterator[tuple[str, int, int]]:
-        """The unknown tokens of a text, with their place in it and their number."""
         if self.tokeniser.unit == "char":
             where = np.flatnonzero(ids < 0)
             codes, first, counts = np.unique(code_points(text)[where], return_index=True, return_counts=True)
-            yield from zip(map(chr, codes.tolist()), where[first].tolist(), counts.tolist(), strict=True)
-            return
-        index = self.tokeniser._index
-        for word in re.finditer(r"\S+", text):
-            if word[0] not in index:
-                yield word[0], word.start(), 1
-        if END not in index and "\n" in text:
-            yield END, text.index("\n"), text.count("\n")
+            unknown = [*zip(map(chr, codes.tolist()), where[first].tolist(), counts.tolist(), strict=True)]
+        else:
+            words = ((END if word[0] == "\n" else word[0], word.start()) for word in re.finditer(r"\S+|\n", text))
+            unknown = [(word, place, 1) for word, place in words if word not in self.tokeniser._index]
+        for token, place, count in unknown:
+            if token not in self.seen:
+                self.seen[token] = [0, *advanced(text[:place], line, column)]
+            self.seen[token][0] += count
 
     def __str__(self) -> str:
         name = NAMES[self.tokeniser.unit]

@@ -29,12 +29,7 @@ Module = TypeVar("Module", bound=nn.Module)
 class Weight(nn.Linear):
     """A Weight of the paper's figures: `torch.nn.Linear`, initialised from U(±0.304/√inputs) with a bias of 0.
 
-    Args:
-        in_features: inputs.
-        out_features: outputs.
-        bias: whether there is one; a unit adds its own.
-        std: initialise from N(0, std²) instead.
-        **factory: `device` and `dtype` of the parameters.
+    With `std` it is initialised from N(0, std²) instead.
     """
 
     bias: nn.Parameter | None  # type: ignore[assignment]
@@ -87,7 +82,6 @@ class RecurrentUnit(nn.Module):
         config: the other options.
         dropout: probability, with one mask for all time steps.
         last: whether it is the network's last unit, to which `long_memory` applies.
-        **factory: `device` and `dtype` of the parameters.
     """
 
     weight_hh: nn.Parameter
@@ -135,35 +129,29 @@ class RecurrentUnit(nn.Module):
         position: Tensor | None = None,
         time_slice: TimeSlice | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run over a sequence.
+        """Run over x (T, B, inputs): features, (T, B, size), and the state after each sequence's last step, (B, size).
 
-        Args:
-            x: (T, B, inputs).
-            state: (B, size), the state before the first step; zeros if None.
-            lengths: (B,), the steps of each sequence; zeros come out past them.
-            resets: (T, B), bool, the first steps of documents.
-            position: (B,), how many steps each row has seen before, for a step norm.
-            time_slice: the slice of the time steps that this process holds; None for the whole sequence.
-
-        Returns:
-            The features, (T, B, size), and the state after each sequence's last step, (B, size).
+        `state` (B, size) is the one before the first step, zeros if None; `position` (B,) says how many steps each row
+        has seen before, for a step norm. The others are as for `Network.forward`, with time first.
         """
         if self.training:
             self.bound.watch(lambda: [self.weight_hh])
         steps = Steps(lengths, resets, position, time_slice)
-        norm, place = self.norm, self.config.norm_place
+        norm, config = self.norm, self.config
         own = False  # whether x is ours alone, to compute over
         if self.weight is not None:
             own = not torch.compiler.is_compiling() and is_unwatched(self.weight, Weight) and not keeps_results()
             x = self.weight(x)
-        if time_slice is None and self._fuses(norm):
+        fuses = time_slice is None and config.fused and not config.bidirectional
+        # One op for recurrence, norm and dropout, which reads the norm's tensors, if nothing watches it
+        if fuses and is_unwatched(norm, SequenceBatchNorm) and norm.training and norm.affine and not norm.synchronised:
             return self._fused(x, state, steps, own)
         bias: Tensor | None = self.bias
-        if place == "before" and norm is not None:
+        if config.norm_place == "before" and norm is not None:
             x = x if bias is None else (x + bias).to(x.dtype)
             x, bias, own = self._normalise(x, steps), None, False
         h, h_last = self._recurrence(x, bias, state, steps, own)
-        if place == "after" and norm is not None:
+        if config.norm_place == "after" and norm is not None:
             # Evaluation may compute over h, as nothing else uses it
             own = not (torch.compiler.is_compiling() or torch.is_grad_enabled() or keeps_results())
             if (
@@ -177,8 +165,7 @@ class RecurrentUnit(nn.Module):
     def _recurrence(
         self, x: Tensor, bias: Tensor | None, h_0: Tensor | None, steps: Steps, own: bool
     ) -> tuple[Tensor, Tensor]:
-        lengths, resets, _, time_slice = steps
-        config = self.config
+        (lengths, resets, _, time_slice), config = steps, self.config
         options: dict[str, Any] = {"activation": config.nonlinearity, "lengths": lengths, "backend": config.backend}
         run = recurrence if time_slice is None else time_slice.recurrence
         if not config.bidirectional:
@@ -194,14 +181,8 @@ class RecurrentUnit(nn.Module):
         (h, last), (h_reverse, last_reverse) = outputs
         return torch.cat([h, h_reverse], dim=-1), torch.cat([last, last_reverse], dim=-1)
 
-    def _fuses(self, norm: nn.Module | None) -> bool:
-        """Whether recurrence, norm and dropout can be one op, which reads the norm's tensors, if nothing watches it."""
-        if not self.config.fused or self.config.bidirectional or not is_unwatched(norm, SequenceBatchNorm):
-            return False
-        return norm.training and norm.affine and not norm.synchronised
-
     def _fused(self, x: Tensor, h_0: Tensor | None, steps: Steps, own: bool) -> tuple[Tensor, Tensor]:
-        lengths, norm, place, bias = steps.lengths, self.norm, self.config.norm_place, self.bias
+        lengths, norm, config, bias = steps.lengths, self.norm, self.config, self.bias
         assert isinstance(norm, SequenceBatchNorm)
         norm.check(x, lengths)
         y, h_last, mean, var = recurrence_norm(
@@ -210,25 +191,24 @@ class RecurrentUnit(nn.Module):
             norm.weight,
             norm.bias,
             h_0,
-            place=place,
+            place=config.norm_place,
             bias=bias,
             mask=dropout_mask(x, self.dropout, self.training),
             eps=norm.eps,
-            activation=self.config.nonlinearity,
+            activation=config.nonlinearity,
             lengths=lengths,
             resets=steps.resets,
-            backend=self.config.backend,
+            backend=config.backend,
             overwrite=own,
         )
-        if place == "before" and bias is not None:
+        if config.norm_place == "before" and bias is not None:
             mean = mean + bias.detach()
         count = torch.full((), x.shape[0] * x.shape[1]) if lengths is None else lengths.sum()
         norm.update(mean, var, count.to(mean))
         return y, h_last
 
     def _normalise(self, x: Tensor, steps: Steps) -> Tensor:
-        lengths, _, position, time_slice = steps
-        norm = self.norm
+        (lengths, _, position, time_slice), norm = steps, self.norm
         if isinstance(norm, StepBatchNorm):
             check_whole("batch norm with statistics of each step's own", time_slice)
             return norm(x, position, lengths)  # type: ignore[no-any-return]
