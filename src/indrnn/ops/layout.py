@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
-
 import torch
 from torch import Tensor
 
-Call = TypeVar("Call", bound=NamedTuple)
+from .calls import Call
 
 
 def readable(call: Call) -> Call:

@@ -169,7 +169,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
-    """As `reference_norm.forward`; with `overwrite` h takes the place of x, which must be contiguous."""
+    """As `reference.norm_forward`; with `overwrite` h takes the place of x, which must be contiguous."""
     x, before = with_contiguous_rows(call.x), call.place == "before"
     dtype = accumulation_dtype(x.dtype)
     state = _start(call.h_0, x.shape[1:], dtype)
@@ -184,7 +184,7 @@ def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
 
 
 def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `reference_norm.backward`."""
+    """As `reference.norm_backward`."""
     x, u, h_0, weight = call.x, call.u, call.h_0, call.weight
     h, grad_y = _as(call.h.dtype, call.h), with_contiguous_rows(call.grad_y)
     x = None if x is None else with_contiguous_rows(x)

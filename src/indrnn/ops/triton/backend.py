@@ -122,7 +122,7 @@ def launch_backward(
 
 
 def norm_forward(call: NormForward) -> NormResult:
-    """As `reference_norm.forward`."""
+    """As `reference.norm_forward`."""
     x = with_contiguous_rows(call.x)
     shape = Shape(x, call.lengths, call.resets)
     mask = shape.mask(call.mask)
@@ -154,7 +154,7 @@ def norm_forward(call: NormForward) -> NormResult:
 
 
 def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `reference_norm.backward`."""
+    """As `reference.norm_backward`."""
     x, u, weight, grad_y = call.x, call.u, call.weight, with_contiguous_rows(call.grad_y)
     shape = Shape(call.h.contiguous(), call.lengths, call.resets)
     center, mask = shape.vector(call.mean), shape.mask(call.mask)
