@@ -96,11 +96,10 @@ def is_usual(call: Call) -> bool:
     If so, no check would raise and `layout.readable` has nothing to do: both are skipped, as a small call would spend
     much of its time in them. Not asked of calls with a norm, lengths or resets.
     """
-    kind = type(call)
-    if kind is Forward:
+    if isinstance(call, Forward):
         x, u, bias, h_0, lengths, resets, activation, _ = call
         like = last = None
-    elif kind is Backward:
+    elif isinstance(call, Backward):
         like, last, x, u, h_0, lengths, resets, activation, _ = call
         bias = None
     else:

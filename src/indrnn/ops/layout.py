@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple, TypeVar
+
 import torch
 from torch import Tensor
 
-from .calls import Call
+Call = TypeVar("Call", bound=NamedTuple)
 
 
 def readable(call: Call) -> Call:

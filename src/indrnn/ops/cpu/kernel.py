@@ -92,8 +92,7 @@ def library() -> ctypes.CDLL | str:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         return f"the C++ kernel is there but did not load: {error}"
-    difference = _difference(loaded)
-    if difference is not None:
+    if difference := _difference(loaded):
         return f"the C++ kernel is of another version of indrnn: {path} has {difference}; build it again with {_BUILD}"
     for name, struct in PASSES.items():
         declare(loaded, name, struct)
@@ -243,10 +242,7 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _as(dtype: torch.dtype, tensor: Tensor | None) -> Any:
     """The tensor in this type and contiguous: itself if it is that already; None for None."""
-    if tensor is None:
-        return None
-    tensor = _cast(tensor, dtype)
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
+    return None if tensor is None else _cast(tensor, dtype).contiguous()
 
 
 def _mask(mask: Tensor | None, x: Tensor, dtype: torch.dtype) -> Tensor | None:

@@ -19,7 +19,7 @@ from ..autograd import OPS
 from ..calls import Forward
 from ..checks import check, check_lengths
 from ..names import check_backend
-from ..scan.maps import Map, finite
+from ..scan import Map, finite
 from .exchange import Group, add_up, from_rank, gather, gather_objects, ranks_in_order
 
 

@@ -1,7 +1,6 @@
-"""The recurrence by Triton kernels, for GPU tensors, alone and with batch norm.
+"""The recurrence by Triton kernels, for GPU tensors: alone, parallel in time, and with batch norm.
 
-Inputs are prepared here, and sums finished. Kernels: recurrence_kernels.py, norm_kernels.py. Those that are parallel in
-time are launched by scan.py.
+Inputs are prepared here, and sums finished. Kernels: recurrence_kernels.py, scan_kernels.py, norm_kernels.py.
 """
 
 from __future__ import annotations
@@ -56,12 +55,28 @@ _FORWARD = {**_NO_NORM, **dict.fromkeys(("y", "mean", "square"))}
 _BACKWARD = {**_NO_NORM, "gain": None}
 
 
-def forward(call: Forward) -> tuple[Tensor, Tensor]:
-    """As `reference.forward`."""
-    return launch_forward(Shape(with_contiguous_rows(call.x), call.lengths, call.resets), call)
+def forward(call: Forward, chunk: int | None = None) -> tuple[Tensor, Tensor]:
+    """As `reference.forward`; with a length of chunks, by the scan, in chunks of so many steps."""
+    shape = Shape(with_contiguous_rows(call.x), call, scans=chunk is not None)
+    if chunk is not None:
+        call = call._replace(h_0=_forward_starts(shape, call, chunk))
+    return _launch_forward(shape, call, chunk)
 
 
-def launch_forward(shape: Shape, call: Forward, chunk: int | None = None, **norm: Any) -> tuple[Tensor, Tensor]:
+def _forward_starts(shape: Shape, call: Forward, chunk: int) -> Tensor:
+    """The state before each chunk."""
+    at_once, parts, _ = launch.chunks(shape, launch.steps(1, call.x.dtype), chunk)
+    a, b, lo, hi, starts = (shape.new(parts, shape.chains) for _ in range(5))
+    bounds = {"lo": lo, "hi": hi} if call.activation == "relu" else {"lo": None, "hi": None}
+    series = {**strided("x", "x", shape.x), "bias": shape.vector(call.bias)}
+    arguments = {**shape.recurrence(call), **series, **bounds, "a": a, "b": b, "span": chunk}
+    shape.run("forward_maps", at_once, parts, **arguments)
+    start = contiguous(call.h_0)
+    shape.run("forward_starts", _maps_at_once(shape), h_0=start, starts=starts, count=parts, **arguments)
+    return starts
+
+
+def _launch_forward(shape: Shape, call: Forward, chunk: int | None = None, **norm: Any) -> tuple[Tensor, Tensor]:
     """Run over the x of `shape`, with what a norm adds to the kernel's arguments.
 
     With a length of chunks, they run side by side, and h_0 has the start of each.
@@ -76,21 +91,44 @@ def launch_forward(shape: Shape, call: Forward, chunk: int | None = None, **norm
     return h, h_last
 
 
-def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `reference.backward`."""
-    shape = Shape(call.h.contiguous(), call.lengths, call.resets)
-    grad_x, grad_h_0, sum_u, sum_bias, _ = launch_backward(shape, call)
+def backward(call: Backward, chunk: int | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `reference.backward`; with a length of chunks, by the scan, in chunks of so many steps."""
+    shape = Shape(call.h.contiguous(), call, scans=chunk is not None)
+    if chunk is not None:
+        call = call._replace(grad_h_last=_backward_starts(shape, call, chunk))
+    grad_x, grad_h_0, sum_u, sum_bias, _ = _launch_backward(shape, call, chunk)
     return grad_x, sum_u.to(call.u.dtype), sum_bias.to(call.u.dtype), grad_h_0
 
 
-def launch_backward(
+def _backward_starts(shape: Shape, call: Backward, chunk: int) -> Tensor:
+    """The gradient that comes to each chunk from the one after it."""
+    at_once, parts, _ = launch.chunks(shape, launch.steps(2, call.h.dtype), chunk)
+    a, b, starts = (shape.new(parts, shape.chains) for _ in range(3))
+    series = {**_grad_h(call), "h": shape.x}
+    arguments = {**shape.recurrence(call), **series, "a": a, "b": b, "span": chunk}
+    shape.run("backward_maps", at_once, parts, **arguments)
+    last = contiguous(call.grad_h_last)
+    shape.run("backward_starts", _maps_at_once(shape), grad_h_last=last, starts=starts, count=parts, **arguments)
+    return starts
+
+
+def _maps_at_once(shape: Shape) -> int:
+    """How many chunks' maps are loaded together: four numbers each."""
+    return launch.steps(3, shape.dtype)
+
+
+def _grad_h(call: Backward) -> dict[str, Any]:
+    return strided("grad_h", "g", None if call.grad_h is None else with_contiguous_rows(call.grad_h))
+
+
+def _launch_backward(
     shape: Shape, call: Backward, chunk: int | None = None, x: Tensor | None = None, **norm: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of x, h_0, and, in float64, u and bias, and the sum of x's gradient times x less its center.
 
-    Arguments are those of `launch_forward`; with a length of chunks, grad_h_last has what comes to each.
+    Arguments are those of `_launch_forward`; with a length of chunks, grad_h_last has what comes to each.
     """
-    h, grad_h = shape.x, call.grad_h
+    h = shape.x
     numbers = 3 if x is not None or "gain" in norm or shape.resets is not None else 2
     at_once, parts, span = launch.chunks(shape, launch.steps(numbers, h.dtype), chunk)
     grad_x = shape.new(*h.shape, dtype=h.dtype)
@@ -101,7 +139,7 @@ def launch_backward(
         "backward",
         at_once,
         parts,
-        **strided("grad_h", "g", None if grad_h is None else with_contiguous_rows(grad_h)),
+        **_grad_h(call),
         **strided("x", "x", x),
         **{**shape.recurrence(call), **_BACKWARD, **norm},
         h=h,
@@ -124,7 +162,7 @@ def launch_backward(
 def norm_forward(call: NormForward) -> NormResult:
     """As `reference.norm_forward`."""
     x = with_contiguous_rows(call.x)
-    shape = Shape(x, call.lengths, call.resets)
+    shape = Shape(x, call)
     mask = shape.mask(call.mask)
 
     def normalise(mean: Tensor, var: Tensor) -> dict[str, Any]:
@@ -135,7 +173,7 @@ def norm_forward(call: NormForward) -> NormResult:
 
     if call.place == "after":
         means, squares = shape.new(1, shape.chains, dtype=torch.float64), shape.new(1, shape.chains)
-        h, h_last = launch_forward(shape, call.recurrence, mean=means, square=squares)
+        h, h_last = _launch_forward(shape, call.recurrence, mean=means, square=squares)
         mean, var = shape.moments(means, squares, shape.T)
         y = shape.new(*x.shape, dtype=x.dtype)
         _combine(shape, h, y, mask=mask, gain=None, **normalise(mean, var))
@@ -147,7 +185,7 @@ def norm_forward(call: NormForward) -> NormResult:
         mean, var = shape.moments(means, squares, span)
         y = x.new_empty(0) if mask is None else shape.new(*x.shape, dtype=x.dtype)
         masked: dict[str, Any] = {"mask": mask, "y": None if mask is None else y}
-        h, h_last = launch_forward(shape, call.recurrence._replace(bias=None), **masked, **normalise(mean, var))
+        h, h_last = _launch_forward(shape, call.recurrence._replace(bias=None), **masked, **normalise(mean, var))
         if mask is None:
             y, h = h, y
     return NormResult(y, h_last, h, mean.to(shape.dtype), var.to(shape.dtype))
@@ -156,7 +194,7 @@ def norm_forward(call: NormForward) -> NormResult:
 def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `reference.norm_backward`."""
     x, u, weight, grad_y = call.x, call.u, call.weight, with_contiguous_rows(call.grad_y)
-    shape = Shape(call.h.contiguous(), call.lengths, call.resets)
+    shape = Shape(call.h.contiguous(), call)
     center, mask = shape.vector(call.mean), shape.mask(call.mask)
     rstd = (call.var.double() + call.eps).rsqrt()
 
@@ -174,10 +212,10 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
         sums = {"first": first, "second": second, "center": center, "mask": mask}
         shape.run("products", at_once, parts, **strided("g", "g", grad_y), h=shape.x, span=span, **sums)
         S1, S2 = shape.add_up(first), shape.add_up(second)
-        grad_x, grad_h_0, grad_u, grad_bias, _ = launch_backward(shape, recurrence, mask=mask, **correct(S1, S2))
+        grad_x, grad_h_0, grad_u, grad_bias, _ = _launch_backward(shape, recurrence, mask=mask, **correct(S1, S2))
     else:
         x = with_contiguous_rows(x)
-        grad_x, grad_h_0, grad_u, S1, of_x = launch_backward(shape, recurrence, x=x, center=center, mask=mask)
+        grad_x, grad_h_0, grad_u, S1, of_x = _launch_backward(shape, recurrence, x=x, center=center, mask=mask)
         assert of_x is not None
         S2 = of_x
         _combine(shape, x, grad_x, mask=None, **correct(S1, S2))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import Backward, Forward
+from ..calls import Backward, Call, Forward
 from ..reference import accumulation_dtype
 
 LANES = 64 if torch.version.hip else 32
@@ -76,19 +76,19 @@ def launch(kernel: str, programs: int, like: Tensor, settings: dict[str, Any], *
 class Shape:
     """The sizes of a (T, B, ..., N) tensor, and what the kernels are told of them and of its padding and resets."""
 
-    def __init__(self, x: Tensor, lengths: Tensor | None, resets: Tensor | None = None) -> None:
+    def __init__(self, x: Tensor, call: Call, *, scans: bool = False) -> None:
         self.x, self.dtype, self.device = x, accumulation_dtype(x.dtype), x.device
         self.T, self.B, *between, self.N = x.shape
         self.M = math.prod(between)
         self.R = self.M * self.N
         self.chains = self.B * self.R
-        self.block, self.warps = blocks(self.chains)
-        if lengths is not None:
-            message = f"lengths must lie between 0 and T = {self.T}"
-            torch._assert_async(((lengths >= 0) & (lengths <= self.T)).all(), message)  # on a GPU, no waiting
-            lengths = lengths.contiguous()
-        self.lengths = lengths
-        self.resets = None if resets is None else resets.contiguous().view(torch.uint8)
+        # The warps of a scan have nothing to tell each other
+        self.block, self.warps = (LANES, 1) if scans else blocks(self.chains)
+        self.lengths = contiguous(call.lengths)
+        if self.lengths is not None:
+            within = (self.lengths >= 0) & (self.lengths <= self.T)
+            torch._assert_async(within.all(), f"lengths must lie between 0 and T = {self.T}")  # on a GPU, no waiting
+        self.resets = None if call.resets is None else call.resets.contiguous().view(torch.uint8)
 
     def run(self, kernel: str, at_once: int, parts: int = 1, **arguments: Any) -> None:
         """Launch a kernel for all chains, and for `parts` of time where it divides that."""

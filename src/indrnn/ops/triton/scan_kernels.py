@@ -1,4 +1,4 @@
-"""The recurrence parallel in time, in Triton: where each chunk starts. docs/scan.md has the algebra; scan.py launches.
+"""The recurrence parallel in time, in Triton: where each chunk starts. The algebra is in docs/scan.md.
 
 Conventions are those of recurrence_kernels.py. Part p of time has the steps from p * span on, in the order of the pass,
 span of them. One kernel composes the maps of all parts side by side, (parts, B, R) each; one takes the state through
