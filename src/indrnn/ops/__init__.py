@@ -19,16 +19,7 @@ _HOMES = {
     "split": ("TimeSlice", "split_recurrence", "split_time", "sum_gradients"),
 }
 
-__all__ = [
-    "Backend",
-    "TimeSlice",
-    "backends",
-    "recurrence",
-    "recurrence_",
-    "recurrence_norm",
-    "split_recurrence",
-    "split_time",
-    "sum_gradients",
-]
+__all__ = ["Backend", "TimeSlice", "backends", "recurrence", "recurrence_", "recurrence_norm"]
+__all__ += ["split_recurrence", "split_time", "sum_gradients"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
