@@ -41,11 +41,12 @@ def _driver_error() -> str | None:
 
 def why_not(x: Tensor, activation: str) -> str | None:
     """Why the kernels cannot be used for this tensor, or None if they can."""
-    if x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    device = x.device.type
+    if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         return "it supports GPU tensors, and CPU tensors only in Triton's interpreter (TRITON_INTERPRET=1), to test it"
-    if x.device.type not in ("cuda", "cpu"):
-        return f"it supports CUDA and ROCm tensors only, not {x.device.type}"
-    return _import_error() or (_driver_error() if x.device.type == "cuda" else None)
+    if device not in ("cuda", "cpu"):
+        return f"it supports CUDA and ROCm tensors only, not {device}"
+    return _import_error() or (_driver_error() if device == "cuda" else None)
 
 
 # ---- the recurrence
@@ -71,8 +72,8 @@ def _forward_starts(shape: Shape, call: Forward, chunk: int) -> Tensor:
     series = {**strided("x", "x", shape.x), "bias": shape.vector(call.bias)}
     arguments = {**shape.recurrence(call), **series, **bounds, "a": a, "b": b, "span": chunk}
     shape.run("forward_maps", at_once, parts, **arguments)
-    start = contiguous(call.h_0)
-    shape.run("forward_starts", _maps_at_once(shape), h_0=start, starts=starts, count=parts, **arguments)
+    arguments |= {"h_0": contiguous(call.h_0), "starts": starts, "count": parts}
+    shape.run("forward_starts", launch.steps(3, shape.dtype), **arguments)  # a map has four numbers
     return starts
 
 
@@ -104,21 +105,12 @@ def _backward_starts(shape: Shape, call: Backward, chunk: int) -> Tensor:
     """The gradient that comes to each chunk from the one after it."""
     at_once, parts, _ = launch.chunks(shape, launch.steps(2, call.h.dtype), chunk)
     a, b, starts = (shape.new(parts, shape.chains) for _ in range(3))
-    series = {**_grad_h(call), "h": shape.x}
+    series = {**strided("grad_h", "g", call.grad_h), "h": shape.x}
     arguments = {**shape.recurrence(call), **series, "a": a, "b": b, "span": chunk}
     shape.run("backward_maps", at_once, parts, **arguments)
-    last = contiguous(call.grad_h_last)
-    shape.run("backward_starts", _maps_at_once(shape), grad_h_last=last, starts=starts, count=parts, **arguments)
+    arguments |= {"grad_h_last": contiguous(call.grad_h_last), "starts": starts, "count": parts}
+    shape.run("backward_starts", launch.steps(3, shape.dtype), **arguments)
     return starts
-
-
-def _maps_at_once(shape: Shape) -> int:
-    """How many chunks' maps are loaded together: four numbers each."""
-    return launch.steps(3, shape.dtype)
-
-
-def _grad_h(call: Backward) -> dict[str, Any]:
-    return strided("grad_h", "g", None if call.grad_h is None else with_contiguous_rows(call.grad_h))
 
 
 def _launch_backward(
@@ -135,23 +127,11 @@ def _launch_backward(
     grad_h_0 = shape.new(*h.shape[1:], dtype=h.dtype if call.h_0 is None else call.h_0.dtype)
     sum_u, sum_bias = (shape.new(parts, shape.chains, dtype=torch.float64) for _ in range(2))
     sum_x = None if x is None else shape.new(parts, shape.chains, dtype=torch.float64)
-    shape.run(
-        "backward",
-        at_once,
-        parts,
-        **_grad_h(call),
-        **strided("x", "x", x),
-        **{**shape.recurrence(call), **_BACKWARD, **norm},
-        h=h,
-        h_0=contiguous(call.h_0),
-        grad_h_last=contiguous(call.grad_h_last),
-        grad_x=grad_x,
-        grad_h_0=grad_h_0,
-        sum_u=sum_u,
-        sum_bias=sum_bias,
-        sum_x=sum_x,
-        span=span,
-    )
+    series = {**strided("grad_h", "g", call.grad_h), **strided("x", "x", x), "h": h}
+    arguments = {**shape.recurrence(call), **_BACKWARD, **norm, **series, "span": span}
+    arguments |= {"h_0": contiguous(call.h_0), "grad_h_last": contiguous(call.grad_h_last)}
+    arguments |= {"grad_x": grad_x, "grad_h_0": grad_h_0, "sum_u": sum_u, "sum_bias": sum_bias, "sum_x": sum_x}
+    shape.run("backward", at_once, parts, **arguments)
     of_x = None if sum_x is None else shape.add_up(sum_x)
     return grad_x, grad_h_0, shape.add_up(sum_u), shape.add_up(sum_bias), of_x
 
@@ -179,7 +159,7 @@ def norm_forward(call: NormForward) -> NormResult:
         _combine(shape, h, y, mask=mask, gain=None, **normalise(mean, var))
     else:  # the norm takes any bias away again
         at_once = launch.steps(1, x.dtype)
-        parts, span = launch.parts(shape.T, max(1, shape.chains), at_once)
+        parts, span = launch.parts(shape.T, shape.chains, at_once)
         means, squares = shape.new(parts, shape.chains, dtype=torch.float64), shape.new(parts, shape.chains)
         shape.run("moments", at_once, parts, **strided("v", "v", x), mean=means, square=squares, span=span)
         mean, var = shape.moments(means, squares, span)
@@ -207,7 +187,7 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
     recurrence = call.recurrence(grad_y)
     if x is None:
         at_once = launch.steps(2, shape.x.dtype)
-        parts, span = launch.parts(shape.T, max(1, shape.chains), at_once)
+        parts, span = launch.parts(shape.T, shape.chains, at_once)
         first, second = shape.new(parts, shape.chains), shape.new(parts, shape.chains)
         sums = {"first": first, "second": second, "center": center, "mask": mask}
         shape.run("products", at_once, parts, **strided("g", "g", grad_y), h=shape.x, span=span, **sums)
