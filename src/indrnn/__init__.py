@@ -10,36 +10,8 @@ from ._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .analysis.conversion import from_rnn
-    from .layers import (
-        ConvIndRNN1d,
-        ConvIndRNN2d,
-        IndRNN,
-        IndRNNCell,
-        RecurrentBound,
-        SequenceBatchNorm,
-        SharedDropout,
-        StepBatchNorm,
-        attach_constraint,
-        constrain_,
-        gather_statistics,
-        parameter_groups,
-    )
-    from .networks import (
-        Dense,
-        DenseIndRNN,
-        Language,
-        LanguageModel,
-        Plain,
-        PlainIndRNN,
-        Residual,
-        ResidualIndRNN,
-        SequenceClassifier,
-        SequenceRegressor,
-        State,
-        StepClassifier,
-        StepRegressor,
-        TiedEmbedding,
-    )
+    from .layers import *
+    from .networks import *
     from .ops import Backend, backends, recurrence
     from .saving import save
     from .tasks.distillation import distil

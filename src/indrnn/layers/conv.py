@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..checks import Lengths, as_lengths, check_count, check_resets, check_state, check_tensor
 from ..ops import recurrence, reference
-from ..ops.distributed.time import TimeSlice
 from ..ops.names import check_backend, check_nonlinearity
+from ..ops.split import TimeSlice
 from .bound import RecurrentBound
 from .config import describe
 from .indrnn import add_parameters, init_parameters

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checks import check_probability
-from ..ops.distributed.time import TimeSlice
+from ..ops.split import TimeSlice
 
 
 def shared_dropout(x: Tensor, p: float, training: bool, time_slice: TimeSlice | None = None) -> Tensor:

@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..checks import Lengths, as_lengths, check_count, check_probability, check_resets, check_state, check_tensor
 from ..ops import recurrence_, reference
-from ..ops.distributed.time import TimeSlice, check_whole
 from ..ops.names import check_backend, check_nonlinearity
+from ..ops.split import TimeSlice, check_whole
 from .bound import RecurrentBound
 from .config import describe
 from .dropout import dropout_mask

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
 from ..checks import check_count
-from ..ops.distributed.time import TimeSlice, check_whole
 from ..ops.reference import accumulation_dtype
+from ..ops.split import TimeSlice, check_whole
 from ..ops.watched import is_watched
 from .padding import per_step, valid_steps, without_padding
 

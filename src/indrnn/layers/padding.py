@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ..ops.distributed.time import TimeSlice
+from ..ops.split import TimeSlice
 
 
 def valid_steps(x: Tensor, lengths: Tensor | None, time_slice: TimeSlice | None = None) -> Tensor | None:

@@ -12,7 +12,7 @@ from ..checks import Lengths, as_lengths, check_choice, check_count, check_tenso
 from ..layers.config import config_of
 from ..layers.indrnn import IndRNN, IndRNNCell
 from ..layers.padding import without_padding
-from ..ops.distributed.time import TimeSlice, check_whole
+from ..ops.split import TimeSlice, check_whole
 from .config import Head, Pool
 from .network import last_step
 

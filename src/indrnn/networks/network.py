@@ -16,7 +16,7 @@ from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_
 from ..layers.norm import next_position
 from ..layers.padding import unpack, without_padding
 from ..layers.recompute import in_pieces
-from ..ops.distributed.time import TimeSlice, check_whole
+from ..ops.split import TimeSlice, check_whole
 from .config import Factory, NetworkConfig
 from .unit import RecurrentUnit, Steps
 

@@ -19,7 +19,7 @@ from ..layers.indrnn import project
 from ..layers.norm import SequenceBatchNorm, StepBatchNorm
 from ..layers.padding import last_steps, without_padding
 from ..ops import recurrence, recurrence_, recurrence_norm
-from ..ops.distributed.time import TimeSlice, check_whole
+from ..ops.split import TimeSlice, check_whole
 from ..ops.watched import keeps_results
 from .config import Factory, NetworkConfig
 

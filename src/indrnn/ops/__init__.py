@@ -11,26 +11,15 @@ from .._lazy import lazy_names
 if TYPE_CHECKING:
     from .api import recurrence, recurrence_, recurrence_norm
     from .choice import Backend, backends
-    from .distributed.recurrence import split_recurrence
-    from .distributed.time import TimeSlice, split_time, sum_gradients
+    from .split import TimeSlice, split_recurrence, split_time, sum_gradients
 
 _HOMES = {
     "api": ("recurrence", "recurrence_", "recurrence_norm"),
     "choice": ("Backend", "backends"),
-    "distributed.recurrence": ("split_recurrence",),
-    "distributed.time": ("TimeSlice", "split_time", "sum_gradients"),
+    "split": ("TimeSlice", "split_recurrence", "split_time", "sum_gradients"),
 }
 
-__all__ = [
-    "Backend",
-    "TimeSlice",
-    "backends",
-    "recurrence",
-    "recurrence_",
-    "recurrence_norm",
-    "split_recurrence",
-    "split_time",
-    "sum_gradients",
-]
+__all__ = ["Backend", "TimeSlice", "backends", "recurrence", "recurrence_", "recurrence_norm"]
+__all__ += ["split_recurrence", "split_time", "sum_gradients"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import autograd, autograd_norm, choice
+from . import autograd, choice
 from .calls import Forward, NormForward
 from .checks import check
 from .cpu import kernel
@@ -89,7 +89,7 @@ def recurrence_norm(
         after:   y = mask ⊙ BN(h),  h_t = σ(x_t + b + u ⊙ h_{t−1})
         before:  y = mask ⊙ h,      h_t = σ(BN(x_t + b) + u ⊙ h_{t−1})
 
-    With the batch's own statistics, so for training. reference_norm.py is the specification; the C++ kernel and Triton
+    With the batch's own statistics, so for training. reference.py has the specification; the C++ kernel and Triton
     do the same in fewer passes over memory.
 
     Args:
@@ -116,10 +116,10 @@ def recurrence_norm(
     call = NormForward(x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place)
     if is_watched() or not are_plain(*call[:9]):
         check(call)
-        y, h_last, _, mean, var = autograd_norm.recurrence_norm(*call, backend)
+        y, h_last, _, mean, var = autograd.recurrence_norm(*call, backend)
     else:
         overwrite = overwrite and place == "after" and can_overwrite(call.recurrence, backend, weight, shift, mask)
-        y, h_last, _, mean, var = autograd_norm.recurrence_norm_direct(overwrite, *call, backend)  # which checks
+        y, h_last, _, mean, var = autograd.recurrence_norm_direct(overwrite, *call, backend)  # which checks
     return y, h_last, mean, var
 
 

@@ -1,4 +1,4 @@
-"""First and second derivatives of the recurrence, and its vmap rules.
+"""First and second derivatives of the recurrence, alone and with batch norm, and the vmap rules.
 
 Two ways lead to the passes of a backend, with the same numbers:
 
@@ -9,13 +9,13 @@ Two ways lead to the passes of a backend, with the same numbers:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import library, reference
-from .calls import Backward, Forward
+from .calls import Backward, Forward, NormBackward, NormForward, NormResult
 from .layout import dense
 from .watched import are_batched, are_plain, is_transformed, is_watched
 
@@ -29,13 +29,8 @@ def differentiable(
     """Give a registered op a derivative and a vmap rule; return a function that calls the op.
 
     Under torch.func and in forward mode it calls an autograd function around the op: torch.func does not take the
-    derivatives of torch.library, and in forward mode these would be dropped without a word.
-
-    Args:
-        name: the op's name.
-        keep: keeps what the derivative needs, `setup_context` of an autograd function.
-        derivative: `backward` of an autograd function.
-        rule: `vmap` of an autograd function, with the function that is batched before its arguments.
+    derivatives of torch.library, and in forward mode these would be dropped without a word. `keep`, `derivative` and
+    `rule` are its `setup_context`, `backward` and `vmap`, this with the function that is batched before its arguments.
     """
     op = getattr(OPS, name)
 
@@ -62,15 +57,12 @@ def differentiable(
         return Function.apply(*args) if is_transformed() else op(*args)
 
     torch.library.register_autograd(f"indrnn::{name}", derivative, setup_context=keep, lib=library.LIBRARY)
-    register_vmap(name, rule)
+    _register_vmap(name, rule)
     return call
 
 
 def direct(
-    kind: type[NamedTuple],
-    run: Callable[..., tuple[Tensor, ...]],
-    keep: Callable[..., None],
-    derivative: Callable[..., tuple[Tensor | None, ...]],
+    kind: type[Forward | NormForward], keep: Callable[..., None], derivative: Callable[..., tuple[Tensor | None, ...]]
 ) -> Callable[..., Any]:
     """A function that calls a backend without the dispatcher; what watches operations does not see it.
 
@@ -81,7 +73,7 @@ def direct(
     class Direct(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, overwrite: bool, *inputs: Any) -> tuple[Tensor, ...]:
-            output = tuple(run(kind(*inputs[:-1]), inputs[-1], overwrite=overwrite))
+            output = tuple(library.run(kind(*inputs[:-1]), inputs[-1], in_place=overwrite))
             if overwrite:
                 ctx.mark_dirty(inputs[0])
             keep(ctx, inputs, output)
@@ -95,8 +87,7 @@ def direct(
     return Direct.apply
 
 
-def register_vmap(name: str, rule: Rule) -> None:
-    """Give a registered op a vmap rule, as for `differentiable`."""
+def _register_vmap(name: str, rule: Rule) -> None:
     op = getattr(OPS, name)
     torch.library.register_vmap(f"indrnn::{name}", lambda *args: rule(op, *args), lib=library.LIBRARY)
 
@@ -121,7 +112,7 @@ def _backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tu
     if by_op or not are_plain(*inputs[:7]):  # a gradient, or what a saved tensor's hook returned
         gradients = recurrence_backward(*inputs)
     else:
-        gradients = library.backward(Backward(*inputs[:-1]), inputs[-1], overwritten=ctx.overwritten)
+        gradients = library.run(Backward(*inputs[:-1]), inputs[-1], in_place=ctx.overwritten)
     grad_x, grad_u, grad_bias, grad_h_0 = gradients
     if ctx.bias_dtype is None:
         of_bias = None
@@ -145,7 +136,7 @@ def _vmap_forward(function: Any, info: Any, in_dims: tuple[int | None, ...], *ar
 
 
 recurrence = differentiable("recurrence", _keep, _backward, _vmap_forward)
-recurrence_direct = direct(Forward, library.forward, _keep, _backward)
+recurrence_direct = direct(Forward, _keep, _backward)
 
 
 # ---- backward
@@ -183,7 +174,10 @@ class _DoubleBackward(torch.autograd.Function):
             pull_back = torch.func.vjp(backward, *(inputs[i] for i in present))[1]
             return pull_back(grads)  # type: ignore[no-any-return]
         # torch.func refuses to work within saved_tensors_hooks; these of our own keep others' out of what is done here.
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+        with (
+            torch.enable_grad(),
+            torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
+        ):
             leaves = [inputs[i].detach().requires_grad_() for i in present]
             results = backward(*leaves)
             used = [i for i, result in enumerate(results) if result.requires_grad]  # none of them where T is 0
@@ -201,10 +195,6 @@ class _DoubleBackward(torch.autograd.Function):
         raise RuntimeError("indrnn.recurrence can be differentiated twice, and a third derivative was asked for")
 
 
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
-
-
 def _vmap_backward(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
     *tensors, lengths, resets, activation, reverse, backend = args
     if in_dims[5] is not None or in_dims[6] is not None:
@@ -216,6 +206,55 @@ def _vmap_backward(function: Any, info: Any, in_dims: tuple[int | None, ...], *a
 
 
 recurrence_backward = differentiable("recurrence_backward", _keep_all, _second_derivative, _vmap_backward)
+
+
+# ---- with batch norm
+
+
+def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Keep h, and x for a norm before the recurrence."""
+    call, result = NormForward(*inputs[:-1]), NormResult(*output)
+    before = call.place == "before"
+    ctx.y_is_h = before and call.mask is None
+    ctx.bias_dtype = None if call.bias is None else call.bias.dtype
+    ctx.options, ctx.backend = (call.eps, call.activation), inputs[-1]
+    ctx.direct = ctx.overwritten = False
+    ctx.mark_non_differentiable(result.mean, result.var)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(
+        result.y if ctx.y_is_h else result.h,
+        call.x if before else None,
+        call.u,
+        call.h_0,
+        call.weight,
+        result.mean,
+        result.var,
+        call.mask,
+        call.lengths,
+        call.resets,
+    )
+
+
+def _norm_backward(
+    ctx: Any, grad_y: Tensor | None, grad_h_last: Tensor | None, grad_h: Tensor | None, *_: Any
+) -> tuple[Tensor | None, ...]:
+    """By the op or a backend, or, if it may be differentiated again, in differentiable steps."""
+    by_op = not ctx.direct or is_watched() or are_batched(grad_y, grad_h_last, grad_h)
+    grad_y, grad_h_last, grad_h = dense(grad_y), dense(grad_h_last), dense(grad_h)
+    h, *others = ctx.saved_tensors
+    grad_y = torch.zeros_like(h) if grad_y is None else grad_y
+    call = NormBackward(grad_y, grad_h_last, h, *others, *ctx.options)
+    grad_h = None if ctx.y_is_h else grad_h
+    gradients: tuple[Tensor, ...]
+    if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or grad_h is not None):
+        gradients = reference.norm_backward(call, lambda inner: recurrence_backward(*inner, ctx.backend), grad_h)
+    elif by_op or not are_plain(*call[:12]):  # a gradient, or what a saved tensor's hook returned
+        gradients = OPS.recurrence_norm_backward(*call, ctx.backend)
+    else:
+        gradients = library.run(call, ctx.backend)
+    grad_x, grad_u, grad_bias, grad_h_0, grad_weight, grad_shift = gradients
+    of_bias = None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype)
+    return grad_x, grad_u, of_bias, None if call.h_0 is None else grad_h_0, grad_weight, grad_shift, *[None] * 7
 
 
 # ---- batches of calls
@@ -258,3 +297,10 @@ def one_by_one(function: Any, info: Any, in_dims: tuple[int | None, ...], *args:
     ]
     stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
     return stacked, (0,) * len(stacked)
+
+
+recurrence_norm = differentiable(
+    "recurrence_norm", _keep_norm, _norm_backward, one_by_one
+)  # the statistics are of one call
+recurrence_norm_direct = direct(NormForward, _keep_norm, _norm_backward)
+_register_vmap("recurrence_norm_backward", one_by_one)

@@ -94,3 +94,6 @@ class NormBackward(NamedTuple):
     def recurrence(self, grad_h: Tensor | None) -> Backward:
         """The recurrence in it, given the gradient of h."""
         return Backward(grad_h, self.grad_h_last, self.h, self.u, self.h_0, self.lengths, self.resets, self.activation)
+
+
+Call = Forward | Backward | NormForward | NormBackward

@@ -1,114 +1,73 @@
 """The four registered ops `indrnn::recurrence[_norm][_backward]`: schemas, checks, shapes, and the way to a backend.
 
-The backend is chosen inside an op as it runs, so a graph that holds it runs wherever indrnn does. autograd.py and
-autograd_norm.py give them derivatives and vmap rules.
+The backend is chosen inside an op as it runs, so a graph that holds it runs wherever indrnn does. autograd.py gives
+them derivatives and vmap rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import choice, reference, reference_norm
-from .calls import Backward, Forward, NormBackward, NormForward, NormResult
-from .checks import check, check_lengths, is_usual_backward, is_usual_forward
+from . import choice, reference
+from .calls import Backward, Call, Forward, NormBackward, NormForward
+from .checks import check, check_lengths, is_usual
 from .cpu import kernel
 from .layout import readable
 
 LIBRARY = torch.library.Library("indrnn", "DEF")
+_PASSES: dict[type[Call], tuple[str, str]] = {
+    Forward: ("forward", "x"),
+    Backward: ("backward", "h"),
+    NormForward: ("norm_forward", "x"),
+    NormBackward: ("norm_backward", "h"),
+}
+"""A backend's function for each call, and the call's tensor by which a backend is chosen."""
 
 
-# ---- by a backend
-
-
-def forward(call: Forward, backend: str | None, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
-    """The forward pass, after its checks; with `overwrite`, for the C++ kernel alone, h takes x's place."""
-    if not is_usual_forward(call):
+def run(call: Call, backend: str | None, *, in_place: bool = False) -> tuple[Tensor, ...]:
+    """A pass, after its checks; with `in_place` on a CPU by the C++ kernel, whose h takes, or took, the place of x."""
+    name, of = _PASSES[type(call)]
+    x: Tensor = getattr(call, of)
+    if not is_usual(call):
         check(call)
-        check_lengths(call.lengths, call.x.shape[0])
+        check_lengths(call.lengths, x.shape[0])
         call = readable(call)
-    if overwrite:
-        return kernel.forward(call, overwrite=True)
-    results: tuple[Tensor, Tensor] = choice.choose(call.x, call.activation, backend).forward(call)
+    results: tuple[Tensor, ...]
+    if in_place and of == "x":
+        results = getattr(kernel, name)(call, overwrite=True)
+    else:
+        module = kernel if in_place and x.is_cpu else choice.choose(x, call.activation, backend)
+        results = getattr(module, name)(call)
     return results
 
 
-def backward(
-    call: Backward, backend: str | None, *, overwritten: bool = False
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The backward pass, after its checks; `overwritten` as its forward pass, so by the C++ kernel on a CPU."""
-    if not is_usual_backward(call):
-        check(call)
-        check_lengths(call.lengths, call.h.shape[0])
-        call = readable(call)
-    if overwritten and call.h.is_cpu:
-        return kernel.backward(call)
-    gradients: tuple[Tensor, Tensor, Tensor, Tensor] = choice.choose(call.h, call.activation, backend).backward(call)
-    return gradients
-
-
-def norm_forward(call: NormForward, backend: str | None, *, overwrite: bool = False) -> NormResult:
-    """The forward pass with batch norm, after its checks."""
-    check(call)
-    check_lengths(call.lengths, call.x.shape[0])
-    call = readable(call)
-    if overwrite:
-        return kernel.norm_forward(call, overwrite=True)
-    module = choice.choose(call.x, call.activation, backend)
-    if not hasattr(module, "norm_forward"):
-        return reference_norm.forward(call, module.forward)
-    result: NormResult = module.norm_forward(call)
-    return result
-
-
-def norm_backward(call: NormBackward, backend: str | None) -> tuple[Tensor, ...]:
-    """The backward pass with batch norm, after its checks."""
-    check(call)
-    check_lengths(call.lengths, call.h.shape[0])
-    call = readable(call)
-    module = choice.choose(call.h, call.activation, backend)
-    if not hasattr(module, "norm_backward"):
-        return reference_norm.backward(call, module.backward)
-    gradients: tuple[Tensor, ...] = module.norm_backward(call)
-    return gradients
-
-
-# ---- empty results, for compilers
-
-
-def _forward_like(call: Forward) -> tuple[Tensor, ...]:
-    return call.x.new_empty(call.x.shape), call.x.new_empty(call.x.shape[1:])
-
-
-def _backward_like(call: Backward | NormBackward) -> tuple[Tensor, ...]:
+def _results_like(call: Call) -> tuple[Tensor, ...]:
+    """Empty results of a pass, for compilers."""
+    if isinstance(call, (Forward, NormForward)):
+        x, u = call.x, call.u
+        h, h_last = x.new_empty(x.shape), x.new_empty(x.shape[1:])
+        if isinstance(call, Forward):
+            return h, h_last
+        h_is_y = call.place == "before" and call.mask is None
+        dtype = reference.accumulation_dtype(x.dtype)
+        moments = (u.new_empty(u.shape, dtype=dtype) for _ in range(2))
+        return h, h_last, x.new_empty(0 if h_is_y else x.shape), *moments
     h, u, start = call.h, call.u, call.h if call.h_0 is None else call.h_0
-    return h.new_empty(h.shape), u.new_empty(u.shape), u.new_empty(u.shape), start.new_empty(h.shape[1:])
+    gradients = (h.new_empty(h.shape), u.new_empty(u.shape), u.new_empty(u.shape), start.new_empty(h.shape[1:]))
+    if isinstance(call, Backward):
+        return gradients
+    return *gradients, *(call.weight.new_empty(call.weight.shape) for _ in range(2))
 
 
-def _norm_forward_like(call: NormForward) -> tuple[Tensor, ...]:
-    x, u, dtype = call.x, call.u, reference.accumulation_dtype(call.x.dtype)
-    h_is_y = call.place == "before" and call.mask is None
-    mean, var = (u.new_empty(u.shape, dtype=dtype) for _ in range(2))
-    return x.new_empty(x.shape), x.new_empty(x.shape[1:]), x.new_empty(0 if h_is_y else x.shape), mean, var
-
-
-def _norm_backward_like(call: NormBackward) -> tuple[Tensor, ...]:
-    weight = call.weight
-    return *_backward_like(call), weight.new_empty(weight.shape), weight.new_empty(weight.shape)
-
-
-# ---- registered
-
-
-def _register(schema: str, kind: type[NamedTuple], run: Callable[..., Any], like: Callable[..., Any]) -> None:
+def _register(schema: str, kind: type[Call]) -> None:
     """Register an op whose arguments are those of a call and the name of a backend."""
 
     def fake(*args: Any) -> tuple[Tensor, ...]:
-        check(call := kind(*args[:-1]))  # type: ignore[arg-type]
-        return like(call)  # type: ignore[no-any-return]
+        check(call := kind(*args[:-1]))
+        return _results_like(call)
 
     name = schema[: schema.index("(")]
     LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -119,23 +78,20 @@ def _register(schema: str, kind: type[NamedTuple], run: Callable[..., Any], like
 _FLAGS = "Tensor? lengths, Tensor? resets, str activation, bool reverse, str? backend"
 _NORM = "Tensor? mask, Tensor? lengths, Tensor? resets, float eps, str activation"
 _GRADIENTS = "Tensor grad_x, Tensor grad_u, Tensor grad_bias, Tensor grad_h_0"
-_register(
-    f"recurrence(Tensor x, Tensor u, Tensor? bias, Tensor? h_0, {_FLAGS}) -> (Tensor h, Tensor h_last)",
-    *(Forward, forward, _forward_like),
-)
+_register(f"recurrence(Tensor x, Tensor u, Tensor? bias, Tensor? h_0, {_FLAGS}) -> (Tensor h, Tensor h_last)", Forward)
 _register(
     f"recurrence_backward(Tensor? grad_h, Tensor? grad_h_last, Tensor h, Tensor u, Tensor? h_0, {_FLAGS})"
     f" -> ({_GRADIENTS})",
-    *(Backward, backward, _backward_like),
+    Backward,
 )
 _register(
     f"recurrence_norm(Tensor x, Tensor u, Tensor? bias, Tensor? h_0, Tensor weight, Tensor shift, {_NORM}, str place,"
     " str? backend) -> (Tensor y, Tensor h_last, Tensor h, Tensor mean, Tensor var)",
-    *(NormForward, norm_forward, _norm_forward_like),
+    NormForward,
 )
 _register(
     "recurrence_norm_backward(Tensor grad_y, Tensor? grad_h_last, Tensor h, Tensor? x, Tensor u, Tensor? h_0,"
     f" Tensor weight, Tensor mean, Tensor var, {_NORM}, str? backend) -> ({_GRADIENTS}, Tensor grad_weight,"
     " Tensor grad_shift)",
-    *(NormBackward, norm_backward, _norm_backward_like),
+    NormBackward,
 )

@@ -120,19 +120,19 @@ def test_gradient_of_u_stays_exact_over_a_hundred_thousand_steps() -> None:
 
 
 def forward(*args: Any) -> tuple[Tensor, Tensor]:
-    return library.forward(Forward(*args), "native")
+    return library.run(Forward(*args), "native")
 
 
 def backward(*args: Any) -> tuple[Tensor, ...]:
-    return library.backward(Backward(*args), "native")
+    return library.run(Backward(*args), "native")
 
 
 def norm_forward(*args: Any) -> NormResult:
-    return library.norm_forward(NormForward(*args), "native")
+    return library.run(NormForward(*args), "native")
 
 
 def norm_backward(*args: Any) -> tuple[Tensor, ...]:
-    return library.norm_backward(NormBackward(*args), "native")
+    return library.run(NormBackward(*args), "native")
 
 
 class Passes:

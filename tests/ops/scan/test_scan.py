@@ -17,7 +17,7 @@ from indrnn import recurrence
 from indrnn.ops import reference, scan
 from indrnn.ops.calls import Backward, Forward
 from indrnn.ops.cpu import kernel
-from indrnn.ops.scan import Map, plain
+from indrnn.ops.scan import Map
 from indrnn.ops.triton import backend as triton_backend
 from indrnn.ops.triton import launch
 
@@ -146,7 +146,7 @@ def test_it_is_not_chosen_by_itself() -> None:
 
 @pytest.mark.parametrize("T", [1, 2, 3, 50, 784, 100_000, 10**7])
 def test_chunks_make_the_steps_that_follow_each_other_few(T: int) -> None:
-    C = plain.chunk_length(T)
+    C = scan.chunk_length(T)
     assert 1 <= C <= 512
     best = min(2 * c + -(-T // c) for c in range(1, min(T, 512) + 1))
     assert best + 2 >= 2 * C + -(-T // C)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from indrnn.ops import reference, reference_norm
+from indrnn.ops import reference
 from indrnn.ops.calls import Forward, NormBackward, NormForward
 from indrnn.ops.triton import backend as triton_backend
 from indrnn.ops.triton import launch
@@ -200,7 +200,7 @@ def norm_solve(p: Problem, place: str, masked: bool, *, spec: bool, h: Tensor | 
     kept = (torch.rand((1, *p.x.shape[1:]), generator=generator) < 0.7) / 0.7
     mask = kept.to(dtype) if masked else None
     x = p.x if place == "before" else None
-    by: Any = (reference_norm.forward, reference_norm.backward)
+    by: Any = (reference.norm_forward, reference.norm_backward)
     if not spec:
         by = (triton_backend.norm_forward, triton_backend.norm_backward)
     options: Any = {"mask": mask, "lengths": p.lengths, "resets": p.resets, "eps": 1e-5, "activation": p.activation}

@@ -21,7 +21,6 @@ import torch
 from indrnn.ops import scan
 from indrnn.ops.calls import Backward, Forward, NormBackward, NormForward
 from indrnn.ops.triton import backend, launch
-from indrnn.ops.triton import scan as triton_scan
 
 T = 784
 SIZES = {"B=50, N=128": (50, 128), "B=32, N=128": (32, 128), "B=128, N=2000": (128, 2000)}
@@ -81,8 +80,8 @@ def launches(B: int, N: int, dtype: torch.dtype, lanes: int, options: str) -> li
                     use = f"scan, {use}"
                     chunk = scan.gpu_chunk_length(T, B * N)
                     if chunk < T:
-                        triton_scan.forward(forward, chunk)
-                        triton_scan.backward(backward, chunk)
+                        backend.forward(forward, chunk)
+                        backend.backward(backward, chunk)
             for place in ("before", "after") if activation == "relu" else ():
                 use = f"{activation}, norm {place}{lengthy}"
                 backend.norm_forward(

@@ -92,8 +92,7 @@ def library() -> ctypes.CDLL | str:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         return f"the C++ kernel is there but did not load: {error}"
-    difference = _difference(loaded)
-    if difference is not None:
+    if difference := _difference(loaded):
         return f"the C++ kernel is of another version of indrnn: {path} has {difference}; build it again with {_BUILD}"
     for name, struct in PASSES.items():
         declare(loaded, name, struct)
@@ -169,7 +168,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
-    """As `reference_norm.forward`; with `overwrite` h takes the place of x, which must be contiguous."""
+    """As `reference.norm_forward`; with `overwrite` h takes the place of x, which must be contiguous."""
     x, before = with_contiguous_rows(call.x), call.place == "before"
     dtype = accumulation_dtype(x.dtype)
     state = _start(call.h_0, x.shape[1:], dtype)
@@ -184,7 +183,7 @@ def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
 
 
 def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `reference_norm.backward`."""
+    """As `reference.norm_backward`."""
     x, u, h_0, weight = call.x, call.u, call.h_0, call.weight
     h, grad_y = _as(call.h.dtype, call.h), with_contiguous_rows(call.grad_y)
     x = None if x is None else with_contiguous_rows(x)
@@ -243,10 +242,7 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _as(dtype: torch.dtype, tensor: Tensor | None) -> Any:
     """The tensor in this type and contiguous: itself if it is that already; None for None."""
-    if tensor is None:
-        return None
-    tensor = _cast(tensor, dtype)
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
+    return None if tensor is None else _cast(tensor, dtype).contiguous()
 
 
 def _mask(mask: Tensor | None, x: Tensor, dtype: torch.dtype) -> Tensor | None:

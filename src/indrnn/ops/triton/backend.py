@@ -1,7 +1,6 @@
-"""The recurrence by Triton kernels, for GPU tensors, alone and with batch norm.
+"""The recurrence by Triton kernels, for GPU tensors: alone, parallel in time, and with batch norm.
 
-Inputs are prepared here, and sums finished. Kernels: recurrence_kernels.py, norm_kernels.py. Those that are parallel in
-time are launched by scan.py.
+Inputs are prepared here, and sums finished. Kernels: recurrence_kernels.py, scan_kernels.py, norm_kernels.py.
 """
 
 from __future__ import annotations
@@ -42,11 +41,12 @@ def _driver_error() -> str | None:
 
 def why_not(x: Tensor, activation: str) -> str | None:
     """Why the kernels cannot be used for this tensor, or None if they can."""
-    if x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    device = x.device.type
+    if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         return "it supports GPU tensors, and CPU tensors only in Triton's interpreter (TRITON_INTERPRET=1), to test it"
-    if x.device.type not in ("cuda", "cpu"):
-        return f"it supports CUDA and ROCm tensors only, not {x.device.type}"
-    return _import_error() or (_driver_error() if x.device.type == "cuda" else None)
+    if device not in ("cuda", "cpu"):
+        return f"it supports CUDA and ROCm tensors only, not {device}"
+    return _import_error() or (_driver_error() if device == "cuda" else None)
 
 
 # ---- the recurrence
@@ -56,12 +56,28 @@ _FORWARD = {**_NO_NORM, **dict.fromkeys(("y", "mean", "square"))}
 _BACKWARD = {**_NO_NORM, "gain": None}
 
 
-def forward(call: Forward) -> tuple[Tensor, Tensor]:
-    """As `reference.forward`."""
-    return launch_forward(Shape(with_contiguous_rows(call.x), call.lengths, call.resets), call)
+def forward(call: Forward, chunk: int | None = None) -> tuple[Tensor, Tensor]:
+    """As `reference.forward`; with a length of chunks, by the scan, in chunks of so many steps."""
+    shape = Shape(with_contiguous_rows(call.x), call, scans=chunk is not None)
+    if chunk is not None:
+        call = call._replace(h_0=_forward_starts(shape, call, chunk))
+    return _launch_forward(shape, call, chunk)
 
 
-def launch_forward(shape: Shape, call: Forward, chunk: int | None = None, **norm: Any) -> tuple[Tensor, Tensor]:
+def _forward_starts(shape: Shape, call: Forward, chunk: int) -> Tensor:
+    """The state before each chunk."""
+    at_once, parts, _ = launch.chunks(shape, launch.steps(1, call.x.dtype), chunk)
+    a, b, lo, hi, starts = (shape.new(parts, shape.chains) for _ in range(5))
+    bounds = {"lo": lo, "hi": hi} if call.activation == "relu" else {"lo": None, "hi": None}
+    series = {**strided("x", "x", shape.x), "bias": shape.vector(call.bias)}
+    arguments = {**shape.recurrence(call), **series, **bounds, "a": a, "b": b, "span": chunk}
+    shape.run("forward_maps", at_once, parts, **arguments)
+    arguments |= {"h_0": contiguous(call.h_0), "starts": starts, "count": parts}
+    shape.run("forward_starts", launch.steps(3, shape.dtype), **arguments)  # a map has four numbers
+    return starts
+
+
+def _launch_forward(shape: Shape, call: Forward, chunk: int | None = None, **norm: Any) -> tuple[Tensor, Tensor]:
     """Run over the x of `shape`, with what a norm adds to the kernel's arguments.
 
     With a length of chunks, they run side by side, and h_0 has the start of each.
@@ -76,44 +92,46 @@ def launch_forward(shape: Shape, call: Forward, chunk: int | None = None, **norm
     return h, h_last
 
 
-def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `reference.backward`."""
-    shape = Shape(call.h.contiguous(), call.lengths, call.resets)
-    grad_x, grad_h_0, sum_u, sum_bias, _ = launch_backward(shape, call)
+def backward(call: Backward, chunk: int | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `reference.backward`; with a length of chunks, by the scan, in chunks of so many steps."""
+    shape = Shape(call.h.contiguous(), call, scans=chunk is not None)
+    if chunk is not None:
+        call = call._replace(grad_h_last=_backward_starts(shape, call, chunk))
+    grad_x, grad_h_0, sum_u, sum_bias, _ = _launch_backward(shape, call, chunk)
     return grad_x, sum_u.to(call.u.dtype), sum_bias.to(call.u.dtype), grad_h_0
 
 
-def launch_backward(
+def _backward_starts(shape: Shape, call: Backward, chunk: int) -> Tensor:
+    """The gradient that comes to each chunk from the one after it."""
+    at_once, parts, _ = launch.chunks(shape, launch.steps(2, call.h.dtype), chunk)
+    a, b, starts = (shape.new(parts, shape.chains) for _ in range(3))
+    series = {**strided("grad_h", "g", call.grad_h), "h": shape.x}
+    arguments = {**shape.recurrence(call), **series, "a": a, "b": b, "span": chunk}
+    shape.run("backward_maps", at_once, parts, **arguments)
+    arguments |= {"grad_h_last": contiguous(call.grad_h_last), "starts": starts, "count": parts}
+    shape.run("backward_starts", launch.steps(3, shape.dtype), **arguments)
+    return starts
+
+
+def _launch_backward(
     shape: Shape, call: Backward, chunk: int | None = None, x: Tensor | None = None, **norm: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of x, h_0, and, in float64, u and bias, and the sum of x's gradient times x less its center.
 
-    Arguments are those of `launch_forward`; with a length of chunks, grad_h_last has what comes to each.
+    Arguments are those of `_launch_forward`; with a length of chunks, grad_h_last has what comes to each.
     """
-    h, grad_h = shape.x, call.grad_h
+    h = shape.x
     numbers = 3 if x is not None or "gain" in norm or shape.resets is not None else 2
     at_once, parts, span = launch.chunks(shape, launch.steps(numbers, h.dtype), chunk)
     grad_x = shape.new(*h.shape, dtype=h.dtype)
     grad_h_0 = shape.new(*h.shape[1:], dtype=h.dtype if call.h_0 is None else call.h_0.dtype)
     sum_u, sum_bias = (shape.new(parts, shape.chains, dtype=torch.float64) for _ in range(2))
     sum_x = None if x is None else shape.new(parts, shape.chains, dtype=torch.float64)
-    shape.run(
-        "backward",
-        at_once,
-        parts,
-        **strided("grad_h", "g", None if grad_h is None else with_contiguous_rows(grad_h)),
-        **strided("x", "x", x),
-        **{**shape.recurrence(call), **_BACKWARD, **norm},
-        h=h,
-        h_0=contiguous(call.h_0),
-        grad_h_last=contiguous(call.grad_h_last),
-        grad_x=grad_x,
-        grad_h_0=grad_h_0,
-        sum_u=sum_u,
-        sum_bias=sum_bias,
-        sum_x=sum_x,
-        span=span,
-    )
+    series = {**strided("grad_h", "g", call.grad_h), **strided("x", "x", x), "h": h}
+    arguments = {**shape.recurrence(call), **_BACKWARD, **norm, **series, "span": span}
+    arguments |= {"h_0": contiguous(call.h_0), "grad_h_last": contiguous(call.grad_h_last)}
+    arguments |= {"grad_x": grad_x, "grad_h_0": grad_h_0, "sum_u": sum_u, "sum_bias": sum_bias, "sum_x": sum_x}
+    shape.run("backward", at_once, parts, **arguments)
     of_x = None if sum_x is None else shape.add_up(sum_x)
     return grad_x, grad_h_0, shape.add_up(sum_u), shape.add_up(sum_bias), of_x
 
@@ -122,9 +140,9 @@ def launch_backward(
 
 
 def norm_forward(call: NormForward) -> NormResult:
-    """As `reference_norm.forward`."""
+    """As `reference.norm_forward`."""
     x = with_contiguous_rows(call.x)
-    shape = Shape(x, call.lengths, call.resets)
+    shape = Shape(x, call)
     mask = shape.mask(call.mask)
 
     def normalise(mean: Tensor, var: Tensor) -> dict[str, Any]:
@@ -135,28 +153,28 @@ def norm_forward(call: NormForward) -> NormResult:
 
     if call.place == "after":
         means, squares = shape.new(1, shape.chains, dtype=torch.float64), shape.new(1, shape.chains)
-        h, h_last = launch_forward(shape, call.recurrence, mean=means, square=squares)
+        h, h_last = _launch_forward(shape, call.recurrence, mean=means, square=squares)
         mean, var = shape.moments(means, squares, shape.T)
         y = shape.new(*x.shape, dtype=x.dtype)
         _combine(shape, h, y, mask=mask, gain=None, **normalise(mean, var))
     else:  # the norm takes any bias away again
         at_once = launch.steps(1, x.dtype)
-        parts, span = launch.parts(shape.T, max(1, shape.chains), at_once)
+        parts, span = launch.parts(shape.T, shape.chains, at_once)
         means, squares = shape.new(parts, shape.chains, dtype=torch.float64), shape.new(parts, shape.chains)
         shape.run("moments", at_once, parts, **strided("v", "v", x), mean=means, square=squares, span=span)
         mean, var = shape.moments(means, squares, span)
         y = x.new_empty(0) if mask is None else shape.new(*x.shape, dtype=x.dtype)
         masked: dict[str, Any] = {"mask": mask, "y": None if mask is None else y}
-        h, h_last = launch_forward(shape, call.recurrence._replace(bias=None), **masked, **normalise(mean, var))
+        h, h_last = _launch_forward(shape, call.recurrence._replace(bias=None), **masked, **normalise(mean, var))
         if mask is None:
             y, h = h, y
     return NormResult(y, h_last, h, mean.to(shape.dtype), var.to(shape.dtype))
 
 
 def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `reference_norm.backward`."""
+    """As `reference.norm_backward`."""
     x, u, weight, grad_y = call.x, call.u, call.weight, with_contiguous_rows(call.grad_y)
-    shape = Shape(call.h.contiguous(), call.lengths, call.resets)
+    shape = Shape(call.h.contiguous(), call)
     center, mask = shape.vector(call.mean), shape.mask(call.mask)
     rstd = (call.var.double() + call.eps).rsqrt()
 
@@ -169,15 +187,15 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
     recurrence = call.recurrence(grad_y)
     if x is None:
         at_once = launch.steps(2, shape.x.dtype)
-        parts, span = launch.parts(shape.T, max(1, shape.chains), at_once)
+        parts, span = launch.parts(shape.T, shape.chains, at_once)
         first, second = shape.new(parts, shape.chains), shape.new(parts, shape.chains)
         sums = {"first": first, "second": second, "center": center, "mask": mask}
         shape.run("products", at_once, parts, **strided("g", "g", grad_y), h=shape.x, span=span, **sums)
         S1, S2 = shape.add_up(first), shape.add_up(second)
-        grad_x, grad_h_0, grad_u, grad_bias, _ = launch_backward(shape, recurrence, mask=mask, **correct(S1, S2))
+        grad_x, grad_h_0, grad_u, grad_bias, _ = _launch_backward(shape, recurrence, mask=mask, **correct(S1, S2))
     else:
         x = with_contiguous_rows(x)
-        grad_x, grad_h_0, grad_u, S1, of_x = launch_backward(shape, recurrence, x=x, center=center, mask=mask)
+        grad_x, grad_h_0, grad_u, S1, of_x = _launch_backward(shape, recurrence, x=x, center=center, mask=mask)
         assert of_x is not None
         S2 = of_x
         _combine(shape, x, grad_x, mask=None, **correct(S1, S2))

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import Backward, Forward
+from ..calls import Backward, Call, Forward
+from ..layout import with_contiguous_rows
 from ..reference import accumulation_dtype
 
 LANES = 64 if torch.version.hip else 32
@@ -43,7 +44,7 @@ def steps(loads: int, dtype: torch.dtype, activation: str = "identity") -> int:
 
 def parts(T: int, chains: int, at_once: int) -> tuple[int, int]:
     """Into how many parts time is divided where it can be, and their steps: threads enough, and few sums to add up."""
-    wanted = max(1, min(math.ceil(T / 64), 2**18 // chains))
+    wanted = max(1, min(math.ceil(T / 64), 2**18 // max(1, chains)))
     span = max(1, math.ceil(T / wanted / at_once)) * at_once
     return max(1, math.ceil(T / span)), span
 
@@ -76,19 +77,19 @@ def launch(kernel: str, programs: int, like: Tensor, settings: dict[str, Any], *
 class Shape:
     """The sizes of a (T, B, ..., N) tensor, and what the kernels are told of them and of its padding and resets."""
 
-    def __init__(self, x: Tensor, lengths: Tensor | None, resets: Tensor | None = None) -> None:
-        self.x, self.dtype, self.device = x, accumulation_dtype(x.dtype), x.device
+    def __init__(self, x: Tensor, call: Call, *, scans: bool = False) -> None:
+        self.x, self.dtype = x, accumulation_dtype(x.dtype)
         self.T, self.B, *between, self.N = x.shape
         self.M = math.prod(between)
         self.R = self.M * self.N
         self.chains = self.B * self.R
-        self.block, self.warps = blocks(self.chains)
-        if lengths is not None:
-            message = f"lengths must lie between 0 and T = {self.T}"
-            torch._assert_async(((lengths >= 0) & (lengths <= self.T)).all(), message)  # on a GPU, no waiting
-            lengths = lengths.contiguous()
-        self.lengths = lengths
-        self.resets = None if resets is None else resets.contiguous().view(torch.uint8)
+        # The warps of a scan have nothing to tell each other
+        self.block, self.warps = (LANES, 1) if scans else blocks(self.chains)
+        self.lengths = contiguous(call.lengths)
+        if self.lengths is not None:
+            within = (self.lengths >= 0) & (self.lengths <= self.T)
+            torch._assert_async(within.all(), f"lengths must lie between 0 and T = {self.T}")  # on a GPU, no waiting
+        self.resets = None if call.resets is None else call.resets.contiguous().view(torch.uint8)
 
     def run(self, kernel: str, at_once: int, parts: int = 1, **arguments: Any) -> None:
         """Launch a kernel for all chains, and for `parts` of time where it divides that."""
@@ -100,7 +101,7 @@ class Shape:
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor for results, in the accumulation type unless another is asked for."""
-        return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.x.device)
 
     def vector(self, values: Tensor | None) -> Tensor | None:
         """A vector (N,) as the kernels take it."""
@@ -128,8 +129,8 @@ class Shape:
     def moments(self, mean: Tensor, square: Tensor, span: int) -> tuple[Tensor, Tensor]:
         """Mean and biased variance (N,), in float64, from those of each part of each chain; without a cancellation."""
         parts = mean.shape[0]
-        begin = torch.arange(parts, device=self.device).view(-1, 1) * span
-        end = torch.full((self.B,), self.T, device=self.device) if self.lengths is None else self.lengths
+        begin = torch.arange(parts, device=self.x.device).view(-1, 1) * span
+        end = torch.full((self.B,), self.T, device=self.x.device) if self.lengths is None else self.lengths
         sizes = (end - begin).clamp(0, span).view(parts, self.B, 1, 1).double()
         means, squares = (t.view(parts, self.B, self.M, self.N).double() for t in (mean, square))
         over, n = (0, 1, 2), self.count()
@@ -144,6 +145,7 @@ def contiguous(tensor: Tensor | None) -> Tensor | None:
 
 
 def strided(name: str, prefix: str, x: Tensor | None) -> dict[str, Any]:
-    """A tensor over time as the kernels take it: with its strides over time and batch."""
+    """A tensor over time as the kernels take it: with contiguous rows, and its strides over time and batch."""
+    x = None if x is None else with_contiguous_rows(x)
     strides = (0, 0) if x is None else x.stride()[:2]
     return {name: x, f"{prefix}_t": strides[0], f"{prefix}_b": strides[1]}

@@ -9,7 +9,7 @@ No step here depends on another, so time is divided as well: part p has the step
 import triton
 import triton.language as tl
 
-from .recurrence_kernels import chains_of, merge, part_of, place_of
+from .recurrence_kernels import chains_of, merge, place_of
 
 
 @triton.jit(do_not_specialize=["T", "span"])
@@ -18,8 +18,7 @@ def moments(
 ):  # fmt: skip
     """Of each part of each chain, (parts, B, R): the mean, in float64, and the sum of squares about it."""
     acc: tl.constexpr = square.dtype.element_ty
-    block, part = part_of(chains, BLOCK)
-    chain, inside, b, column, _neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
+    _chain, inside, b, column, _neuron, length, part, at = chains_of(chains, R, N, T, lengths, BLOCK)
     begin = part * span
     v += b * v_b + column + tl.cast(begin, tl.int64) * v_t
     pivot = tl.load(v, mask=inside & (begin < length), other=0.0).to(acc)
@@ -38,7 +37,6 @@ def moments(
             first += away
             second += away * away
         middle, squares = merge(middle, squares, first, second, tl.minimum(start + STEPS, length) - begin)
-    at = tl.cast(part, tl.int64) * chains + chain
     tl.store(mean + at, pivot.to(tl.float64) + middle.to(tl.float64), mask=inside)
     tl.store(square + at, squares, mask=inside)
 
@@ -50,8 +48,7 @@ def products(
 ):  # fmt: skip
     """Of each part of each chain, (parts, B, R): the sums of g and g * (h - center), times mask (B, R)."""
     acc: tl.constexpr = first.dtype.element_ty
-    block, part = part_of(chains, BLOCK)
-    chain, inside, b, column, neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
+    chain, inside, b, column, neuron, length, part, at = chains_of(chains, R, N, T, lengths, BLOCK)
     factor = 1.0 if mask is None else tl.load(mask + chain, mask=inside, other=0.0)
     middle = tl.load(center + neuron, mask=inside, other=0.0)
     begin = part * span
@@ -74,7 +71,6 @@ def products(
             sum_second += gradient * (values[k].to(acc) - middle)
         total_first += sum_first
         total_second += sum_second
-    at = tl.cast(part, tl.int64) * chains + chain
     tl.store(first + at, total_first * factor, mask=inside)
     tl.store(second + at, total_second * factor, mask=inside)
 
@@ -86,8 +82,7 @@ def combine(
 ):  # fmt: skip
     """Compute to = mask * (gain * to + offset + slope * (v - center)), and 0 in padding; without gain, `to` is new."""
     acc: tl.constexpr = slope.dtype.element_ty
-    block, part = part_of(chains, BLOCK)
-    chain, inside, b, column, neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
+    chain, inside, b, column, neuron, length, part, _at = chains_of(chains, R, N, T, lengths, BLOCK)
     norm_offset = tl.load(offset + neuron, mask=inside, other=0.0)
     norm_slope = tl.load(slope + neuron, mask=inside, other=0.0)
     norm_center = tl.load(center + neuron, mask=inside, other=0.0)

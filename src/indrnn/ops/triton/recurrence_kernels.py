@@ -103,19 +103,17 @@ def place_of(start, k, T, length, inside, REVERSE: tl.constexpr):
 
 
 @triton.jit
-def part_of(chains, BLOCK: tl.constexpr):
-    """A program's block of chains and its part of time."""
+def chains_of(chains, R, N, T, lengths, BLOCK: tl.constexpr):
+    """A program's chains, which of them there are, their places in the batch, along the row and among the neurons.
+
+    And their steps, the program's part of time, and the places (parts, B, R) of what is of that part of each chain.
+    """
     blocks = (chains + BLOCK - 1) // BLOCK
-    return tl.program_id(0) % blocks, tl.program_id(0) // blocks
-
-
-@triton.jit
-def chains_of(block, chains, R, N, T, lengths, BLOCK: tl.constexpr):
-    """Chains, which of them there are, their places in the batch, along the row and among the neurons, their steps."""
-    chain = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    part = tl.program_id(0) // blocks
+    chain = tl.cast(tl.program_id(0) % blocks, tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = chain < chains
     length = T if lengths is None else tl.load(lengths + chain // R, mask=inside, other=0)
-    return chain, inside, chain // R, chain % R, chain % N, length
+    return chain, inside, chain // R, chain % R, chain % N, length, part, tl.cast(part, tl.int64) * chains + chain
 
 
 @triton.jit
@@ -141,9 +139,8 @@ def forward(
     Time may be divided into parts of span steps, where it is known (h_0, (parts, B, R)) how each starts.
     """
     acc: tl.constexpr = u.dtype.element_ty
-    block, part = part_of(chains, BLOCK)
-    chain, inside, b, column, neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
-    first_step, of_part = part * span, tl.cast(part, tl.int64) * chains + chain
+    chain, inside, b, column, neuron, length, part, of_part = chains_of(chains, R, N, T, lengths, BLOCK)
+    first_step = part * span
     weight = tl.load(u + neuron, mask=inside, other=0.0)
     nothing = tl.full((BLOCK,), 0.0, acc)
     state = nothing if h_0 is None else tl.load(h_0 + of_part, mask=inside, other=0.0).to(acc)
@@ -223,9 +220,8 @@ def backward(
     parts of the sums then are those of each part, (parts, B, R).
     """
     acc: tl.constexpr = u.dtype.element_ty
-    block, part = part_of(chains, BLOCK)
-    chain, inside, b, column, neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
-    first_step, of_part = part * span, tl.cast(part, tl.int64) * chains + chain
+    chain, inside, b, column, neuron, length, part, of_part = chains_of(chains, R, N, T, lengths, BLOCK)
+    first_step = part * span
     weight = tl.load(u + neuron, mask=inside, other=0.0)
     nothing = tl.full((BLOCK,), 0.0, acc)
     origin = nothing if h_0 is None else tl.load(h_0 + chain, mask=inside, other=0.0).to(acc)

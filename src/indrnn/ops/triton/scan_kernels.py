@@ -1,4 +1,4 @@
-"""The recurrence parallel in time, in Triton: where each chunk starts. docs/scan.md has the algebra; scan.py launches.
+"""The recurrence parallel in time, in Triton: where each chunk starts. The algebra is in docs/scan.md.
 
 Conventions are those of recurrence_kernels.py. Part p of time has the steps from p * span on, in the order of the pass,
 span of them. One kernel composes the maps of all parts side by side, (parts, B, R) each; one takes the state through
@@ -13,7 +13,7 @@ step by step: slow, but as the equation says, and nobody has to wait for the dev
 import triton
 import triton.language as tl
 
-from .recurrence_kernels import _activate, _through_activation, chains_of, part_of, place_of
+from .recurrence_kernels import _activate, _through_activation, chains_of, place_of
 
 
 @triton.constexpr_function
@@ -64,8 +64,7 @@ def forward_maps(
 ):  # fmt: skip
     """Compose each part's steps to h -> clamp(a + b * h, lo, hi); without lo and hi, for identity, to a + b * h."""
     acc: tl.constexpr = u.dtype.element_ty
-    block, part = part_of(chains, BLOCK)
-    chain, inside, row, column, neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
+    _chain, inside, row, column, neuron, length, part, at = chains_of(chains, R, N, T, lengths, BLOCK)
     weight = tl.load(u + neuron, mask=inside, other=0.0)
     if bias is not None:
         added = tl.load(bias + neuron, mask=inside, other=0.0)
@@ -94,7 +93,6 @@ def forward_maps(
                 high = tl.where(valid, tl.minimum(most, _largest(acc)), high)
             offset = tl.where(valid, z + weight * tl.where(cuts[k], 0.0, offset), offset)
             slope = tl.where(valid, weight * tl.where(cuts[k], 0.0, slope), slope)
-    at = tl.cast(part, tl.int64) * chains + chain
     tl.store(a + at, offset, mask=inside)
     tl.store(b + at, slope, mask=inside)
     if lo is not None:
@@ -109,7 +107,7 @@ def forward_starts(
 ):  # fmt: skip
     """The state before each part, (parts, B, R)."""
     acc: tl.constexpr = u.dtype.element_ty
-    chain, inside, row, column, neuron, length = chains_of(tl.program_id(0), chains, R, N, T, lengths, BLOCK)
+    chain, inside, row, column, neuron, length, _part, _at = chains_of(chains, R, N, T, lengths, BLOCK)
     nothing = tl.full((BLOCK,), 0.0, acc)
     state = nothing if h_0 is None else tl.load(h_0 + chain, mask=inside, other=0.0).to(acc)
     for begin in range(0, count, STEPS):
@@ -145,8 +143,7 @@ def backward_maps(
 ):  # fmt: skip
     """Compose each part's steps to a + b * the gradient of the state after it."""
     acc: tl.constexpr = u.dtype.element_ty
-    block, part = part_of(chains, BLOCK)
-    chain, inside, row, column, neuron, length = chains_of(block, chains, R, N, T, lengths, BLOCK)
+    chain, inside, row, column, neuron, length, part, at = chains_of(chains, R, N, T, lengths, BLOCK)
     weight = tl.load(u + neuron, mask=inside, other=0.0)
     offset = tl.full((BLOCK,), 0.0, acc)
     slope = offset + 1.0
@@ -173,7 +170,6 @@ def backward_maps(
                 offset += gradients[k].to(acc)
             offset = _back(offset, weight, here, cuts[k], valid, ACTIVATION)
             slope = _back(slope, weight, here, cuts[k], valid, ACTIVATION)
-    at = tl.cast(part, tl.int64) * chains + chain
     tl.store(a + at, offset, mask=inside)
     tl.store(b + at, slope, mask=inside)
 
@@ -185,7 +181,7 @@ def backward_starts(
 ):  # fmt: skip
     """The gradient that comes to each part from the one after it in time, (parts, B, R)."""
     acc: tl.constexpr = u.dtype.element_ty
-    chain, inside, row, column, neuron, length = chains_of(tl.program_id(0), chains, R, N, T, lengths, BLOCK)
+    chain, inside, row, column, neuron, length, _part, _at = chains_of(chains, R, N, T, lengths, BLOCK)
     nothing = tl.full((BLOCK,), 0.0, acc)
     carry = nothing if grad_h_last is None else tl.load(grad_h_last + chain, mask=inside, other=0.0).to(acc)
     for begin in range(0, count, STEPS):

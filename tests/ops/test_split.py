@@ -30,7 +30,7 @@ from indrnn import (
 )
 from indrnn.networks.config import Place
 from indrnn.ops import TimeSlice, split_recurrence, split_time, sum_gradients
-from indrnn.ops.distributed.exchange import add_up
+from indrnn.ops.split import add_up
 from tests.ops.problems import NAMES, Problem, problem
 from tests.processes import forked
 
@@ -425,8 +425,8 @@ def test_gives_what_one_process_gives(size: int, tmp_path: Path) -> None:
 
 def run_processes(size: int, directory: Path) -> list[dict[str, Any]]:
     """What each process found; one that hangs is a failure."""
-    command = [sys.executable, "-m", "tests.ops.distributed.test_split", str(directory), str(size)]
-    root = Path(__file__).parents[3]
+    command = [sys.executable, "-m", "tests.ops.test_split", str(directory), str(size)]
+    root = Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, cwd=root)
     assert done.returncode == 0, done.stderr
     return [torch.load(directory / f"results{rank}") for rank in range(size)]

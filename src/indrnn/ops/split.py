@@ -1,4 +1,4 @@
-"""The recurrence over a sequence whose time is split over processes: each rank holds a slice, in the order of ranks.
+"""A sequence whose time steps are split over processes: each rank holds a slice, in the order of ranks.
 
 For relu and identity a slice, however long, is one clamped affine map of the state that enters it (docs/scan.md), and
 backward one affine map of the gradient that comes back to it. The ranks exchange these maps, a few numbers for each
@@ -8,19 +8,87 @@ Shapes as in `reference`, with T_r steps on rank r in place of T; docs/split.md 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import reference
-from ..autograd import OPS
-from ..calls import Forward
-from ..checks import check, check_lengths
-from ..names import check_backend
-from ..scan.maps import Map, finite
-from .exchange import Group, add_up, from_rank, gather, gather_objects, ranks_in_order
+from . import reference
+from .autograd import OPS
+from .calls import Forward
+from .checks import check, check_lengths
+from .names import check_backend
+from .scan import Map, finite
+
+Group = Any
+"""A process group, or None for the default one."""
+
+
+@dataclass(frozen=True)
+class TimeSlice:
+    """The time steps of a sequence that this process holds, as `split_time` returns it."""
+
+    group: Group
+    """Process group whose processes hold the sequence."""
+    steps: int
+    """Number of time steps on this process."""
+    total: int
+    """Number of time steps of the whole sequence."""
+    first_step: int
+    """Index of this process's first step in the whole sequence."""
+
+    def same_on_all(self, value: Tensor) -> Tensor:
+        """The first rank's value, for random numbers shared over time."""
+        return _from_rank(0, value, self.group)
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        """The sum over the ranks, on each of them; the gradient is that of the sum of their losses."""
+        return _SumOverRanks.apply(value, self.group)  # type: ignore[no-any-return]
+
+    def recurrence(self, x: Tensor, u: Tensor, h_0: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:
+        """`split_recurrence`, with parts of gradients."""
+        if x.shape[0] != self.steps:
+            raise ValueError(f"x must have the {self.steps} steps that split_time was given, got {x.shape[0]}")
+        return split_recurrence(x, u, h_0, group=self.group, summed=False, **options)
+
+
+def split_time(steps: int, group: Group = None) -> TimeSlice:
+    """This rank's slice, of `steps` time steps, of a sequence that the ranks of a group hold in the order of ranks.
+
+    `layer(x, time_slice=split_time(len(x)))` and `network(x, time_slice=...)` run over the whole sequence. Every rank
+    of the group calls this function, and then makes the same calls. Inputs and outputs of a call are this rank's slice;
+    `lengths`, `resets`, states and a network's `last` features are those of the whole sequence, on every rank. Every
+    rank runs the backward pass; its gradients of parameters are its part of them: `sum_gradients` makes them whole.
+
+    Args:
+        steps: T_r, the time steps on this rank.
+        group: the process group; None for the default one.
+    """
+    of_all, rank = _gather_objects(steps, group), dist.get_rank(group)
+    return TimeSlice(group, steps, sum(of_all), first_step=sum(of_all[:rank]))
+
+
+def check_whole(what: str, time_slice: TimeSlice | None) -> None:
+    """Raise if time is split over processes: for what needs the whole sequence on one."""
+    if time_slice is not None:
+        raise ValueError(f"{what} cannot run with a time_slice, where each process holds a slice of the sequence")
+
+
+def sum_gradients(parameters: Iterable[Tensor], group: Group = None) -> None:
+    """Sum the parameters' `grad` over the ranks, on every rank; one that has none counts as zeros."""
+    for parameter in parameters:
+        if parameter.requires_grad:
+            part = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            total = part.contiguous().clone()
+            dist.all_reduce(total, group=group)
+            parameter.grad = total
+
+
+# ---- the recurrence
 
 
 def split_recurrence(
@@ -87,13 +155,11 @@ def _agree(call: Forward, resets: Tensor | None, summed: bool, group: Group) -> 
     present = tuple(tensor is not None for tensor in (h_0, bias, lengths, resets))
     alike = (tuple(x.shape[1:]), x.dtype, activation, reverse, present, torch.is_grad_enabled(), summed)
     differentiable = any(tensor is not None and tensor.requires_grad for tensor in call[:4])
-    ranks = gather_objects((x.shape[0], differentiable, alike), group)
+    ranks = _gather_objects((x.shape[0], differentiable, alike), group)
     expected = ranks[0][2]
+    names = "x's shape without T, x's type, activation, reverse, which arguments are given, the grad mode, summed"
     for rank, (_, _, other) in enumerate(ranks):
         if other != expected:
-            names = (
-                "x's shape without T, x's type, activation, reverse, which arguments are given, the grad mode, summed"
-            )
             raise ValueError(f"every rank must have the same ({names}), got {expected} on rank 0, {other} on {rank}")
     return [steps for steps, *_ in ranks], any(needs for _, needs, _ in ranks)
 
@@ -127,8 +193,8 @@ class _SplitRecurrence(torch.autograd.Function):
             torch.minimum(*ends).clamp(-largest, largest),
             torch.maximum(*ends).clamp(-largest, largest),
         )
-        maps = [Map(*part) for part in gather(torch.stack(own), group)]
-        rank, ranks = dist.get_rank(group), ranks_in_order(group, reverse)
+        maps = [Map(*part) for part in _gather(torch.stack(own), group)]
+        rank, ranks = dist.get_rank(group), _ranks_in_order(group, reverse)
         states = [state]
         for source in ranks:
             states.append(maps[source](states[-1]))
@@ -140,7 +206,7 @@ class _SplitRecurrence(torch.autograd.Function):
                 if source == rank:
                     start = state
                     h, state = run(exact, start)
-                state = from_rank(source, state, group)
+                state = _from_rank(source, state, group)
             h, h_last = h.to(x.dtype), state
         ctx.save_for_backward(h, u, start, lengths, resets)
         ctx.options, ctx.group, ctx.summed = (activation, reverse, backend), group, summed
@@ -156,7 +222,7 @@ class _SplitRecurrence(torch.autograd.Function):
             )
         h, u, start, lengths, resets = ctx.saved_tensors
         activation, reverse, _ = ctx.options
-        u_, rank, ranks = u.to(start.dtype), dist.get_rank(ctx.group), ranks_in_order(ctx.group, not reverse)
+        u_, rank, ranks = u.to(start.dtype), dist.get_rank(ctx.group), _ranks_in_order(ctx.group, not reverse)
 
         def pull(carry: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             return OPS.recurrence_backward(  # type: ignore[no-any-return]
@@ -166,7 +232,7 @@ class _SplitRecurrence(torch.autograd.Function):
         zero = torch.zeros_like(start)
         slope = _slope(u_, h, lengths, resets, h if activation == "relu" else None)
         own = torch.stack([pull(zero)[3], slope, zero if grad_h_last is None else grad_h_last.to(start.dtype)])
-        parts = gather(own, ctx.group)
+        parts = _gather(own, ctx.group)
         carry = add_up([part[2] for part in parts])
         carries = [carry]
         for source in ranks:
@@ -180,17 +246,15 @@ class _SplitRecurrence(torch.autograd.Function):
                 if source == rank:
                     gradients = pull(carry)
                     carry = gradients[3]
-                carry = from_rank(source, carry, ctx.group)
+                carry = _from_rank(source, carry, ctx.group)
         grad_x, grad_u, grad_bias, _ = gradients
         if ctx.summed:
-            grad_u, grad_bias = add_up(gather(torch.stack([grad_u, grad_bias]), ctx.group))
+            grad_u, grad_bias = add_up(_gather(torch.stack([grad_u, grad_bias]), ctx.group))
         elif rank != ranks[-1]:
             carry = zero
-        of_bias, of_h_0 = (
-            None if dtype is None else gradient.to(dtype)
-            for dtype, gradient in zip(ctx.dtypes, (grad_bias, carry), strict=True)
-        )
-        return *[None] * 4, grad_x, grad_u.to(u.dtype), of_bias, of_h_0, *[None] * 4
+        both = zip((grad_bias, carry), ctx.dtypes, strict=True)
+        optional = (None if dtype is None else gradient.to(dtype) for gradient, dtype in both)  # the bias's and h_0's
+        return *[None] * 4, grad_x, grad_u.to(u.dtype), *optional, *[None] * 4
 
 
 def _slope(u: Tensor, x: Tensor, lengths: Tensor | None, resets: Tensor | None, active: Tensor | None = None) -> Tensor:
@@ -198,15 +262,66 @@ def _slope(u: Tensor, x: Tensor, lengths: Tensor | None, resets: Tensor | None, 
 
     No change passes a reset, nor, if `active` is relu's output, a step at which that is 0.
     """
-    T, B, *rest = x.shape
-    valid = torch.ones((T, B), dtype=torch.bool, device=x.device)
-    if lengths is not None:
-        valid = torch.arange(T, device=x.device).unsqueeze(1) < lengths
-    count = valid.sum(0).view(B, *[1] * len(rest))
-    slope = (u ** count.to(u.dtype)).expand(B, *rest)
+    valid = reference.valid_steps(x, lengths)
+    slope = (u ** valid.sum(0).to(u.dtype)).expand(x.shape[1:])
     if resets is not None:
-        slope = torch.where((resets & valid).any(0).view_as(count), 0.0, slope)
+        slope = torch.where((resets.view_as(valid) & valid).any(0), 0.0, slope)
     if active is not None:
-        stops = (active <= 0) & valid.view(T, *count.shape)
-        slope = torch.where(stops.any(0), 0.0, slope)
+        slope = torch.where(((active <= 0) & valid).any(0), 0.0, slope)
     return slope
+
+
+# ---- what the ranks exchange: sums have the same bits on every rank
+
+
+def _gather_objects(value: Any, group: Group) -> list[Any]:
+    """Every rank's value, in the order of ranks."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise RuntimeError(
+            "time is split over the processes of a group, and there is none: call torch.distributed.init_process_group"
+        )
+    if dist.get_rank(group) < 0:
+        raise ValueError("group must be one that this process is in")
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def _gather(value: Tensor, group: Group) -> list[Tensor]:
+    """Every rank's value, in the order of ranks."""
+    size = dist.get_world_size(group)
+    if value.numel() == 0:
+        return [value] * size
+    values = [torch.zeros_like(value, memory_format=torch.contiguous_format) for _ in range(size)]
+    dist.all_gather(values, value.contiguous(), group=group)
+    return values
+
+
+def _from_rank(rank: int, value: Tensor, group: Group) -> Tensor:
+    """The value of rank `rank`, on every rank."""
+    value = value.contiguous().clone()
+    if value.numel() > 0:
+        dist.broadcast(value, group_src=rank, group=group)
+    return value
+
+
+def add_up(values: list[Tensor]) -> Tensor:
+    """The sum, added in order: the same bits on every rank."""
+    return functools.reduce(torch.add, values)
+
+
+def _ranks_in_order(group: Group, reverse: bool) -> list[int]:
+    """The ranks in the order of processing."""
+    ranks = list(range(dist.get_world_size(group)))
+    return ranks[::-1] if reverse else ranks
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return add_up(_gather(value, group))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return add_up(_gather(grad, ctx.group)), None

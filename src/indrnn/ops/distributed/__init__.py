@@ -1,1 +1,0 @@
-"""The recurrence over a sequence whose time is split over processes."""
