@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from ..system import load_torch
-from ..tasks.series.fit import NAME, Fit, fit_of
+from ..tasks.series.fit import Fit, fit_of
 from .main import UsageError, say
 from .parse import Parser, option
 
@@ -49,25 +49,21 @@ FIT, RESUME = Parser("fit", FitOptions, inspect.getdoc(Fit)), Parser("fit --resu
 def fit(arguments: list[str]) -> int:
     """Fit a model to series in a file."""
     if arguments[:1] == ["--resume"] and len(arguments) > 1 and not arguments[1].startswith("-"):
-        return _resume(RESUME(arguments))
+        from ..tasks.runs import open_group
+
+        options = RESUME(arguments)
+        recipe = fit_of(open_group(options.resume))
+        places = {name: path for name in recipe.places if (path := getattr(options, name)) is not None}
+        recipe = replace(recipe, device=options.device, threads=options.threads, **places)
+        return _fit(recipe, options.resume, resume=True)
     if not arguments:
         raise UsageError("fit needs DATA: a .npz, .ts, .csv or .parquet file, or a folder of WAV files by class")
     options = FIT(arguments)
-    recipe: Fit = options.recipe
-    data = Path(recipe.data)
+    data = Path(options.recipe.data)
     if options.resume and ((data / "config.json").exists() or (data / "member-0").exists()):
         raise UsageError(f"resume: {data} is a run; put it first: indrnn fit --resume {data} ...")
     out = options.out or Path("runs") / f"fit-{data.resolve().name.partition('.')[0] or 'data'}"
-    return _fit(recipe, out, resume=options.resume, overwrite=options.overwrite, dry_run=options.dry_run)
-
-
-def _resume(options: ResumeOptions) -> int:
-    from ..tasks.runs import open_group
-
-    recipe = fit_of(open_group(options.resume))
-    places = {name: path for name in recipe.places if (path := getattr(options, name)) is not None}
-    recipe = replace(recipe, device=options.device, threads=options.threads, **places)
-    return _fit(recipe, options.resume, resume=True)
+    return _fit(options.recipe, out, resume=options.resume, overwrite=options.overwrite, dry_run=options.dry_run)
 
 
 def _fit(recipe: Fit, out: Path, *, resume: bool, overwrite: bool = False, dry_run: bool = False) -> int:
@@ -86,7 +82,7 @@ def _fit(recipe: Fit, out: Path, *, resume: bool, overwrite: bool = False, dry_r
         say(line)
     if dry_run:
         return 0
-    entry = recorded_recipe(recipe.for_record(), NAME)
+    entry = recorded_recipe(recipe.for_record(), "fit")
     if resume and (RunFolder(out).config.exists() or runs_in(out)):  # its checksum tells moved data from others
         recorded = open_group(out).recorded["recipe"]
         entry |= {name: recorded[name] for name in recipe.places}

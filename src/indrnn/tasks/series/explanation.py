@@ -11,7 +11,7 @@ from torch import nn
 
 from ...networks.front import FrontState
 from ...networks.unit import RecurrentUnit
-from .collection import Array, as_array
+from .collection import Array, Collection, as_array
 
 if TYPE_CHECKING:
     from .estimators import Estimator
@@ -47,9 +47,9 @@ def explain(estimator: Estimator, x: Any, target: Any = None) -> Explanation:
     values = as_array(x)
     if values.ndim not in (1, 2):
         raise ValueError(f"x must be one series, (channels, time) or (time,), got the shape {values.shape}")
-    values = values[None] if values.ndim == 2 else values[None, None]
-    output = _output_of(estimator, values, target)
-    inputs = estimator.preparation_(estimator.checked(values).x[0]).unsqueeze(1)  # (T, 1, features)
+    data = estimator.checked(np.atleast_2d(values)[None])
+    output = _output_of(estimator, data, target)
+    inputs = estimator.preparation_(data.x[0]).unsqueeze(1)  # (T, 1, features)
     total = torch.zeros_like(inputs)
     for model in estimator.models_:
         copy = inputs.clone().requires_grad_(True)
@@ -63,13 +63,13 @@ def explain(estimator: Estimator, x: Any, target: Any = None) -> Explanation:
     return Explanation(estimator.target_.name(output), contributions, step, neurons)
 
 
-def _output_of(estimator: Estimator, values: Array, target: Any) -> int:
+def _output_of(estimator: Estimator, data: Collection, target: Any) -> int:
     """Number of the output to explain."""
     learnt = estimator.target_
     if target is None:
         if learnt.kind == "numbers":
             return 0
-        return int(estimator.outputs(values)[0].reshape(-1, learnt.outputs).mean(0).argmax())
+        return int(estimator.outputs(data)[0].reshape(-1, learnt.outputs).mean(0).argmax())
     if learnt.kind == "classes":
         if target not in learnt.names:
             raise ValueError(f"target must be one of the classes {list(learnt.names)}, got {target!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...figures import draw_confusion
 from ...files import write_atomically
 from .collection import Array, Collection
 from .preparation import moments
@@ -81,21 +83,8 @@ class ClassScores:
         """Write confusion.json, with facts about the run, and, where matplotlib is installed, confusion.png."""
         content = {**facts, "classes": self.classes, "counts": self.counts.tolist()}
         write_atomically(folder / "confusion.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
-        try:
-            from ...figures import named, new_figure, save_figure
-
-            figure, (axes,) = new_figure(1, width=5.2)
-        except ImportError:
-            return
-        figure.set_figheight(4.6)
-        picture = axes.imshow(self.counts / self.counts.sum(1, keepdims=True).clip(1), cmap="Blues", vmin=0, vmax=1)
-        names = [named(name, 24) for name in self.classes]
-        for set_ticks in (axes.set_xticks, axes.set_yticks):
-            set_ticks(range(len(names)), names, fontsize=8 if len(names) <= SHOWN else 5)
-        axes.tick_params(axis="x", rotation=90)
-        axes.set(xlabel="answer", ylabel="right")
-        figure.colorbar(picture, label="share of the class's series")
-        save_figure(figure, folder / "confusion.png")
+        with contextlib.suppress(ImportError):
+            draw_confusion(folder / "confusion.png", self.counts, self.classes)
 
 
 def _accuracies(right: int, count: int, balanced: float) -> dict[str, Any]:
@@ -153,14 +142,8 @@ def nearest_class(train: Collection, test: Collection, truth: Array, classes: Ar
 # ---- an estimator on series with targets
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Scores as lines to print and numbers for files."""
-
-    lines: list[str]
-    numbers: dict[str, Any]
-    classes: ClassScores | None = None
-    """Confusion matrix of classes."""
+Scores = tuple[list[str], dict[str, Any], ClassScores | None]
+"""Scores as lines to print, as numbers for files, and as a confusion matrix, None for labels and numbers."""
 
 
 def score(estimator: Estimator, test: Collection, train: Collection | None = None) -> Scores:
@@ -188,7 +171,7 @@ def score(estimator: Estimator, test: Collection, train: Collection | None = Non
         naive |= nearest_class(train, test, truth, classes)
     beside = {name: answers.numbers() for name, answers in naive.items()}
     lines += [_naive_line(numbers, name) for name, numbers in beside.items()]
-    return Scores([*lines, "", *scores.table()], {**scores.numbers(), "naive": beside}, scores)
+    return [*lines, "", *scores.table()], {**scores.numbers(), "naive": beside}, scores
 
 
 def _check_targets(target: Target, y: Any) -> None:
@@ -226,18 +209,17 @@ def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
         (_, wrongly), (missed, there) = label["counts"]
         counts = f"{missed + there:>6}  {there:>6}  {missed:>6}  {wrongly:>7}"
         lines.append(f"{number:>5}  {label['accuracy']:>6.1%}  {counts}")
-    return Scores(lines, numbers)
+    return lines, numbers, None
 
 
 def _of_numbers(truth: Array, predictions: Array, known: Array | None) -> Scores:
-    numbers: dict[str, Any] = number_scores(truth, predictions)
+    numbers, naive = number_scores(truth, predictions), dict[str, Any]()
     error, root, r2, _ = numbers.values()
     lines = [f"mean absolute error      {error:.5g}", f"root mean squared error  {root:.5g}"]
     lines.append(f"R²                       {r2:.4f}")
-    naive: dict[str, Any] = {}
     if known is not None:
         mean = np.broadcast_to(known.astype(np.float64).mean(0), truth.shape)
-        naive = {"mean of training": number_scores(truth, mean)}
+        naive["mean of training"] = number_scores(truth, mean)
         error, root, *_ = naive["mean of training"].values()
         lines.append(f"naive baseline           {error:.5g} and {root:.5g}: always the mean of training")
-    return Scores(lines, {**numbers, "naive": naive})
+    return lines, {**numbers, "naive": naive}, None

@@ -32,6 +32,7 @@ class Stream:
     """
 
     def __init__(self, estimator: Estimator) -> None:
+        estimator.check_fitted()
         self.estimator = estimator
         self.steps = 0
         """Number of steps so far."""
