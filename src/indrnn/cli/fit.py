@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,23 +27,18 @@ FitOptions = make_dataclass(
 )
 
 
-@dataclass
-class ResumeOptions:
-    """Resume a run of `indrnn fit`, with the options stored in it."""
-
-    resume: Path
-    """The run's folder."""
-    data: Path | None = None
-    """New location of its data, if they were moved."""
-    test: Path | None = None
-    """New location of its test file, if it was moved."""
-    device: str = "auto"
-    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
-    threads: int | None = None
-    """Number of CPU threads; None for PyTorch's default."""
-
-
-FIT, RESUME = Parser("fit", FitOptions, inspect.getdoc(Fit)), Parser("fit --resume", ResumeOptions)
+ResumeOptions = make_dataclass(
+    "ResumeOptions",
+    [
+        ("resume", option(Path, "The run's folder.")),
+        ("data", option(Path | None, "New location of its data, if they were moved."), None),
+        ("test", option(Path | None, "New location of its test file, if it was moved."), None),
+        ("device", option(str, "Device: cpu, cuda, ...; auto: cuda if available, else cpu."), "auto"),
+        ("threads", option(int | None, "Number of CPU threads; None for PyTorch's default."), None),
+    ],
+)
+FIT = Parser("fit", FitOptions, inspect.getdoc(Fit))
+RESUME = Parser("fit --resume", ResumeOptions, "Resume a run of `indrnn fit`, with the options stored in it.")
 
 
 def fit(arguments: list[str]) -> int:

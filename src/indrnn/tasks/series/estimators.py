@@ -26,9 +26,8 @@ from ...training import Cosine, Listener, Result, RunFolder, Training, derive_se
 from ..runs import member_folders, new_model, train_members
 from .collection import Array, Collection, as_array, as_numbers, hold_out, is_list_of_series, target_of
 from .defaults import FEW, PLANNED, Augmentation, Core, Effort, Plan, Shape, plan
-from .explanation import Explanation, explain
 from .preparation import Preparation, from_first_time, rms_depends_on_class
-from .stream import Stream
+from .single import Explanation, Stream, explain
 from .targets import Target
 from .task import Part, SeriesTask, by_length, collate, pad
 
@@ -432,14 +431,14 @@ class Estimator:
         raise kind(f"This {type(self).__name__} instance is not fitted yet. Call 'fit' first")
 
 
-def _recorded(estimator: Estimator) -> dict[str, Any]:
+def _recorded(estimator: Estimator) -> Any:
     """JSON form of an estimator's parameters; a random generator is not kept, and class weights are pairs."""
-    parameters = estimator.get_params()
-    if not isinstance(parameters["random_state"], (int, np.integer)):
-        parameters["random_state"] = None
-    if isinstance(parameters.get("class_weight"), dict):
-        parameters["class_weight"] = list(parameters["class_weight"].items())
-    return {"type": type(estimator).__name__, **to_json(parameters, "parameters")}
+    changes: dict[str, Any] = {}
+    if not isinstance(estimator.random_state, (int, np.integer)):
+        changes["random_state"] = None
+    if isinstance(weights := getattr(estimator, "class_weight", None), dict):
+        changes["class_weight"] = list(weights.items())
+    return to_json(replace(estimator, **changes), "parameters")
 
 
 def load_estimator(folder: Path, device: Any = "cpu") -> Estimator:

@@ -270,13 +270,22 @@ class Fit(Recipe):
         features = recorded.get("train", {}).get("features")
         what = f"series of {features} features" if features else "series"
         metric = "accuracy" if recorded.get("kind") == "classes" else "loss"
-        scores, compared = ({}, "") if folder is None else _shown_scores(folder / "scores.json")
+        scores, compared = dict[str, Any](), list[str]()
+        if folder is not None and (path := folder / "scores.json").exists():
+            scores = json.loads(path.read_text(encoding="utf-8"))["test"]
+            naive, interval = scores.pop("naive", {}), scores.pop("accuracy_interval", None)
+            if interval is not None:
+                scores["accuracy, 95 % interval"] = f"{interval[0]:.1%} to {interval[1]:.1%}"
+            for answer, numbers in naive.items():
+                first = next(iter(numbers))
+                value = scores[f"{words(first)}, answering naively ({answer})"] = value_of(first, numbers[first])
+                compared.append(f"answering naively ({answer}) gives {value}")
         return Description(
             f"{name}, by `indrnn fit`",
             f"{name}: {what}; {', '.join(counts) or 'sizes not known'}.",
             metric if "validation" in recorded else f"training_{metric}",
             higher_is_better=metric == "accuracy",
-            compared=compared,
+            compared=", ".join(compared),
             scores=scores or None,
         )
 
@@ -309,8 +318,8 @@ class Fit(Recipe):
         right: list[Any] | None = None
         if not target.per_step and some.y.ndim == 1:
             right = list(map(str if target.kind == "classes" else float, some.y.tolist()))
-        if right is not None and target.kind == "classes":
-            names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
+            if target.kind == "classes":
+                names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
         which = "Training series" if test is None else "Series that were kept for test"
         samples = recorded(
             [preparation(one) for one in some.x],
@@ -398,24 +407,6 @@ def evaluate(run: Run, options: FitEvaluation, *, data_dir: Path | None, device:
     for line in (f"{run.path}: {on}", *lines):
         say(line)
     return {"on": on, "test": numbers}
-
-
-def _shown_scores(path: Path) -> tuple[dict[str, Any], str]:
-    """Scores on the test series and those of naive baselines for a report, and the latter in a sentence."""
-    if not path.exists():
-        return {}, ""
-    scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["test"]
-    naive = scores.pop("naive", {})
-    low, high = scores.pop("accuracy_interval", (None, None))
-    if low is not None and high is not None:
-        scores["accuracy, 95 % interval"] = f"{low:.1%} to {high:.1%}"
-    sentences = []
-    for name, numbers in naive.items():
-        first = next(iter(numbers))
-        value = value_of(first, numbers[first])
-        scores[f"{words(first)}, answering naively ({name})"] = value
-        sentences.append(f"answering naively ({name}) gives {value}")
-    return scores, ", ".join(sentences)
 
 
 # ---- targets and lines

@@ -53,16 +53,11 @@ class ClassScores:
         np.add.at(counts, tuple([index[str(name)] for name in array.tolist()] for array in (right, predictions)), 1)
         return cls(tuple(names), counts)
 
-    @property
-    def balanced_accuracy(self) -> float:
-        """Mean recall over the classes that occur."""
-        sizes = self.counts.sum(1)
-        there = sizes > 0
-        return float((self.counts.diagonal()[there] / sizes[there]).mean())
-
     def numbers(self) -> dict[str, Any]:
-        """Return the metrics as a JSON-serialisable dictionary."""
-        return _accuracies(int(self.counts.trace()), int(self.counts.sum()), self.balanced_accuracy)
+        """Return the metrics as a JSON-serialisable dictionary; balanced accuracy is of the classes that occur."""
+        right, sizes = self.counts.diagonal(), self.counts.sum(1)
+        balanced = float((right[sizes > 0] / sizes[sizes > 0]).mean())
+        return _accuracies(int(right.sum()), int(sizes.sum()), balanced)
 
     def table(self) -> list[str]:
         """Confusion matrix as text (rows: true, columns: predicted); for many classes, the most frequent confusions."""
@@ -116,17 +111,7 @@ def number_scores(right: Array, predictions: Array) -> dict[str, Any]:
     }
 
 
-# ---- baselines that ignore the order of steps
-
-
-def most_frequent(known: Array, truth: Array, classes: Array) -> dict[str, ClassScores]:
-    """Scores of always predicting the most frequent of the known classes, by name."""
-    values, counts = np.unique(known, return_counts=True)
-    most = values[np.argmax(counts)]
-    return {f"always {most}": ClassScores.of(truth, np.repeat(most, len(truth)), classes)}
-
-
-def nearest_class(train: Collection, test: Collection, truth: Array, classes: Array) -> dict[str, ClassScores]:
+def nearest_class(train: Collection, test: Collection, truth: Array, classes: Array) -> ClassScores:
     """Scores of predicting the class nearest by mean and deviation of each channel, and logarithm of the length."""
     assert train.y is not None
     summaries = [np.stack([np.r_[(*moments(x), np.log(x.shape[1]))] for x in data.x]) for data in (train, test)]
@@ -136,7 +121,7 @@ def nearest_class(train: Collection, test: Collection, truth: Array, classes: Ar
     names = np.unique(train.y)
     centres = np.stack([known[train.y == name].mean(0) for name in names])
     nearest = names[[np.square(centres - row).sum(1).argmin() for row in others]]
-    return {"nearest by mean and deviation of channels": ClassScores.of(truth, nearest, classes)}
+    return ClassScores.of(truth, nearest, classes)
 
 
 # ---- an estimator on series with targets
@@ -163,12 +148,15 @@ def score(estimator: Estimator, test: Collection, train: Collection | None = Non
     classes: Any = target.classes
     truth = truth.astype(classes.dtype) if truth.dtype.kind == "f" and classes.dtype.kind in "iu" else truth
     scores = ClassScores.of(truth, predictions, classes)
-    naive = {} if known is None else most_frequent(known, truth, classes)
-    lines = _accuracy_lines(scores.numbers(), "accuracy")
+    lines, naive = _accuracy_lines(scores.numbers(), "accuracy"), dict[str, ClassScores]()
+    if known is not None:
+        values, counts = np.unique(known, return_counts=True)
+        most = values[np.argmax(counts)]
+        naive[f"always {most}"] = ClassScores.of(truth, np.repeat(most, len(truth)), classes)
     if target.per_step:
         lines.append("over all steps; those of one series are not independent, and the interval is too narrow")
     elif train is not None:
-        naive |= nearest_class(train, test, truth, classes)
+        naive["nearest by mean and deviation of channels"] = nearest_class(train, test, truth, classes)
     beside = {name: answers.numbers() for name, answers in naive.items()}
     lines += [_naive_line(numbers, name) for name, numbers in beside.items()]
     return [*lines, "", *scores.table()], {**scores.numbers(), "naive": beside}, scores
@@ -194,8 +182,8 @@ def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
 
     def numbers_of(answers: Array) -> dict[str, Any]:
         labels = [ClassScores.of(truth[:, i], answers[:, i], np.arange(2)) for i in range(truth.shape[1])]
-        balanced = float(np.mean([label.balanced_accuracy for label in labels]))
         rows = [{**label.numbers(), "counts": label.counts.tolist()} for label in labels]
+        balanced = float(np.mean([row["balanced_accuracy"] for row in rows]))
         return {**_accuracies(int((answers == truth).all(1).sum()), len(truth), balanced), "labels": rows}
 
     numbers = numbers_of(predictions)
