@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
@@ -43,7 +44,6 @@ class Fitting:
     data: Collection
     """Series to train on, those held back included."""
     targets: list[Tensor]
-    """Their encoded targets."""
     preparation: Preparation
     target: Target
     plan: Plan
@@ -262,17 +262,11 @@ class Estimator:
             preparation = replace(preparation, normalise_rms=not depends)
         options = {name: getattr(self, name) for name in PLANNED}
         options["validation"] = _validation(self.validation, groups)
+        chosen = plan(shape, self.effort, self.core, **options)
+        class_weights = _class_weights(getattr(self, "class_weight", None), target, y, weights)
+        data, seed = replace(data, y=y, groups=groups), _seed(self.random_state)
         return Fitting(
-            replace(data, y=y, groups=groups),
-            encoded,
-            preparation,
-            target,
-            plan(shape, self.effort, self.core, **options),
-            _seed(self.random_state),
-            weights,
-            _class_weights(getattr(self, "class_weight", None), target, y, weights),
-            device=self.device,
-            threads=self.threads,
+            data, encoded, preparation, target, chosen, seed, weights, class_weights, self.device, self.threads
         )
 
     def _collection(self, X: Any) -> Collection:
@@ -329,14 +323,9 @@ class Estimator:
         return torch.stack(values).mean(0).numpy()
 
     def checked(self, X: Any) -> Collection:
-        """Series to predict, of the channels of training; raises if the estimator is not fitted."""
+        """Series to predict; raises for other channels, columns or steps of an array than in training."""
         self.check_fitted()
         data = self._collection(X)
-        self._check_features(X, data)
-        return data
-
-    def _check_features(self, X: Any, data: Collection) -> None:
-        """Raise for other channels or steps than in training, or a table of other columns or in another order."""
         trained, columns = getattr(self, "feature_names_in_", None), _column_names(X)
         if trained is not None and columns is not None and columns != list(trained):  # unnamed ones pass
             pairs = zip([*columns, "nothing"], [*trained, "nothing"], strict=False)
@@ -356,6 +345,7 @@ class Estimator:
                 f"X has {steps} features, but {this} is expecting {self.n_features_in_} features as input (steps, in "
                 "two dimensions, as in training); give (n, 1, time) for series of another length"
             )
+        return data
 
     def stream(self) -> Stream:
         """Start a stream: one series given piece by piece."""
@@ -420,15 +410,10 @@ class Estimator:
         )
 
     def check_fitted(self) -> None:
-        """Raise, with scikit-learn's error if it is installed, before `fit`."""
-        if hasattr(self, "models_"):
-            return
-        kind: type[Exception] = ValueError
-        with contextlib.suppress(ImportError):
-            from sklearn.exceptions import NotFittedError
-
-            kind = NotFittedError
-        raise kind(f"This {type(self).__name__} instance is not fitted yet. Call 'fit' first")
+        """Raise before `fit`, with scikit-learn's error if anyone has imported it."""
+        if not hasattr(self, "models_"):
+            kind = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", ValueError)
+            raise kind(f"This {type(self).__name__} instance is not fitted yet. Call 'fit' first")
 
 
 def _recorded(estimator: Estimator) -> Any:
@@ -660,5 +645,4 @@ def _columns(values: Any) -> Array:
 
 
 def _stacked(rows: list[Array]) -> Any:
-    """Stack into one array if all shapes are equal; otherwise return the list."""
     return np.stack(rows) if len({row.shape for row in rows}) == 1 else rows

@@ -33,8 +33,7 @@ else:
 try:
     from tyro.conf import Positional, arg
 except ImportError:  # without a command line
-    Positional = Annotated[TypeVar("_T"), None]  # type: ignore[misc]
-    arg = dict
+    Positional, arg = Annotated[TypeVar("_T"), None], dict
 
 _SHOWN = 12  # classes that are listed with their counts
 _PLANNED = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation")

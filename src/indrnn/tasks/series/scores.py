@@ -39,7 +39,6 @@ class ClassScores:
     """Confusion matrix of true and predicted classes, with the metrics computed from it."""
 
     classes: tuple[str, ...]
-    """Names of the classes."""
     counts: Array
     """Number of series of each true class (rows) and predicted class (columns), (classes, classes)."""
 
@@ -88,7 +87,6 @@ def _accuracies(right: int, count: int, balanced: float) -> dict[str, Any]:
 
 
 def _accuracy_lines(numbers: dict[str, Any], name: str, of: str = "") -> list[str]:
-    """Accuracy with its interval, and balanced accuracy, as text."""
     (low, high), count = numbers["accuracy_interval"], numbers["series"]
     right = f"{round(numbers['accuracy'] * count)} of {count}"
     first = f"{name:18} {numbers['accuracy']:.1%}, 95 % interval {low:.1%} to {high:.1%} ({right})"
@@ -163,7 +161,6 @@ def score(estimator: Estimator, test: Collection, train: Collection | None = Non
 
 
 def _check_targets(target: Target, y: Any) -> None:
-    """Raise if the targets are of another kind than those of training."""
     if target.per_step:
         return
     shape = (len(y), target.outputs) if target.kind == "labels" or not target.flat else (len(y),)

@@ -149,7 +149,6 @@ def explain(estimator: Estimator, x: Any, target: Any = None) -> Explanation:
 
 
 def _output_of(estimator: Estimator, data: Collection, target: Any) -> int:
-    """Number of the output to explain."""
     learnt = estimator.target_
     if target is None:
         if learnt.kind == "numbers":
