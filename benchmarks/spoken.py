@@ -12,7 +12,7 @@ from indrnn import IndRNNClassifier
 from indrnn.tasks.series.collection import Array, Collection
 from indrnn.tasks.series.reading import read
 from indrnn.tasks.series.scores import wilson
-from indrnn.tasks.series.stream import Stream
+from indrnn.tasks.series.single import Stream
 
 from .results import Results, Run, pivot, table, write
 

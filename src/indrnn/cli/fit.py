@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from ..system import load_torch
-from ..tasks.series.fit import NAME, Fit, fit_of
+from ..tasks.series.fit import Fit, fit_of
 from .main import UsageError, say
 from .parse import Parser, option
 
@@ -27,47 +27,38 @@ FitOptions = make_dataclass(
 )
 
 
-@dataclass
-class ResumeOptions:
-    """Resume a run of `indrnn fit`, with the options stored in it."""
-
-    resume: Path
-    """The run's folder."""
-    data: Path | None = None
-    """New location of its data, if they were moved."""
-    test: Path | None = None
-    """New location of its test file, if it was moved."""
-    device: str = "auto"
-    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
-    threads: int | None = None
-    """Number of CPU threads; None for PyTorch's default."""
-
-
-FIT, RESUME = Parser("fit", FitOptions, inspect.getdoc(Fit)), Parser("fit --resume", ResumeOptions)
+ResumeOptions = make_dataclass(
+    "ResumeOptions",
+    [
+        ("resume", option(Path, "The run's folder.")),
+        ("data", option(Path | None, "New location of its data, if they were moved."), None),
+        ("test", option(Path | None, "New location of its test file, if it was moved."), None),
+        ("device", option(str, "Device: cpu, cuda, ...; auto: cuda if available, else cpu."), "auto"),
+        ("threads", option(int | None, "Number of CPU threads; None for PyTorch's default."), None),
+    ],
+)
+FIT = Parser("fit", FitOptions, inspect.getdoc(Fit))
+RESUME = Parser("fit --resume", ResumeOptions, "Resume a run of `indrnn fit`, with the options stored in it.")
 
 
 def fit(arguments: list[str]) -> int:
     """Fit a model to series in a file."""
     if arguments[:1] == ["--resume"] and len(arguments) > 1 and not arguments[1].startswith("-"):
-        return _resume(RESUME(arguments))
+        from ..tasks.runs import open_group
+
+        options = RESUME(arguments)
+        recipe = fit_of(open_group(options.resume))
+        places = {name: path for name in recipe.places if (path := getattr(options, name)) is not None}
+        recipe = replace(recipe, device=options.device, threads=options.threads, **places)
+        return _fit(recipe, options.resume, resume=True)
     if not arguments:
         raise UsageError("fit needs DATA: a .npz, .ts, .csv or .parquet file, or a folder of WAV files by class")
     options = FIT(arguments)
-    recipe: Fit = options.recipe
-    data = Path(recipe.data)
+    data = Path(options.recipe.data)
     if options.resume and ((data / "config.json").exists() or (data / "member-0").exists()):
         raise UsageError(f"resume: {data} is a run; put it first: indrnn fit --resume {data} ...")
     out = options.out or Path("runs") / f"fit-{data.resolve().name.partition('.')[0] or 'data'}"
-    return _fit(recipe, out, resume=options.resume, overwrite=options.overwrite, dry_run=options.dry_run)
-
-
-def _resume(options: ResumeOptions) -> int:
-    from ..tasks.runs import open_group
-
-    recipe = fit_of(open_group(options.resume))
-    places = {name: path for name in recipe.places if (path := getattr(options, name)) is not None}
-    recipe = replace(recipe, device=options.device, threads=options.threads, **places)
-    return _fit(recipe, options.resume, resume=True)
+    return _fit(options.recipe, out, resume=options.resume, overwrite=options.overwrite, dry_run=options.dry_run)
 
 
 def _fit(recipe: Fit, out: Path, *, resume: bool, overwrite: bool = False, dry_run: bool = False) -> int:
@@ -86,7 +77,7 @@ def _fit(recipe: Fit, out: Path, *, resume: bool, overwrite: bool = False, dry_r
         say(line)
     if dry_run:
         return 0
-    entry = recorded_recipe(recipe.for_record(), NAME)
+    entry = recorded_recipe(recipe.for_record(), "fit")
     if resume and (RunFolder(out).config.exists() or runs_in(out)):  # its checksum tells moved data from others
         recorded = open_group(out).recorded["recipe"]
         entry |= {name: recorded[name] for name in recipe.places}

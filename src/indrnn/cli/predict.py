@@ -51,11 +51,10 @@ def predict(arguments: list[str]) -> int:
     load_torch()
     from ..files import write_atomically
     from ..tasks.runs import open_group
-    from ..tasks.series.fit import fit_of, load_fitted
+    from ..tasks.series.fit import load_fitted
 
-    run = open_group(options.run)
-    estimator = load_fitted(run, options.device)
-    data = fit_of(run).read_like(estimator, options.data, resample=options.resample, target_needed=False)
+    recipe, estimator = load_fitted(open_group(options.run), options.device)
+    data = recipe.read_like(estimator, options.data, resample=options.resample, target_needed=False)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(_rows(estimator, data))
     write_atomically(options.out, text.getvalue().encode())

@@ -78,7 +78,7 @@ def test_a_given_front(front: Any) -> None:
         ({"augment": "yes"}, "augment must be True or False, got 'yes'"),
         ({"bidirectional": 3}, "bidirectional must be True or False, got 3"),
         ({"front": "yes"}, "front must be True, False, or"),
-        ({"core": "rnn"}, "core must be one of indrnn, lstm, gru, got 'rnn'"),
+        ({"core": "rnn"}, "core must be one of 'indrnn', 'lstm', 'gru', got 'rnn'"),
     ],
     ids=str,
 )

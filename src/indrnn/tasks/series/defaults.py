@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ...baselines import Baseline
-from ...checks import check_count, check_fraction, check_positive
+from ...checks import check_choice, check_count, check_fraction, check_positive
 from ...networks.config import Front, Plain, Pool
 
 Effort = Literal["quick", "default", "best"]
@@ -22,6 +22,10 @@ SMALL = 300  # series below which none is held back: each counts for more in tra
 FEW = 10  # groups below which none is held back: one is more than a tenth of what there is to learn from
 FRAMES = 256  # approximate number of steps that the recurrent layers see of a long signal, after convolutions
 RAW = 8  # stride to `FRAMES` steps from which a signal counts as raw, such as sound
+
+
+_COUNTS = ("hidden_size", "layers", "steps", "batch_size", "patience", "members", "threads")
+_CHECKS = dict.fromkeys(_COUNTS, check_count) | {"lr": check_positive, "validation": check_fraction}
 
 
 @dataclass(frozen=True)
@@ -103,22 +107,16 @@ def check_options(options: dict[str, Any]) -> None:
     for name, value in options.items():
         if value is None:
             continue
-        if name in ("hidden_size", "layers", "steps", "batch_size", "patience", "members", "threads"):
-            check_count(name, value)
-        elif name == "lr":
-            check_positive(name, value)
-        elif name == "validation":
-            check_fraction(name, value)
+        if name in _CHECKS:
+            _CHECKS[name](name, value)
         elif name in ("augment", "bidirectional") and not isinstance(value, bool):
             raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
 def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **options: Any) -> Plan:
     """Choose the plan for data of this shape; options of the names in `PLANNED` override it, unless None."""
-    if effort not in get_args(Effort):
-        raise ValueError(f"effort must be quick, default or best, got {effort!r}")
-    if core not in get_args(Core):
-        raise ValueError(f"core must be one of {', '.join(get_args(Core))}, got {core!r}")
+    check_choice("effort", effort, get_args(Effort))
+    check_choice("core", core, get_args(Core))
     values = {  # NumPy's as Python's
         name: value.item() if hasattr(value, "item") else value for name, value in options.items() if value is not None
     }

@@ -1,16 +1,20 @@
-"""`IndRNNClassifier` and `IndRNNRegressor`: classification and regression of series, as scikit-learn's estimators."""
+"""`IndRNNClassifier` and `IndRNNRegressor`: classification and regression of series, as scikit-learn's estimators.
+
+No scikit-learn class is inherited from: the estimators work without it, and `import indrnn` does not import it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
+import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -21,10 +25,10 @@ from ...networks.config import Head
 from ...saving import CONFIGS, as_bytes, from_json, load_module, save, to_json
 from ...training import Cosine, Listener, Result, RunFolder, Training, derive_seed
 from ..runs import member_folders, new_model, train_members
-from .collection import Array, Collection, as_array, as_numbers, hold_out, target_of
-from .conventions import Conventions, seed_of
+from .collection import Array, Collection, as_array, as_numbers, hold_out, is_list_of_series, target_of
 from .defaults import FEW, PLANNED, Augmentation, Core, Effort, Plan, Shape, plan
 from .preparation import Preparation, from_first_time, rms_depends_on_class
+from .single import Explanation, Stream, explain
 from .targets import Target
 from .task import Part, SeriesTask, by_length, collate, pad
 
@@ -40,7 +44,6 @@ class Fitting:
     data: Collection
     """Series to train on, those held back included."""
     targets: list[Tensor]
-    """Their encoded targets."""
     preparation: Preparation
     target: Target
     plan: Plan
@@ -68,10 +71,10 @@ class Fitting:
     @property
     def training(self) -> Training:
         """Options of the training loop."""
-        planned = {name: getattr(self.plan, name) for name in ("steps", "lr", "evaluate_every", "patience")}
-        options: dict[str, Any] = {"device": self.device, "threads": self.threads, "tensorboard": False, **planned}
-        optimizer: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.01, "clip": None, "clip_norm": 1.0}
-        return Training(schedule=Cosine(warm_up=0.1), **options, **optimizer)
+        options: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.01, "clip": None, "clip_norm": 1.0}
+        options |= {name: getattr(self.plan, name) for name in ("steps", "lr", "evaluate_every", "patience")}
+        options |= {"device": self.device, "threads": self.threads, "tensorboard": False}
+        return Training(schedule=Cosine(warm_up=0.1), **options)
 
     def split(self, member: int = 0) -> tuple[Array, Array]:
         """Return the indices of training and held-out series: split by group if there are groups, else by class."""
@@ -86,9 +89,8 @@ class Fitting:
 
     @cached_property
     def _prepared(self) -> Part:
-        weights = None if self.weights is None else (self.weights / self.weights.mean()).astype(np.float32)
-        x = [self.preparation(series) for series in self.data.x]
-        return Part(x, self.targets, None if weights is None else torch.from_numpy(weights))
+        weights = None if self.weights is None else torch.tensor(self.weights / self.weights.mean()).float()
+        return Part([self.preparation(series) for series in self.data.x], self.targets, weights)
 
     def task(self, member: int = 0) -> SeriesTask:
         """Build the training task of one network of the ensemble."""
@@ -141,8 +143,10 @@ class Fitting:
 
 
 @dataclass(eq=False, repr=False)
-class Estimator(Conventions):
+class Estimator:
     """Base class of `IndRNNClassifier` and `IndRNNRegressor`; see those."""
+
+    _sort: ClassVar[str]
 
     effort: Effort = "default"
     _: KW_ONLY
@@ -215,19 +219,24 @@ class Estimator(Conventions):
             listeners=listeners,
             quiet=not self.verbose,
         )
-        self.set_fitted(fitting, models, results)
-        if not isinstance(X, Fitting):
-            self._set_features(X, len(fitting.data.channels))
+        self.set_fitted(fitting, models, results, X)
         if folder is not None and all(result.finished for result in results):
             self.save_settings(folder)
         return self
 
-    def set_fitted(self, fitting: Fitting, models: Sequence[nn.Module], results: Sequence[Result] = ()) -> None:
-        """Set the fitted attributes to trained networks, as of a fit to a `Collection`."""
+    def set_fitted(
+        self, fitting: Fitting, models: Sequence[nn.Module], results: Sequence[Result] = (), X: Any = None
+    ) -> None:
+        """Set the fitted attributes to trained networks; `X` is what they were trained on, None for a `Collection`."""
         self.preparation_, self.target_, self.plan_ = fitting.preparation, fitting.target, fitting.plan
         self.channels_ = fitting.data.channels
         self.models_, self.results_ = [model.cpu().eval() for model in models], list(results)
-        self._set_features(fitting.data, len(self.channels_))
+        shape, columns = _shape(X), _column_names(X)
+        self.n_features_in_ = int(shape[1]) if len(shape) in (2, 3) else len(self.channels_)
+        self.flat_ = len(shape) == 2
+        vars(self).pop("feature_names_in_", None)
+        if columns is not None:
+            self.feature_names_in_ = np.asarray(columns, dtype=object)
 
     def fitting(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None) -> Fitting:
         """Return what `fit` would train: interpreted data, plan, and `estimate` of the cost; trains nothing."""
@@ -253,17 +262,11 @@ class Estimator(Conventions):
             preparation = replace(preparation, normalise_rms=not depends)
         options = {name: getattr(self, name) for name in PLANNED}
         options["validation"] = _validation(self.validation, groups)
+        chosen = plan(shape, self.effort, self.core, **options)
+        class_weights = _class_weights(getattr(self, "class_weight", None), target, y, weights)
+        data, seed = replace(data, y=y, groups=groups), _seed(self.random_state)
         return Fitting(
-            replace(data, y=y, groups=groups),
-            encoded,
-            preparation,
-            target,
-            plan(shape, self.effort, self.core, **options),
-            seed_of(self.random_state),
-            weights,
-            _class_weights(getattr(self, "class_weight", None), target, y, weights),
-            device=self.device,
-            threads=self.threads,
+            data, encoded, preparation, target, chosen, seed, weights, class_weights, self.device, self.threads
         )
 
     def _collection(self, X: Any) -> Collection:
@@ -320,30 +323,41 @@ class Estimator(Conventions):
         return torch.stack(values).mean(0).numpy()
 
     def checked(self, X: Any) -> Collection:
-        """Series to predict, of the channels of training; raises if the estimator is not fitted."""
+        """Series to predict; raises for other channels, columns or steps of an array than in training."""
         self.check_fitted()
-        self._check_columns(X)
         data = self._collection(X)
-        self._check_features(X, self.preparation_.channels, data)
+        trained, columns = getattr(self, "feature_names_in_", None), _column_names(X)
+        if trained is not None and columns is not None and columns != list(trained):  # unnamed ones pass
+            pairs = zip([*columns, "nothing"], [*trained, "nothing"], strict=False)
+            at, (name, expected) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+            raise ValueError(
+                f"X must have the columns of training in their order, got {name!r} as column {at} in place of "
+                f"{expected!r}. The feature names should match those that were passed during fit"
+            )
+        (got, steps), channels, this = data.x[0].shape, self.preparation_.channels, type(self).__name__
+        if got != channels:
+            raise ValueError(
+                f"X must have the channels of training, {channels}, got {got}: X has {got} features, but {this} is "
+                f"expecting {channels} features as input"
+            )
+        if self.flat_ and steps != self.n_features_in_ and len(_shape(X)) == 2:
+            raise ValueError(
+                f"X has {steps} features, but {this} is expecting {self.n_features_in_} features as input (steps, in "
+                "two dimensions, as in training); give (n, 1, time) for series of another length"
+            )
         return data
 
-    def stream(self) -> Any:
-        """Start a stream: one series given piece by piece; see `indrnn.tasks.series.stream.Stream`."""
-        from .stream import Stream
-
-        self.check_fitted()
+    def stream(self) -> Stream:
+        """Start a stream: one series given piece by piece."""
         return Stream(self)
 
-    def explain(self, x: Any, target: Any = None) -> Any:
-        """Contribution of each step of one series to the prediction; see `indrnn.tasks.series.explanation.explain`.
+    def explain(self, x: Any, target: Any = None) -> Explanation:
+        """Contribution of each step of one series to the prediction.
 
         Args:
             x: one series, (channels, time) or (time,).
             target: the class, label or output to explain; None for the most probable class or label, or first output.
         """
-        from .explanation import explain
-
-        self.check_fitted()
         return explain(self, x, target)
 
     # ---- files
@@ -363,15 +377,53 @@ class Estimator(Conventions):
         content = {"estimator": _recorded(self), "members": len(self.models_), "fitted": fitted}
         write_atomically(folder / FILE, as_bytes(to_json(content)))
 
+    # ---- scikit-learn's conventions
 
-def _recorded(estimator: Estimator) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's arguments by name; `deep` has no effect, as there are no nested estimators."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set some of the constructor's arguments; return the estimator."""
+        valid = self.get_params()
+        if wrong := [name for name in parameters if name not in valid]:
+            what = f"Invalid parameter {wrong[0]!r} for estimator {type(self).__name__}"
+            raise ValueError(f"{what}; it has {', '.join(valid)}")
+        vars(self).update(parameters)
+        return self
+
+    def __repr__(self) -> str:
+        values = [(field, getattr(self, field.name)) for field in fields(self)]
+        changed = [f"{field.name}={value!r}" for field, value in values if repr(value) != repr(field.default)]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
+
+        classifies = self._sort == "classifier"
+        return Tags(
+            estimator_type=self._sort,
+            target_tags=TargetTags(required=True, multi_output=not classifies),
+            classifier_tags=ClassifierTags(multi_label=True) if classifies else None,
+            regressor_tags=None if classifies else RegressorTags(),
+            input_tags=InputTags(three_d_array=True, allow_nan=True),
+        )
+
+    def check_fitted(self) -> None:
+        """Raise before `fit`, with scikit-learn's error if anyone has imported it."""
+        if not hasattr(self, "models_"):
+            kind = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", ValueError)
+            raise kind(f"This {type(self).__name__} instance is not fitted yet. Call 'fit' first")
+
+
+def _recorded(estimator: Estimator) -> Any:
     """JSON form of an estimator's parameters; a random generator is not kept, and class weights are pairs."""
-    parameters = estimator.get_params()
-    if not isinstance(parameters["random_state"], (int, np.integer)):
-        parameters["random_state"] = None
-    if isinstance(parameters.get("class_weight"), dict):
-        parameters["class_weight"] = list(parameters["class_weight"].items())
-    return {"type": type(estimator).__name__, **to_json(parameters, "parameters")}
+    changes: dict[str, Any] = {}
+    if not isinstance(estimator.random_state, (int, np.integer)):
+        changes["random_state"] = None
+    if isinstance(weights := getattr(estimator, "class_weight", None), dict):
+        changes["class_weight"] = list(weights.items())
+    return to_json(replace(estimator, **changes), "parameters")
 
 
 def load_estimator(folder: Path, device: Any = "cpu") -> Estimator:
@@ -505,6 +557,28 @@ class IndRNNRegressor(Estimator):
         return float(scores.mean())
 
 
+def _shape(X: Any) -> tuple[int, ...]:
+    """Shape of an array, or of nested lists that form one; () for series one by one."""
+    one_by_one = X is None or isinstance(X, (Collection, Fitting)) or is_list_of_series(X)
+    return () if one_by_one else tuple(as_array(X).shape)
+
+
+def _column_names(X: Any) -> list[str] | None:
+    """Names of a table's columns, if all are text."""
+    names = getattr(X, "columns", None)
+    return list(names) if names is not None and all(isinstance(name, str) for name in names) else None
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    if random_state is None or isinstance(random_state, np.random.Generator):
+        return int(np.random.default_rng(random_state).integers(2**31))
+    raise ValueError(f"random_state must be a whole number, a generator of NumPy or None, got {random_state!r}")
+
+
 def _weights(sample_weight: Any, count: int) -> Array | None:
     if sample_weight is None:
         return None
@@ -571,5 +645,4 @@ def _columns(values: Any) -> Array:
 
 
 def _stacked(rows: list[Array]) -> Any:
-    """Stack into one array if all shapes are equal; otherwise return the list."""
     return np.stack(rows) if len({row.shape for row in rows}) == 1 else rows

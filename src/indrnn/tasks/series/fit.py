@@ -33,11 +33,8 @@ else:
 try:
     from tyro.conf import Positional, arg
 except ImportError:  # without a command line
-    Positional = Annotated[TypeVar("_T"), None]  # type: ignore[misc]
-    arg = dict
+    Positional, arg = Annotated[TypeVar("_T"), None], dict
 
-NAME = "fit"
-"""Name of the recipe in a run's config.json."""
 _SHOWN = 12  # classes that are listed with their counts
 _PLANNED = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation")
 
@@ -224,22 +221,21 @@ class Fit(Recipe):
         from ...training.folder import RunFolder, finite
         from .scores import score
 
-        estimator, (train, test, how) = self.estimator, self.split
+        run, estimator, (train, test, how) = RunFolder(folder), self.estimator, self.split
         estimator.set_fitted(self.fitting, models)
         estimator.save_settings(folder)
         if test is None:
             return ["no series were kept for test, so there is no honest figure: --test-share, --test or --test-where"]
-        scores = score(estimator, test, train)
+        lines, numbers, confusion = score(estimator, test, train)
         facts = {"run": folder.resolve().name, "data": Path(self.data).name, "split": how}
-        run = RunFolder(folder)
-        content = finite({**facts, "train": len(train), "test": scores.numbers})
+        content = finite({**facts, "train": len(train), "test": numbers})
         run.write_json(folder / "scores.json", content)
         if run.result.exists():  # of a single network, where `indrnn report` reads them
             figures = {name: value for name, value in content["test"].items() if isinstance(value, float)}
             run.write_json(run.result, run.read_json(run.result) | {"test": figures})
-        if scores.classes is not None:
-            scores.classes.write(folder, facts)
-        return [f"\non {len(test):,} series that were not trained on:", *scores.lines, ""]
+        if confusion is not None:
+            confusion.write(folder, facts)
+        return [f"\non {len(test):,} series that were not trained on:", *lines, ""]
 
     # ---- what is shown
 
@@ -247,11 +243,15 @@ class Fit(Recipe):
         """Data and training in lines, with notes on what is odd about the data; trains two steps for the cost."""
         (data, classifies), (train, test, how) = self.series, self.split
         fitting, notes = self._planned
-        cost = fitting.estimate()
+        cost, channels = fitting.estimate(), data.channels
+        low, high = int(data.lengths.min()), int(data.lengths.max())
+        steps = f"{low:,} steps" if low == high else f"{low:,} to {high:,} steps, mean {data.lengths.mean():,.0f}"
+        named = "" if channels == tuple(map(str, range(len(channels)))) else f" ({', '.join(channels[:8])})"
+        many = f"{len(channels):,} channel{'' if len(channels) == 1 else 's'}{named}"
         seconds, size = rough_duration(max(1, cost["seconds"])), f"{cost['bytes'] / 2**20:,.0f} MB"
         held = f"{len(test):,} for test" if test is not None else "none for test"
         return [
-            _data_line(data, Path(self.data).name),
+            f"data      {Path(self.data).name}: {len(data):,} series of {many}, {steps}",
             f"missing   {data.missing:.2%} of the values" if data.missing else "missing   no values",
             _target_line(data.y, classifies, self.reading.target),
             *([] if data.groups is None else [f"groups    {self.reading.group}: {len(np.unique(data.groups))}"]),
@@ -269,13 +269,22 @@ class Fit(Recipe):
         features = recorded.get("train", {}).get("features")
         what = f"series of {features} features" if features else "series"
         metric = "accuracy" if recorded.get("kind") == "classes" else "loss"
-        scores, compared = ({}, "") if folder is None else _shown_scores(folder / "scores.json")
+        scores, compared = dict[str, Any](), list[str]()
+        if folder is not None and (path := folder / "scores.json").exists():
+            scores = json.loads(path.read_text(encoding="utf-8"))["test"]
+            naive, interval = scores.pop("naive", {}), scores.pop("accuracy_interval", None)
+            if interval is not None:
+                scores["accuracy, 95 % interval"] = f"{interval[0]:.1%} to {interval[1]:.1%}"
+            for answer, numbers in naive.items():
+                first = next(iter(numbers))
+                value = scores[f"{words(first)}, answering naively ({answer})"] = value_of(first, numbers[first])
+                compared.append(f"answering naively ({answer}) gives {value}")
         return Description(
             f"{name}, by `indrnn fit`",
             f"{name}: {what}; {', '.join(counts) or 'sizes not known'}.",
             metric if "validation" in recorded else f"training_{metric}",
             higher_is_better=metric == "accuracy",
-            compared=compared,
+            compared=", ".join(compared),
             scores=scores or None,
         )
 
@@ -289,7 +298,7 @@ class Fit(Recipe):
         test = self.split[1]
         if test is None:
             raise ValueError("no series were kept for test")
-        estimator = load_fitted(run, "cpu")
+        _, estimator = load_fitted(run, "cpu")
         if estimator.target_.kind != "numbers":
             raise ValueError("several labels at once have no confusion matrix")
         right, predictions = (_flat(values).astype(np.float64).tolist() for values in (test.y, estimator.predict(test)))
@@ -308,8 +317,8 @@ class Fit(Recipe):
         right: list[Any] | None = None
         if not target.per_step and some.y.ndim == 1:
             right = list(map(str if target.kind == "classes" else float, some.y.tolist()))
-        if right is not None and target.kind == "classes":
-            names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
+            if target.kind == "classes":
+                names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
         which = "Training series" if test is None else "Series that were kept for test"
         samples = recorded(
             [preparation(one) for one in some.x],
@@ -357,16 +366,16 @@ def fit_of(run: Run) -> Fit:
     return run.recipe
 
 
-def load_fitted(run: Run, device: str) -> Estimator:
-    """The estimator of a finished run of `indrnn fit`."""
+def load_fitted(run: Run, device: str) -> tuple[Fit, Estimator]:
+    """The recipe and the estimator of a finished run of `indrnn fit`."""
     from ...training.parallel import choose_device
     from .estimators import FILE, load_estimator
 
-    fit_of(run)
+    recipe = fit_of(run)
     if not (run.path / FILE).exists():
         again = shlex.join(["indrnn", "fit", "--resume", str(run.path)])
         raise ValueError(f"run must be finished, and {run.path} is not; resume it: {again}")
-    return load_estimator(run.path, choose_device(device))
+    return recipe, load_estimator(run.path, choose_device(device))
 
 
 def evaluate(run: Run, options: FitEvaluation, *, data_dir: Path | None, device: str, say: Say) -> dict[str, Any]:
@@ -375,10 +384,10 @@ def evaluate(run: Run, options: FitEvaluation, *, data_dir: Path | None, device:
 
     if options.data is not None and data_dir is not None:
         raise ValueError("data_dir is for the data that the run was fitted to; DATA names another file")
-    estimator, recipe = load_fitted(run, device), fit_of(run)
-    recipe = recipe if data_dir is None else recipe.at(data_dir)
+    recipe, estimator = load_fitted(run, device)
     train: Collection | None = None
     if options.data is None:
+        recipe = recipe if data_dir is None else recipe.at(data_dir)
         train, test, _ = recipe.split
         if test is None:
             again = shlex.join(["indrnn", "evaluate", str(run.path)])
@@ -393,28 +402,10 @@ def evaluate(run: Run, options: FitEvaluation, *, data_dir: Path | None, device:
         if recipe.kind != "regress" and estimator.target_.kind != "numbers":
             test, _ = _typed_targets(test, "classify")
         on = f"{len(test):,} series of {options.data.name}"
-    scores = score(estimator, test, train)
-    for line in (f"{run.path}: {on}", *scores.lines):
+    lines, numbers, _ = score(estimator, test, train)
+    for line in (f"{run.path}: {on}", *lines):
         say(line)
-    return {"on": on, "test": scores.numbers}
-
-
-def _shown_scores(path: Path) -> tuple[dict[str, Any], str]:
-    """Scores on the test series and those of naive baselines for a report, and the latter in a sentence."""
-    if not path.exists():
-        return {}, ""
-    scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["test"]
-    naive = scores.pop("naive", {})
-    low, high = scores.pop("accuracy_interval", (None, None))
-    if low is not None and high is not None:
-        scores["accuracy, 95 % interval"] = f"{low:.1%} to {high:.1%}"
-    sentences = []
-    for name, numbers in naive.items():
-        first = next(iter(numbers))
-        value = value_of(first, numbers[first])
-        scores[f"{words(first)}, answering naively ({name})"] = value
-        sentences.append(f"answering naively ({name}) gives {value}")
-    return scores, ", ".join(sentences)
+    return {"on": on, "test": numbers}
 
 
 # ---- targets and lines
@@ -442,15 +433,6 @@ def _typed_targets(data: Collection, kind: str) -> tuple[Collection, bool]:
     if classes and not text and not whole:
         raise ValueError("task classify needs text or whole numbers in the target, got others; use --task regress")
     return (replace(data, y=y.astype(np.int64)) if classes and y.dtype.kind == "f" else data), classes
-
-
-def _data_line(data: Collection, name: str) -> str:
-    lengths, channels = data.lengths, data.channels
-    low, high = int(lengths.min()), int(lengths.max())
-    steps = f"{low:,} steps" if low == high else f"{low:,} to {high:,} steps, mean {lengths.mean():,.0f}"
-    named = "" if channels == tuple(map(str, range(len(channels)))) else f" ({', '.join(channels[:8])})"
-    many = f"{len(channels):,} channel{'' if len(channels) == 1 else 's'}"
-    return f"data      {name}: {len(data):,} series of {many}{named}, {steps}"
 
 
 def _target_line(y: Any, classifies: bool, name: str | None) -> str:

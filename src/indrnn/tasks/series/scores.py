@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...figures import draw_confusion
 from ...files import write_atomically
 from .collection import Array, Collection
 from .preparation import moments
@@ -37,7 +39,6 @@ class ClassScores:
     """Confusion matrix of true and predicted classes, with the metrics computed from it."""
 
     classes: tuple[str, ...]
-    """Names of the classes."""
     counts: Array
     """Number of series of each true class (rows) and predicted class (columns), (classes, classes)."""
 
@@ -51,16 +52,11 @@ class ClassScores:
         np.add.at(counts, tuple([index[str(name)] for name in array.tolist()] for array in (right, predictions)), 1)
         return cls(tuple(names), counts)
 
-    @property
-    def balanced_accuracy(self) -> float:
-        """Mean recall over the classes that occur."""
-        sizes = self.counts.sum(1)
-        there = sizes > 0
-        return float((self.counts.diagonal()[there] / sizes[there]).mean())
-
     def numbers(self) -> dict[str, Any]:
-        """Return the metrics as a JSON-serialisable dictionary."""
-        return _accuracies(int(self.counts.trace()), int(self.counts.sum()), self.balanced_accuracy)
+        """Return the metrics as a JSON-serialisable dictionary; balanced accuracy is of the classes that occur."""
+        right, sizes = self.counts.diagonal(), self.counts.sum(1)
+        balanced = float((right[sizes > 0] / sizes[sizes > 0]).mean())
+        return _accuracies(int(right.sum()), int(sizes.sum()), balanced)
 
     def table(self) -> list[str]:
         """Confusion matrix as text (rows: true, columns: predicted); for many classes, the most frequent confusions."""
@@ -81,21 +77,8 @@ class ClassScores:
         """Write confusion.json, with facts about the run, and, where matplotlib is installed, confusion.png."""
         content = {**facts, "classes": self.classes, "counts": self.counts.tolist()}
         write_atomically(folder / "confusion.json", (json.dumps(content, ensure_ascii=False) + "\n").encode())
-        try:
-            from ...figures import named, new_figure, save_figure
-
-            figure, (axes,) = new_figure(1, width=5.2)
-        except ImportError:
-            return
-        figure.set_figheight(4.6)
-        picture = axes.imshow(self.counts / self.counts.sum(1, keepdims=True).clip(1), cmap="Blues", vmin=0, vmax=1)
-        names = [named(name, 24) for name in self.classes]
-        for set_ticks in (axes.set_xticks, axes.set_yticks):
-            set_ticks(range(len(names)), names, fontsize=8 if len(names) <= SHOWN else 5)
-        axes.tick_params(axis="x", rotation=90)
-        axes.set(xlabel="answer", ylabel="right")
-        figure.colorbar(picture, label="share of the class's series")
-        save_figure(figure, folder / "confusion.png")
+        with contextlib.suppress(ImportError):
+            draw_confusion(folder / "confusion.png", self.counts, self.classes)
 
 
 def _accuracies(right: int, count: int, balanced: float) -> dict[str, Any]:
@@ -104,7 +87,6 @@ def _accuracies(right: int, count: int, balanced: float) -> dict[str, Any]:
 
 
 def _accuracy_lines(numbers: dict[str, Any], name: str, of: str = "") -> list[str]:
-    """Accuracy with its interval, and balanced accuracy, as text."""
     (low, high), count = numbers["accuracy_interval"], numbers["series"]
     right = f"{round(numbers['accuracy'] * count)} of {count}"
     first = f"{name:18} {numbers['accuracy']:.1%}, 95 % interval {low:.1%} to {high:.1%} ({right})"
@@ -127,17 +109,7 @@ def number_scores(right: Array, predictions: Array) -> dict[str, Any]:
     }
 
 
-# ---- baselines that ignore the order of steps
-
-
-def most_frequent(known: Array, truth: Array, classes: Array) -> dict[str, ClassScores]:
-    """Scores of always predicting the most frequent of the known classes, by name."""
-    values, counts = np.unique(known, return_counts=True)
-    most = values[np.argmax(counts)]
-    return {f"always {most}": ClassScores.of(truth, np.repeat(most, len(truth)), classes)}
-
-
-def nearest_class(train: Collection, test: Collection, truth: Array, classes: Array) -> dict[str, ClassScores]:
+def nearest_class(train: Collection, test: Collection, truth: Array, classes: Array) -> ClassScores:
     """Scores of predicting the class nearest by mean and deviation of each channel, and logarithm of the length."""
     assert train.y is not None
     summaries = [np.stack([np.r_[(*moments(x), np.log(x.shape[1]))] for x in data.x]) for data in (train, test)]
@@ -147,20 +119,14 @@ def nearest_class(train: Collection, test: Collection, truth: Array, classes: Ar
     names = np.unique(train.y)
     centres = np.stack([known[train.y == name].mean(0) for name in names])
     nearest = names[[np.square(centres - row).sum(1).argmin() for row in others]]
-    return {"nearest by mean and deviation of channels": ClassScores.of(truth, nearest, classes)}
+    return ClassScores.of(truth, nearest, classes)
 
 
 # ---- an estimator on series with targets
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Scores as lines to print and numbers for files."""
-
-    lines: list[str]
-    numbers: dict[str, Any]
-    classes: ClassScores | None = None
-    """Confusion matrix of classes."""
+Scores = tuple[list[str], dict[str, Any], ClassScores | None]
+"""Scores as lines to print, as numbers for files, and as a confusion matrix, None for labels and numbers."""
 
 
 def score(estimator: Estimator, test: Collection, train: Collection | None = None) -> Scores:
@@ -180,19 +146,21 @@ def score(estimator: Estimator, test: Collection, train: Collection | None = Non
     classes: Any = target.classes
     truth = truth.astype(classes.dtype) if truth.dtype.kind == "f" and classes.dtype.kind in "iu" else truth
     scores = ClassScores.of(truth, predictions, classes)
-    naive = {} if known is None else most_frequent(known, truth, classes)
-    lines = _accuracy_lines(scores.numbers(), "accuracy")
+    lines, naive = _accuracy_lines(scores.numbers(), "accuracy"), dict[str, ClassScores]()
+    if known is not None:
+        values, counts = np.unique(known, return_counts=True)
+        most = values[np.argmax(counts)]
+        naive[f"always {most}"] = ClassScores.of(truth, np.repeat(most, len(truth)), classes)
     if target.per_step:
         lines.append("over all steps; those of one series are not independent, and the interval is too narrow")
     elif train is not None:
-        naive |= nearest_class(train, test, truth, classes)
+        naive["nearest by mean and deviation of channels"] = nearest_class(train, test, truth, classes)
     beside = {name: answers.numbers() for name, answers in naive.items()}
     lines += [_naive_line(numbers, name) for name, numbers in beside.items()]
-    return Scores([*lines, "", *scores.table()], {**scores.numbers(), "naive": beside}, scores)
+    return [*lines, "", *scores.table()], {**scores.numbers(), "naive": beside}, scores
 
 
 def _check_targets(target: Target, y: Any) -> None:
-    """Raise if the targets are of another kind than those of training."""
     if target.per_step:
         return
     shape = (len(y), target.outputs) if target.kind == "labels" or not target.flat else (len(y),)
@@ -211,8 +179,8 @@ def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
 
     def numbers_of(answers: Array) -> dict[str, Any]:
         labels = [ClassScores.of(truth[:, i], answers[:, i], np.arange(2)) for i in range(truth.shape[1])]
-        balanced = float(np.mean([label.balanced_accuracy for label in labels]))
         rows = [{**label.numbers(), "counts": label.counts.tolist()} for label in labels]
+        balanced = float(np.mean([row["balanced_accuracy"] for row in rows]))
         return {**_accuracies(int((answers == truth).all(1).sum()), len(truth), balanced), "labels": rows}
 
     numbers = numbers_of(predictions)
@@ -226,18 +194,17 @@ def _of_labels(truth: Array, predictions: Array, known: Array | None) -> Scores:
         (_, wrongly), (missed, there) = label["counts"]
         counts = f"{missed + there:>6}  {there:>6}  {missed:>6}  {wrongly:>7}"
         lines.append(f"{number:>5}  {label['accuracy']:>6.1%}  {counts}")
-    return Scores(lines, numbers)
+    return lines, numbers, None
 
 
 def _of_numbers(truth: Array, predictions: Array, known: Array | None) -> Scores:
-    numbers: dict[str, Any] = number_scores(truth, predictions)
+    numbers, naive = number_scores(truth, predictions), dict[str, Any]()
     error, root, r2, _ = numbers.values()
     lines = [f"mean absolute error      {error:.5g}", f"root mean squared error  {root:.5g}"]
     lines.append(f"R²                       {r2:.4f}")
-    naive: dict[str, Any] = {}
     if known is not None:
         mean = np.broadcast_to(known.astype(np.float64).mean(0), truth.shape)
-        naive = {"mean of training": number_scores(truth, mean)}
+        naive["mean of training"] = number_scores(truth, mean)
         error, root, *_ = naive["mean of training"].values()
         lines.append(f"naive baseline           {error:.5g} and {root:.5g}: always the mean of training")
-    return Scores(lines, {**numbers, "naive": naive})
+    return lines, {**numbers, "naive": naive}, None
