@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..collection import Array, as_objects
+from ..collection import Array
 from . import Reading
 from .values import SeriesFile, is_number, need, parsed, pick
 
@@ -280,7 +280,7 @@ def _long(table: _Table) -> SeriesFile:
     y = None
     if table.target is not None and reading.per_step:
         column = parsed(table.texts(table.target, "target"))[rows.order]
-        y = as_objects(np.split(column, rows.starts[1:]))
+        y = np.fromiter(np.split(column, rows.starts[1:]), dtype=object)
     elif table.target is not None:
         y = rows.constant(table.target, "target")
     fields = {name: rows.constant(name, "group, test_where") for name in table.described}
