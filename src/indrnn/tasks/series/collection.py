@@ -58,7 +58,7 @@ class Collection:
         """
         x = _series_of(X)
         width, count = len(x[0]), len(x)
-        channels = tuple(str(name) for name in (channels if channels is not None else range(width)))
+        channels = tuple(map(str, range(width) if channels is None else channels))
         if len(channels) != width:
             raise ValueError(f"channels must name {width} channels, got {len(channels)} names")
         return cls(
@@ -102,8 +102,7 @@ def as_array(value: Any) -> Array:
             return np.asarray(value.data)
         if value.dtype.kind not in "biuf":
             raise ValueError(f"masked values must be of numbers, got {value.dtype}; leave what is masked out")
-        numbers = value.data.astype(np.result_type(value.dtype, np.float32))
-        return np.where(np.ma.getmaskarray(value), np.nan, numbers)
+        return value.astype(np.result_type(value.dtype, np.float32)).filled(np.nan)  # type: ignore[no-any-return]
     return np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
 
 
@@ -116,22 +115,13 @@ def as_numbers(value: Any) -> Array:
     return array
 
 
-def as_objects(arrays: Sequence[Array]) -> Array:
-    """Object array of one array for each series, whatever their shapes."""
-    result = np.empty(len(arrays), dtype=object)
-    for i, array in enumerate(arrays):
-        result[i] = array
-    return result
-
-
 def target_of(y: Any, count: int) -> Array:
     """Convert the targets of `count` series to an array with a row per series, or an object array of arrays."""
-    if isinstance(y, (list, tuple)) and any(isinstance(one, (torch.Tensor, np.ma.MaskedArray)) for one in y):
-        y = [as_array(one) for one in y]
-    if isinstance(y, (list, tuple)) and len(y) and np.ndim(y[0]) >= 1:
-        rows = [as_array(one) for one in y]
-        if len({row.shape for row in rows}) > 1:
-            return _as_many("y", as_objects(rows), count)  # type: ignore[no-any-return]
+    if isinstance(y, (list, tuple)) and len(y):
+        if any(isinstance(one, (torch.Tensor, np.ma.MaskedArray)) for one in y):
+            y = [as_array(one) for one in y]
+        if np.ndim(y[0]) >= 1 and len(set(map(np.shape, y))) > 1:
+            y = np.fromiter(map(as_array, y), dtype=object)
     array = as_array(y)
     if not 1 <= array.ndim <= 3:
         raise ValueError(f"y must hold one target for each series, got an array of {array.ndim} dimensions")
@@ -146,9 +136,8 @@ def _as_many(name: str, values: Any, count: int) -> Any:
 
 def _series_of(X: Any) -> list[Array]:
     if hasattr(X, "tocsr") or hasattr(X, "toarray"):
-        raise TypeError(
-            f"X must be a dense array, got a sparse {type(X).__name__}: sparse data is not supported; use X.toarray()"
-        )
+        kind = type(X).__name__
+        raise TypeError(f"X must be a dense array, got a sparse {kind}: sparse data is not supported; use X.toarray()")
     if is_list_of_series(X):
         rows = [_numbers(row, f"X[{i}]") for i, row in enumerate(X)]
         series = [row[None] if row.ndim == 1 else row for row in rows]
@@ -156,25 +145,19 @@ def _series_of(X: Any) -> list[Array]:
             if row.ndim != 2:
                 raise ValueError(f"X[{i}] must have the shape (channels, time), got {row.shape}")
             if len(row) != len(series[0]):
-                raise ValueError(
-                    f"X must have the same channels in each series: X[0] has {len(series[0])} and X[{i}] has "
-                    f"{len(row)}; a series has the shape (channels, time)"
-                )
+                both = f"X[0] has {len(series[0])} and X[{i}] has {len(row)}; a series has the shape (channels, time)"
+                raise ValueError(f"X must have the same channels in each series: {both}")
         return checked_series(series, "X: series {}".format)
     array = _numbers(X, "X")
     if array.ndim not in (2, 3):
         hint = " Reshape your data: X.reshape(1, -1) is one series." if array.ndim == 1 else ""
-        raise ValueError(
-            "X must have the shape (n, channels, time) or (n, time), or be a list of (channels, time) arrays, got "
-            f"an array of {array.ndim} dimensions, {array.shape}.{hint}"
-        )
+        what = "the shape (n, channels, time) or (n, time), or be a list of (channels, time) arrays"
+        raise ValueError(f"X must have {what}, got an array of {array.ndim} dimensions, {array.shape}.{hint}")
     if not len(array):
         raise ValueError("X must hold at least one series, got none: 0 sample(s) while a minimum of 1 is required.")
     if 0 in array.shape:
-        raise ValueError(
-            f"X must have at least one channel and one step, got {array.shape}: 0 feature(s) "
-            f"(shape={array.shape}) while a minimum of 1 is required."
-        )
+        none = f"0 feature(s) (shape={array.shape}) while a minimum of 1 is required."
+        raise ValueError(f"X must have at least one channel and one step, got {array.shape}: {none}")
     return checked_series(list(array[:, None] if array.ndim == 2 else array), "X: series {}".format)
 
 
@@ -222,13 +205,12 @@ def checked_series(values: list[Array], name: Callable[[int], str], channels: Se
         if not np.isfinite(total):
             infinite = np.argwhere(np.isinf(narrow))
             if len(infinite):
-                channel, step = (int(at) for at in infinite[0])
+                channel, step = infinite[0].tolist()
                 value = series[channel, step]
-                raise ValueError(
-                    f"{name(i)}, channel {channels[channel] if channels else channel}, step {step} is "
-                    f"{'infinite' if np.isinf(value) else f'too large for float32, {value}'}; leave the value empty "
-                    "(NaN) where it is not known, or scale the channel"
-                )
+                where = f"{name(i)}, channel {channels[channel] if channels else channel}, step {step}"
+                what = "infinite" if np.isinf(value) else f"too large for float32, {value}"
+                hint = "leave the value empty (NaN) where it is not known, or scale the channel"
+                raise ValueError(f"{where} is {what}; {hint}")
             if np.isnan(narrow).all():
                 raise ValueError(f"{name(i)} has no value at all; leave it out")
         result.append(narrow)
@@ -254,22 +236,18 @@ def hold_out(
     held = np.zeros(count, dtype=bool)
     if not share:
         return held
-    draw = np.random.default_rng(seed % 2**63)
     if groups is not None:
         names = np.unique(groups)
         if len(names) < 2:
             raise ValueError(f"group must have at least two values to hold one of them out, got one, {names[0]!r}")
-        return np.asarray(np.isin(groups, draw.permutation(names)[: _nearest(share, len(names))]), dtype=bool)
+        return np.asarray(np.isin(groups, names[hold_out(len(names), share, seed=seed)]), dtype=bool)
+    draw = np.random.default_rng(seed % 2**63)
     classes = np.zeros(count) if classes is None else classes
     for name in np.unique(classes):
         members = np.flatnonzero(classes == name)
-        number = _nearest(share, len(members))
+        number = max(1, round(share * len(members)))
         if expected:
             whole, rest = divmod(share * len(members), 1)
-            number = min(len(members) - 1, int(whole) + int(draw.random() < rest))
-        held[draw.permutation(members)[:number]] = True
+            number = int(whole) + int(draw.random() < rest)
+        held[draw.permutation(members)[: min(number, len(members) - 1)]] = True
     return held
-
-
-def _nearest(share: float, count: int) -> int:
-    return min(count - 1, max(1, round(share * count)))

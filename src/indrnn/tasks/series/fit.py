@@ -16,7 +16,7 @@ from ...checks import check_fraction, check_seed
 from ...words import rough_duration, value_of, words
 from ..recipe import Answer, Confusion, Description, Extra, Pairs, Recipe, Samples, Say
 from .defaults import Core, Effort, check_options, members_of
-from .reading.options import Reading
+from .reading import Reading
 
 if TYPE_CHECKING:
     import numpy as np

@@ -143,10 +143,7 @@ class SeriesTask:
     def _over_steps(self, values: Tensor, lengths: Tensor | None) -> Tensor:
         if not self.per_step:
             return values
-        if lengths is None:
-            return values.mean(0)
-        valid = torch.arange(len(values), device=values.device).unsqueeze(1) < lengths
-        return torch.where(valid, values, 0.0).sum(0) / lengths
+        return values.mean(0) if lengths is None else without_padding(values, lengths).sum(0) / lengths
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """See `Task.loss`."""
@@ -173,7 +170,7 @@ class SeriesTask:
 
 def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Group indices of series into batches of similar length."""
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 

@@ -6,38 +6,67 @@ import math
 import os
 import re
 import wave
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ..collection import Array
-from .options import Reading
+from . import Reading
 from .values import SeriesFile, need
 
 SUFFIXES = (".wav", ".flac", ".ogg")
 
 
-def read_folder(path: Path, reading: Reading, *, target_needed: bool = True) -> SeriesFile:
+def read_folder(path: Path, reading: Reading, *, target_needed: bool) -> SeriesFile:
     """Read FOLDER/CLASS/FILE.wav, scaled to -1 to 1. If no labels are needed, files may be in FOLDER itself."""
-    files = sorted(file for file in _files(path) if file.suffix.lower() in SUFFIXES and file.is_file())
+    files, kinds = sorted(_sounds_in(path)), ", ".join(SUFFIXES)
     if not files:
-        raise ValueError(f"{path} must have sound files ({', '.join(SUFFIXES)}) in folders of their classes, got none")
+        raise ValueError(f"{path} must have sound files ({kinds}) in folders of their classes, got none")
     loose = [file for file in files if file.parent == path]
+    names = tuple(file.relative_to(path).as_posix() for file in files)
+    labels = [name.partition("/")[0] for name in names]
     if target_needed:
         if loose:
             raise ValueError(f"{loose[0]} must be in a folder named by its class, {path}/CLASS/{loose[0].name}")
-        filled = {file.relative_to(path).parts[0] for file in files}
         for folder in sorted(path.iterdir()):
-            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in filled:
-                what = f"sound files ({', '.join(SUFFIXES)}), as every folder of a class"
+            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in labels:
+                what = f"sound files ({kinds}), as every folder of a class"
                 raise ValueError(f"{folder} must have {what}, got none; move it out of {path} if it is no class")
-    names = [file.relative_to(path).as_posix() for file in files]
     groups = {} if reading.group is None else {reading.group: _groups(reading.group, names)}
     x, rate = _read_sounds(files, reading)
-    y = None if loose else np.array([name.partition("/")[0] for name in names])
-    return SeriesFile(path, replace(reading, rate=rate), x, y, names=tuple(names), fields=groups)
+    y = None if loose else np.array(labels)
+    return SeriesFile(path, replace(reading, rate=rate), x, y, names=names, fields=groups)
+
+
+def _sounds_in(path: Path) -> Iterator[Path]:
+    """Sound files in a folder, also behind links, except hidden ones, such as ._0.wav, which macOS creates."""
+    seen = set()
+    for folder, folders, names in os.walk(path, followlinks=True):
+        if (here := os.path.realpath(folder)) in seen:  # by a link
+            folders.clear()
+            continue
+        seen.add(here)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files = (Path(folder, name) for name in names if not name.startswith("."))
+        yield from (file for file in files if file.suffix.lower() in SUFFIXES and file.is_file())
+
+
+def _groups(text: str, names: Sequence[str]) -> Array:
+    """Group of each file: what the capture group of a regular expression matches in its name."""
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise ValueError(f"group must be a pattern, as for re.search, got {text!r}: {error}") from None
+    if pattern.groups != 1:
+        raise ValueError(f"group must be a pattern with one pair of brackets, such as '_(.+)_', got {text!r}")
+    groups = []
+    for name in names:
+        if not (match := pattern.search(name)):
+            raise ValueError(f"group: the pattern {text!r} is not in {name}")
+        groups.append(match[1])
+    return np.array(groups)
 
 
 def _read_sounds(files: list[Path], reading: Reading) -> tuple[list[Array], int]:
@@ -49,47 +78,16 @@ def _read_sounds(files: list[Path], reading: Reading) -> tuple[list[Array], int]
         if reading.mono:
             samples = samples.mean(0, keepdims=True)
         rate = rate or its_rate
-        if reading.resample and its_rate != rate:
-            samples = resampled(samples, its_rate, rate)
-        elif its_rate != rate:
+        if its_rate != rate and not reading.resample:
             which, change = "the one wanted", "resample (--resample) changes it"
             if reading.rate is None:
                 which, change = "that of the others", f"rate and resample (--rate {rate} --resample) change it"
             raise ValueError(f"{file} has {its_rate} samples a second, and {which} is {rate}; {change}")
-        if x and len(samples) != len(x[0]):
+        x.append(samples if its_rate == rate else resampled(samples, its_rate, rate))
+        if len(samples) != len(x[0]):
             counts = f"{file} has {len(samples)} channels, and {files[0]} has {len(x[0])}"
             raise ValueError(f"{counts}; mono (--mono) takes their mean")
-        x.append(samples)
     return x, rate
-
-
-def _files(path: Path) -> Iterator[Path]:
-    """Yield all files in a folder, also behind links, except hidden ones, such as ._0.wav, which macOS creates."""
-    seen = set()
-    for folder, folders, names in os.walk(path, followlinks=True):
-        if (here := os.path.realpath(folder)) in seen:  # by a link
-            folders.clear()
-            continue
-        seen.add(here)
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(folder, name) for name in names if not name.startswith("."))
-
-
-def _groups(text: str, names: list[str]) -> Array:
-    """Group of each file: what the capture group of a regular expression matches in its name."""
-    try:
-        pattern = re.compile(text)
-    except re.error as error:
-        raise ValueError(f"group must be a pattern, as for re.search, got {text!r}: {error}") from None
-    if pattern.groups != 1:
-        raise ValueError(f"group must be a pattern with one pair of brackets, such as '_(.+)_', got {text!r}")
-    groups = []
-    for name in names:
-        match = pattern.search(name)
-        if match is None:
-            raise ValueError(f"group: the pattern {text!r} is not in {name}")
-        groups.append(match[1])
-    return np.array(groups)
 
 
 def read_sound(file: Path) -> tuple[Array, int]:
@@ -123,7 +121,7 @@ def _pcm(file: Path) -> tuple[Array, int]:
         wide = np.pad(np.frombuffer(content, np.uint8).reshape(-1, 3), ((0, 0), (1, 0)))  # the upper bytes of 32 bits
         values = (wide.view("<i4")[:, 0] >> 8).astype(np.float32)
     else:
-        values = np.frombuffer(content, {2: "<i2", 4: "<i4"}[width]).astype(np.float32)
+        values = np.frombuffer(content, f"<i{width}").astype(np.float32)
     return np.ascontiguousarray((values / 2 ** (8 * width - 1)).reshape(-1, channels).T), rate
 
 

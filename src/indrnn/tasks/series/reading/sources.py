@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ..collection import Array, Collection, checked_series, target_of
-from . import npz, sound, table, ts
-from .options import Reading
+from . import Reading, formats, sound, table
 from .values import SeriesFile, parsed, pick, where
 
 KINDS = ".npz, .ts, .csv, .tsv, .parquet, or a folder of WAV files by class"
+_READERS: dict[str, Callable[..., SeriesFile]]
+_READERS = {".npz": formats.read_npz, ".ts": formats.read_ts, "a folder": sound.read_folder, "table": table.read_table}
 
 
 def read(
@@ -35,8 +35,7 @@ def read(
     return read_with(Path(path), Reading(**options), test=test, target_needed=target_needed).collection  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """A collection, and the options to read others like it."""
 
     collection: Collection
@@ -86,15 +85,15 @@ def _read_file(path: Path, reading: Reading, *, target_needed: bool, ignore_need
     kind = kind_of(path)
     if kind in sound.SUFFIXES:
         raise ValueError(f"{path} is one sound; DATA is the folder of the folders of all classes")
-    tables = partial(table.read_table, ignore_needed=ignore_needed)
-    readers: dict[str, Callable[..., SeriesFile]]
-    readers = {"a folder": sound.read_folder, "table": tables, ".npz": npz.read_npz, ".ts": ts.read_ts}
-    if kind not in readers:
+    if kind not in _READERS:
         raise ValueError(f"{path} must be {KINDS}, got {path.suffix or 'a name without an ending'}")
     if kind != "a folder" and not path.stat().st_size:
         raise ValueError(f"{path} is empty")
-    reading.check_used(kind, path)
-    return readers[kind](path, reading, target_needed=target_needed)
+    for name, used in vars(reading.only_for(kind)).items():
+        if getattr(reading, name) != used:
+            raise ValueError(f"{name} is not for {path.name}: {'tables' if kind == 'table' else kind} do not take it")
+    options = {"ignore_needed": ignore_needed} if kind == "table" else {}
+    return _READERS[kind](path, reading, target_needed=target_needed, **options)
 
 
 def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
@@ -122,7 +121,7 @@ def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
         if test.all() or not test.any():
             which = f"{'all' if test.all() else 'none'} of the {len(x)} series of {first.path}"
             raise ValueError(f"test_where: {reading.test_where} holds for {which}")
-    channels = first.channels or tuple(str(i) for i in range(len(x[0])))
+    channels = first.channels or tuple(map(str, range(len(x[0]))))
     return Collection(x, y, channels, names, groups, test)
 
 

@@ -14,28 +14,27 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..collection import Array, as_objects
-from .options import Reading
+from ..collection import Array
+from . import Reading
 from .values import SeriesFile, is_number, need, parsed, pick
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 _MISSING = ["", "?", "NA", "N/A", "NaN", "nan", "null", "None", "-nan"]
-_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
 """Names that pandas gives to columns without one, such as the index that it writes."""
 
 
-def read_table(path: Path, reading: Reading, *, target_needed: bool = True, ignore_needed: bool = True) -> SeriesFile:
+def read_table(path: Path, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> SeriesFile:
     """Read a table. Messages name a row by its line in the file; `ignore_needed`: the ignored columns must be there."""
     table = (_Table if path.suffix.lower() in (".parquet", ".pq") else _CSV)(path, reading)
-    table.assign(reading, target_needed=target_needed, ignore_needed=ignore_needed)
+    table.assign(target_needed=target_needed, ignore_needed=ignore_needed)
     repeated = reading.id is not None and not table.frame[reading.id].is_unique  # else each row is a series
     if reading.layout == "long" or (reading.layout == "auto" and (repeated or reading.time is not None)):
-        return _long(table, reading)
+        return _long(table)
     for name in ("time", "per_step", "time_differences"):
         if getattr(reading, name):
             raise ValueError(f"{name} is for tables in long form; layout (--layout long) says that this is one")
-    return _wide(table, reading)
+    return _wide(table)
 
 
 class _Table:
@@ -45,16 +44,16 @@ class _Table:
     index: Sequence[str] = ()  # columns that are values only if they are named
 
     def __init__(self, path: Path, reading: Reading) -> None:
-        self.path = path
+        self.path, self.reading = path, reading
         self.pandas = need("pandas", f"{path.name}, a table,")
-        self.frame = self.read(reading)
+        self.frame = self.read()
         self.columns = [str(name) for name in self.frame.columns]
         self.frame.columns = self.columns
         _check_once(self.columns, path)
         if not len(self.frame):
             raise ValueError(f"{path} must have at least one row below its header, got none")
 
-    def read(self, reading: Reading) -> Any:
+    def read(self) -> Any:
         """Read the file as a data frame; named index levels become columns, used as values only if requested."""
         need("pyarrow", f"{self.path.name}, a Parquet file,")
         try:
@@ -73,8 +72,9 @@ class _Table:
         """Raise for a row, with its position."""
         raise ValueError(f"{self.path}: {self.place(row)}: {message}")
 
-    def assign(self, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> None:
+    def assign(self, *, target_needed: bool, ignore_needed: bool) -> None:
         """Check the columns that the options name, and determine those of values."""
+        reading = self.reading
         if target_needed and reading.target is None:
             some = ", ".join(self.columns[:20])
             raise ValueError(f"target: name the column of the labels (--target). {self.path} has {some}")
@@ -122,12 +122,12 @@ class _Table:
         except UnicodeDecodeError as error:
             raise ValueError(f"{self.path}: {name} ({option}) must be UTF-8, got {error.object[:40]!r}") from None
 
-    def features(self, names: Sequence[str]) -> list[str]:
+    def features(self) -> list[str]:
         """Names of the columns of values: those named, or all that have no other role."""
-        if names:
-            return [pick(name, "features", self.columns, self.path) for name in names]
+        if self.reading.features:
+            return [pick(name, "features", self.columns, self.path) for name in self.reading.features]
         if self.unnamed:
-            ignored = " ".join(repr(name) for name in self.unnamed)
+            ignored = " ".join(map(repr, self.unnamed))
             what = "a column without a name, such as the index that to_csv() of pandas writes"
             hint = f"leave it out (--ignore {ignored}, or index=False in to_csv), or give it a name"
             raise ValueError(f"{self.path}: {self.unnamed[0]} is {what}; {hint}")
@@ -137,16 +137,16 @@ class _Table:
 
 
 class _CSV(_Table):
-    def read(self, reading: Reading) -> Any:
+    def read(self) -> Any:
         """Read the file; in a table of a single column, a blank line is a missing value, except at the end."""
-        errors = self.pandas.errors
+        errors, reading = self.pandas.errors, self.reading
         with self._open() as file:
             first = next((line for line in file if line.strip()), "")
         self.sign = max("\t;,", key=first.count) if self.path.suffix.lower() != ".tsv" else "\t"
         begin, cells = next(self._rows(), (1, []))
         if not cells:
             raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series")
-        self.header = reading.header if reading.header is not None else not _is_data(cells)
+        self.header = not _is_data(cells) if reading.header is None else reading.header
         names = _named(cells) if self.header else [str(i) for i in range(len(cells))]
         _check_once(names, self.path)
         text = [name for name in (reading.target, reading.id, reading.group) if name is not None]
@@ -177,10 +177,10 @@ class _CSV(_Table):
             raise ValueError(f"{self.path} cannot be read as a table: {what}") from None
         if self.single:
             filled = [i for i, (_, cells) in enumerate(self._rows()) if any(cells)]
-            frame = frame[: filled[-1] + 1 - self.header]
-        elif self.sign == "\t" and (frame.isna() | (frame == "")).all(axis=1).any():  # perhaps of tabs alone: blank
+            return frame[: filled[-1] + 1 - self.header]
+        if self.sign == "\t" and (frame.isna() | (frame == "")).all(axis=1).any():  # perhaps of tabs alone: blank
             rows = [cells for _, cells in self._rows() if len(cells) > 1 or any(cells)]
-            frame = frame[[any(cells) for cells in rows[self.header :]]].reset_index(drop=True)
+            return frame[[any(cells) for cells in rows[self.header :]]].reset_index(drop=True)
         return frame
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -209,9 +209,9 @@ class _CSV(_Table):
 
 
 def _check_once(names: list[str], path: Path) -> None:
-    name, count = max(Counter(names).items(), key=lambda item: item[1], default=("", 0))
-    if count > 1:
-        raise ValueError(f"{path} must have each column once, and {name!r} is there {count} times")
+    for name, count in Counter(names).most_common(1):
+        if count > 1:
+            raise ValueError(f"{path} must have each column once, and {name!r} is there {count} times")
 
 
 def _is_data(cells: list[str]) -> bool:
@@ -229,30 +229,27 @@ def _named(cells: list[str]) -> list[str]:
 # ---- a row per series
 
 
-def _wide(table: _Table, reading: Reading) -> SeriesFile:
-    columns = _wide_channels(table, reading.features)
+def _wide(table: _Table) -> SeriesFile:
+    columns = _wide_channels(table)
     values = np.stack([np.stack([table.numbers(name) for name in names], 1) for names in columns.values()], 1)
     present = ~np.isnan(values).all(1)  # (n, time)
     lengths = present.shape[1] - np.argmax(present[:, ::-1], axis=1)  # empty cells at the end: a shorter series
-    lengths[~present.any(1)] = present.shape[1]
     x = [one[:, :length] for one, length in zip(values, lengths.tolist(), strict=True)]
     y = None if table.target is None else table.texts(table.target, "target")
-    names = None if reading.id is None else tuple(str(name) for name in table.texts(reading.id, "id"))
+    names = None if table.reading.id is None else tuple(map(str, table.texts(table.reading.id, "id")))
     fields = {name: table.texts(name, "group, test_where") for name in table.described}
-    reading = replace(reading, layout="wide", header=table.header)
+    reading = replace(table.reading, layout="wide", header=table.header)
     if table.header and list(columns) == ["0"]:
         reading = replace(reading, features=tuple(columns["0"]))  # by name in other files too
     return SeriesFile(table.path, reading, x, y, tuple(columns), names, fields)
 
 
-def _wide_channels(table: _Table, names: Sequence[str]) -> dict[str, list[str]]:
+def _wide_channels(table: _Table) -> dict[str, list[str]]:
     """Columns of each channel, in time order."""
-    if not names:
-        return {"0": table.features(())}
-    if all(name in table.columns for name in names):
-        return {"0": list(names)}
+    if all(name in table.columns for name in table.reading.features):
+        return {"0": table.features()}
     channels: dict[str, list[str]] = {}
-    for name in names:
+    for name in table.reading.features:
         ends = {column: re.fullmatch(rf"{re.escape(name)}[_.\- ]?(\d+)", column) for column in table.others}
         numbered = [(int(match[1]), column) for column, match in ends.items() if match]
         if not numbered:
@@ -267,18 +264,23 @@ def _wide_channels(table: _Table, names: Sequence[str]) -> dict[str, list[str]]:
 # ---- a row per step
 
 
-def _long(table: _Table, reading: Reading) -> SeriesFile:
-    names = table.features(reading.features)
+def _long(table: _Table) -> SeriesFile:
+    reading, names = table.reading, table.features()
     values = [table.numbers(name) for name in names]
-    rows = _Rows(table, reading)
+    rows = _Rows(table)
     matrix = np.stack(values)[:, rows.order]  # (channels, rows)
     if reading.time_differences:
-        matrix, names = np.concatenate([matrix, rows.since_last()[None]]), [*names, "dt"]
+        if reading.time is None:
+            raise ValueError("time_differences needs the column of the time: time (--time)")
+        times = rows.times if rows.times.dtype.kind == "f" else rows.times.view(np.uint64)  # no difference overflows
+        since = np.diff(times, prepend=times[:1]).astype(np.float64) / rows.second
+        since[rows.starts] = 0
+        matrix, names = np.concatenate([matrix, since[None]]), [*names, "dt"]
     x = np.split(matrix, rows.starts[1:], axis=1)
     y = None
     if table.target is not None and reading.per_step:
         column = parsed(table.texts(table.target, "target"))[rows.order]
-        y = as_objects(np.split(column, rows.starts[1:]))
+        y = np.fromiter(np.split(column, rows.starts[1:]), dtype=object)
     elif table.target is not None:
         y = rows.constant(table.target, "target")
     fields = {name: rows.constant(name, "group, test_where") for name in table.described}
@@ -289,49 +291,37 @@ def _long(table: _Table, reading: Reading) -> SeriesFile:
 class _Rows:
     """Order of the rows of a table in long form: by series, as they first come, and by time."""
 
-    def __init__(self, table: _Table, reading: Reading) -> None:
-        self.table, self.reading = table, reading
-        count = len(table.frame)
-        ids = np.zeros(count, dtype=np.int64) if reading.id is None else table.texts(reading.id, "id")
-        codes, series = table.pandas.factorize(ids)
-        self.names = None if reading.id is None else tuple(map(str, series))
-        times, self.second = (np.arange(count), 1.0) if reading.time is None else _times(table, reading.time)
+    def __init__(self, table: _Table) -> None:
+        rows, by, time = np.arange(len(table.frame)), table.reading.id, table.reading.time
+        codes, series = table.pandas.factorize(rows * 0 if by is None else table.texts(by, "id"))
+        times, self.second = (rows, 1.0) if time is None else _times(table, time)
+        self.table, self.names = table, None if by is None else tuple(map(str, series))
         self.order = np.lexsort((times, codes))  # stable: rows of one time stay as they are, and are refused below
-        self.times = times[self.order]
-        codes = codes[self.order]
-        self.starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
-        same = (codes[1:] == codes[:-1]) & (self.times[1:] == self.times[:-1])
-        if same.any():
-            at = int(np.argmax(same))
-            first, second = self.order[at : at + 2].tolist()
-            of = "" if self.names is None else f" of {reading.id} {self.names[codes[at]]}"
-            hint = "" if self.names is not None else ". Where there are several series, id (--id) names their column"
-            time = f"{reading.time}, {table.frame[reading.time].iloc[first]}"
-            rows, many = f"{table.place(first)} and {table.place(second)}{of}", f"{int(same.sum())} are too many"
-            raise ValueError(f"{table.path}: {rows} have the same {time}; keep one row for each time ({many}){hint}")
-
-    def since_last(self) -> Array:
-        """Seconds since the row before, 0 in the first of a series."""
-        if self.reading.time is None:
-            raise ValueError("time_differences needs the column of the time: time (--time)")
-        times = self.times if self.times.dtype.kind == "f" else self.times.view(np.uint64)  # no difference overflows
-        since = np.diff(times, prepend=times[:1]).astype(np.float64) / self.second
-        since[self.starts] = 0
-        return np.asarray(since)
+        self.codes, self.times = codes[self.order], times[self.order]
+        self.starts = np.flatnonzero(np.diff(self.codes, prepend=-1))
+        same = np.flatnonzero((np.diff(self.codes) == 0) & (self.times[1:] == self.times[:-1]))
+        if len(same):
+            first, second = self.order[same[0] : same[0] + 2].tolist()
+            of, hint = f" of {by} {series[codes[first]]}", ""
+            if by is None:
+                of, hint = "", ". Where there are several series, id (--id) names their column"
+            both, many = f"{table.place(first)} and {table.place(second)}{of}", f"{len(same)} are too many"
+            message = f"{both} have the same {time}, {table.frame[time].iloc[first]}; keep one row for each time"
+            raise ValueError(f"{table.path}: {message} ({many}){hint}")
 
     def constant(self, name: str, option: str) -> Array:
         """Value of a column for each series; raise if it is not constant within a series."""
         column = self.table.texts(name, option)[self.order]
-        wrong = np.setdiff1d(np.flatnonzero(column[1:] != column[:-1]) + 1, self.starts)
+        values = column[self.starts]
+        wrong = np.flatnonzero(column != values[self.codes])
         if len(wrong):
-            at = int(wrong[0])
-            number = int(np.searchsorted(self.starts, at, side="right")) - 1
-            of = "the series" if self.names is None else self.names[number]
+            at = wrong[0]
+            code, row = self.codes[at], int(self.order[at])
+            of = "the series" if self.names is None else self.names[code]
             hint = "; a target at every step is per_step (--per-step)" if option == "target" else ""
-            values = f"{column[self.starts[number]]} and {column[at]}"
-            message = f"{name} ({option}) must be the same in all of {of}, got {values}{hint}"
-            self.table.refuse(int(self.order[at]), message)
-        return np.asarray(column[self.starts])
+            what = f"must be the same in all of {of}, got {values[code]} and {column[at]}{hint}"
+            self.table.refuse(row, f"{name} ({option}) {what}")
+        return np.asarray(values)
 
 
 def _times(table: _Table, name: str) -> tuple[Array, float]:
@@ -343,18 +333,16 @@ def _times(table: _Table, name: str) -> tuple[Array, float]:
     if column.dtype.kind in "iufb":
         exact = {"f": np.float64, "u": np.uint64}.get(column.dtype.kind, np.int64)
         return np.asarray(column.to_numpy(dtype=exact)), 1.0
-    dates = column
-    if column.dtype.kind != "M":
-        try:
-            dates = table.pandas.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{table.path}: {name} (time) must hold numbers or dates: {error}") from None
+    try:
+        dates = table.pandas.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{table.path}: {name} (time) must hold numbers or dates: {error}") from None
     wrong = dates.isna().to_numpy()
     if wrong.any():
         row = int(np.argmax(wrong))
         value = str(column.iloc[row])[:40]
         hint = "; in nanoseconds, dates go from 1678 to 2261" if re.match(r"\d{4}-", value) else ""
         table.refuse(row, f"{name} (time) must be a number or a date such as 2024-01-31 12:00, got {value!r}{hint}")
-    naive = dates.dt.tz_convert(None) if dates.dt.tz is not None else dates
-    times = naive.to_numpy()  # in the unit that pandas chose: nanoseconds span no more than 584 years
-    return times.astype(np.int64), _UNITS[np.datetime_data(times.dtype)[0]]
+    times = dates.dt.tz_convert(None).to_numpy()  # in the unit that pandas chose: nanoseconds span only 584 years
+    timedelta = table.pandas.Timedelta
+    return times.astype(np.int64), timedelta(1, "s") / timedelta(1, dates.dt.unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import re
@@ -12,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ....checks import MissingPackageError as MissingPackageError
 from ..collection import Array
-from .options import CONDITION, Reading
+from . import CONDITION, MissingPackageError, Reading
 
 
 @dataclass
@@ -49,8 +49,7 @@ def need(package: str, what: str) -> Any:
 
 def pick(name: str, option: str, names: Iterable[str], path: Path) -> str:
     """Return `name` if it is among these names; otherwise raise, with the closest match."""
-    names = list(names)
-    if name in names:
+    if name in (names := list(names)):
         return name
     close = difflib.get_close_matches(name, names, n=1)
     some = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
@@ -89,9 +88,8 @@ def where(condition: str, fields: dict[str, Array], path: Path) -> Array:
     if operator is None:
         return np.array([_normalised(str(entry)).lower() in _TRUE for entry in values], dtype=bool)
     if operator in ("=", "==", "!="):
-        wanted = {_normalised(part) for part in value.split(",")}
-        equal = np.array([_normalised(str(entry)) in wanted for entry in values], dtype=bool)
-        return ~equal if operator == "!=" else equal
+        wanted = set(map(_normalised, value.split(",")))
+        return np.array([(_normalised(str(entry)) in wanted) == (operator != "!=") for entry in values], dtype=bool)
     try:
         limit = number(value)
         numeric = values.dtype.kind in "biuf"
@@ -107,8 +105,10 @@ def _normalised(text: str) -> str:
     text = text.strip()
     if re.fullmatch(r"[+-]?\d+", text):
         return str(int(text))
-    value = number(text) if is_number(text) else None
-    return text if value is None else str(int(value)) if value.is_integer() else str(value)
+    if not is_number(text):
+        return text
+    value = number(text)
+    return str(int(value)) if value.is_integer() else str(value)
 
 
 def parsed(labels: Array) -> Array:
@@ -116,11 +116,9 @@ def parsed(labels: Array) -> Array:
     if labels.dtype.kind not in "OUS" or (len(labels) and isinstance(labels[0], np.ndarray)):
         return labels
     texts = [(label.decode() if isinstance(label, bytes) else str(label)).strip() for label in labels]
-    if any(re.fullmatch(r"0[0-9]+", text) for text in texts):  # 007 is a name
-        return np.array(texts)
-    try:
+    with contextlib.suppress(ValueError, OverflowError):  # too large a number: as float64, neighbours would be one
         if all(re.fullmatch(r"\+?0|[+-]?[1-9][0-9]*", text) for text in texts):
             return np.array([int(text) for text in texts], dtype=np.int64)
-        return np.array([number(text) for text in texts])
-    except (ValueError, OverflowError):  # or as float64, neighbours would be one
-        return np.array(texts)
+        if not any(re.fullmatch(r"0[0-9]+", text) for text in texts):  # 007 is a name
+            return np.array([number(text) for text in texts])
+    return np.array(texts)
