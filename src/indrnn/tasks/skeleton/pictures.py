@@ -17,7 +17,7 @@ from ...files import write_atomically
 from ...training import RunFolder, Shard, generator
 from ..recipe import Say
 from ..runs import Run
-from .extras import SkeletonsOptions
+from .recipe import SkeletonsOptions
 from .task import SkeletonTask
 
 
