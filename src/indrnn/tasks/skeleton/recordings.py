@@ -124,8 +124,8 @@ def _recordings(arrays: dict[str, Array], *names: str) -> Recordings:
     fields = {name: array for name, array in arrays.items() if array.shape == lengths.shape}
     fields = {name: fields[name] for name in fields if name not in (lengths_field, subject_field)}
     numbered = np.unique(label, return_inverse=True)[1]
-    of_sequences = (array.astype(np.int64) for array in (lengths, numbered, subject))
-    recordings = Recordings(frames, *of_sequences, fields=fields | {label_field: label})
+    lengths, numbered, subject = (array.astype(np.int64) for array in (lengths, numbered, subject))
+    recordings = Recordings(frames, lengths, numbered, subject, fields | {label_field: label})
     broken = ~np.isfinite(frames).all((1, 2, 3))
     if broken.any():
         at = int(broken.argmax())

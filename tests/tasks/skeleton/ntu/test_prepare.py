@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from indrnn.tasks.skeleton.ntu import prepare as module
-from indrnn.tasks.skeleton.ntu.bodies import arrange
-from indrnn.tasks.skeleton.ntu.parser import Skeletons, parse
+from indrnn.tasks.skeleton.ntu.bodies import Skeletons, arrange, parse
 from indrnn.tasks.skeleton.ntu.splits import missing
 from indrnn.tasks.skeleton.recipe import NtuOptions
 from indrnn.tasks.skeleton.recordings import read_prepared

@@ -23,8 +23,7 @@ from ....training.folder import RunFolder
 from ...recipe import Say
 from ..recipe import NtuOptions
 from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST, read_manifest, read_prepared
-from .bodies import SLOTS, arrange
-from .parser import JOINTS, parse
+from .bodies import JOINTS, SLOTS, arrange, parse
 from .sources import EXAMPLE, SUFFIX, Samples, archive, find, read
 from .splits import missing, parts_of, summary
 
