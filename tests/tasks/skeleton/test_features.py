@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from indrnn.tasks.skeleton.features import (
-    Feature,
+from indrnn.tasks.skeleton.joints import KINECT, NTU, Joints
+from indrnn.tasks.skeleton.sampling import Feature, names_of
+from indrnn.tasks.skeleton.task import (
     aligned,
     features_of,
-    names_of,
     place,
     present,
     random_turns,
@@ -22,7 +22,6 @@ from indrnn.tasks.skeleton.features import (
     sized,
     swung,
 )
-from indrnn.tasks.skeleton.joints import KINECT, NTU, Joints
 from indrnn.training import generator
 
 SMALL = Joints(5, centre=1, bones=((0, 1), (1, 4)), lines=((0, 1), (3, 2), (4, 0)), up=(1, 0), across=(2, 3))

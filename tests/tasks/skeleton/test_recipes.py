@@ -17,7 +17,7 @@ from indrnn.tasks.rows import find, rows
 from indrnn.tasks.skeleton.joints import KINECT, NTU
 from indrnn.tasks.skeleton.recipe import SkeletonRecipe
 from indrnn.tasks.skeleton.recordings import Recordings
-from indrnn.tasks.skeleton.task import Sampling
+from indrnn.tasks.skeleton.sampling import Sampling
 from indrnn.training import Plateau, Shard
 
 SETS = ["ntu60-cs", "ntu60-cv", "ntu120-cs", "ntu120-cv"]

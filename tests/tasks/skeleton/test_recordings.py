@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indrnn.tasks.skeleton.extras import NtuOptions
 from indrnn.tasks.skeleton.ntu.prepare import prepare
+from indrnn.tasks.skeleton.recipe import NtuOptions
 from indrnn.tasks.skeleton.recordings import Recordings, read_npz, read_prepared
 
 from .ntu.writer import Body, moving, text_of

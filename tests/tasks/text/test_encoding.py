@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from indrnn.networks.tokeniser import Tokeniser, Unit
-from indrnn.tasks.text import encoding
-from indrnn.tasks.text.encoding import Encoded, encode_file
+from indrnn.tasks.text import corpus as module
+from indrnn.tasks.text.corpus import Encoded, encode_file
 
 TEXT = "To be, or not\nto be:\r\n\n  that is \tthe quéstion 🙂\n"
 
@@ -100,14 +100,14 @@ def test_pieces_make_no_difference(
     whole = encoded(file, unit)
     for path in cache.rglob("*"):
         path.unlink() if path.is_file() else None
-    monkeypatch.setattr(encoding, "_PIECE", piece)
+    monkeypatch.setattr(module, "_PIECE", piece)
     again = encoded(file, unit)
     assert again.tokeniser == whole.tokeniser
     assert np.array_equal(again.ids, whole.ids)
 
 
 def test_stripped_lines_with_another_space_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "_PIECE", 3)
+    monkeypatch.setattr(module, "_PIECE", 3)
     found = encoded(file, rules={"space": "_", "strip_lines": True})
     expected = "\n".join(line.strip().replace(" ", "_") for line in TEXT.split("\n"))
     assert "".join(found.tokeniser.tokens[i] for i in found.ids) == expected
@@ -135,7 +135,7 @@ def test_the_vocabulary_of_another_file(file: Path, tmp_path: Path) -> None:
 def test_unknown_characters_are_named_and_counted(
     piece: int, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "_PIECE", piece)
+    monkeypatch.setattr(module, "_PIECE", piece)
     first = encoded(file)
     other = tmp_path / "other"
     other.write_text("to\nbe Xor\nXY")
@@ -180,7 +180,7 @@ def test_unknown_words_are_unk_where_there_is_one(tmp_path: Path) -> None:
 def test_it_is_encoded_once(unit: Unit, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = encoded(file, unit)
     assert sorted(path.suffix for path in cache.iterdir()) == [".json", ".npy"]
-    monkeypatch.setattr(encoding, "_encode", None)
+    monkeypatch.setattr(module, "_encode", None)
     again = encoded(file, unit)
     assert again.tokeniser == first.tokeniser
     assert np.array_equal(again.ids, first.ids)
@@ -287,7 +287,7 @@ def test_what_is_no_text(
     cache: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(encoding, "_PIECE", piece)
+    monkeypatch.setattr(module, "_PIECE", piece)
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"^text: ") as error:
@@ -299,6 +299,6 @@ def test_what_is_no_text(
 
 
 def test_a_file_that_changes_while_it_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "checksum", lambda path: "0" * 64)
+    monkeypatch.setattr(module, "checksum", lambda path: "0" * 64)
     with pytest.raises(ValueError, match="changed while it was read"):
         encoded(file)

@@ -32,21 +32,22 @@ class Joints:
     """Pair of joints along the camera's x axis for a body that faces it, as the hips."""
 
     def __post_init__(self) -> None:
-        if not _is_index(self.count) or self.count < 1:
+        if type(self.count) is not int or self.count < 1:
             raise ValueError(f"count must be a whole number of at least 1, got {self.count!r}")
-        if not (_is_index(self.centre) and 0 <= self.centre < self.count):
+        if type(self.centre) is not int or self.centre not in range(self.count):
             raise ValueError(f"centre must be one of the joints 0 to {self.count - 1}, got {self.centre!r}")
         for name in ("bones", "lines"):
-            if not isinstance(getattr(self, name), (list, tuple)):
-                raise ValueError(f"{name} must be a list of pairs of joints, got {getattr(self, name)!r}")
-            object.__setattr__(self, name, tuple(self._pair(name, pair) for pair in getattr(self, name)))
+            pairs = getattr(self, name)
+            if not isinstance(pairs, (list, tuple)):
+                raise ValueError(f"{name} must be a list of pairs of joints, got {pairs!r}")
+            object.__setattr__(self, name, tuple(self._pair(name, pair) for pair in pairs))
         for name in ("up", "across"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, self._pair(name, getattr(self, name)))
 
     def _pair(self, name: str, value: Any) -> Pair:
         pair = list(value) if isinstance(value, (list, tuple)) else []
-        joints = {joint for joint in pair if _is_index(joint) and 0 <= joint < self.count}
+        joints = {joint for joint in pair if type(joint) is int and joint in range(self.count)}
         if len(pair) != 2 or len(joints) != 2:
             raise ValueError(f"{name} must be of pairs of two of the joints 0 to {self.count - 1}, got {value!r}")
         return pair[0], pair[1]
@@ -56,10 +57,6 @@ class Joints:
         """The distances that are measured: pairs of a line's index and a joint that is not one of its two."""
         lines = enumerate(self.lines)
         return tuple((number, joint) for number, line in lines for joint in range(self.count) if joint not in line)
-
-
-def _is_index(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def lines_of(bones: tuple[Pair, ...], ends: tuple[int, ...]) -> tuple[Pair, ...]:
@@ -101,13 +98,11 @@ _KINECT_BONES = (
 KINECT = Joints(20, 3, _KINECT_BONES, lines_of(_KINECT_BONES, (0, 7, 11, 15, 19)), up=(3, 1), across=(12, 16))
 """Joints of Kinect's first version, in the order of UTD-MHAD: 34 lines, 612 distances."""
 
-KNOWN = {joints.count: joints for joints in (NTU, KINECT)}
-
 
 def joints_of(count: int, path: Path | None = None) -> Joints:
     """Joints for recordings with `count` of them: from a file, else known ones, else without bones and lines."""
     if path is None:
-        return KNOWN.get(count, Joints(count))
+        return {25: NTU, 20: KINECT}.get(count, Joints(count))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -17,7 +17,7 @@ from ...files import write_atomically
 from ...training import RunFolder, Shard, generator
 from ..recipe import Say
 from ..runs import Run
-from .extras import SkeletonsOptions
+from .recipe import SkeletonsOptions
 from .task import SkeletonTask
 
 
@@ -33,15 +33,14 @@ def analyse(run: Run, options: SkeletonsOptions, arguments: list[str], say: Say)
     RunFolder(options.out).prepare()
     counts = confusion(task, run.best[0])
     names = recipe.actions(len(counts))
-    drawn = ["confusion.png"]
     if task.joints.bones:
         draw_samples(task, names, options.out / "samples.png")
-        drawn.append("samples.png")
     content = json.dumps({**run.summary, "recipe": run.recipe_name, "classes": names, "counts": counts.tolist()}) + "\n"
     write_atomically(options.out / "confusion.json", content.encode())
     numbers = [match[1] for match in (re.fullmatch(r"(?:action )?(-?\d+)(?:\s.*)?", name) for name in names) if match]
     draw_confusion(options.out / "confusion.png", counts, names, numbers if len(set(numbers)) == len(names) else None)
-    say(f"{counts.trace()} of {counts.sum()} recordings right; drawn in {options.out}: {', '.join(drawn)}")
+    drawn = "confusion.png, samples.png" if task.joints.bones else "confusion.png"
+    say(f"{counts.trace()} of {counts.sum()} recordings right; drawn in {options.out}: {drawn}")
 
 
 def confusion(task: SkeletonTask, model: nn.Module, split: str = "test") -> NDArray[np.int64]:

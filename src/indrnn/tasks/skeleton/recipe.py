@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ..._lazy import Lazy
 from ...baselines import Baseline
@@ -18,11 +19,11 @@ from ...training import OneCycle, Plateau, Training
 from ..recipe import Answer, AnyNetwork, Confusion, Description, Extra, Flat, Loop, Recipe, Row, Samples
 from ..samples import SHOWN, Body, recorded
 from ..table import Summary, Table, accuracy_columns, command_of, time_of
-from .extras import EXTRAS
-from .features import names_of
 from .joints import Joints, joints_of
-from .recordings import Recordings, read_npz, read_prepared
-from .task import Sampling, SkeletonTask, split_by_subject
+from .sampling import Sampling, names_of
+
+with contextlib.suppress(ImportError):  # without a command line
+    from tyro.conf import Positional
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,22 +31,71 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..runs import Run
+    from .recordings import Recordings
+    from .task import SkeletonTask
 else:
     np, torch = Lazy("numpy"), Lazy("torch")
 
 Protocol = Literal["own", "utd", "ntu60-cs", "ntu60-cv", "ntu120-cs", "ntu120-cv"]
 
 
-@dataclass(frozen=True)
-class _Set:
+# ---- commands that only skeletons have
+
+
+@dataclass
+class NtuOptions:
+    """Convert the .skeleton files of NTU RGB+D 60, 120 or both to the arrays that training reads.
+
+    After an interruption, the same command resumes. Samples with missing skeletons are excluded, by the published
+    lists. Broken files are reported, counted and excluded.
+    """
+
+    folder: Positional[list[Path]]
+    """Folders of .skeleton files, nested or not, or the published .zip archives, or folders of these."""
+    out: Path
+    """Output folder of frames.npy, index.csv and prepared.json.
+    Needs disk space for the arrays twice, and once more with --overwrite."""
+    strict: bool = False
+    """Stop at the first broken file."""
+    workers: int | None = None
+    """Number of processes; None for the number of cores."""
+    overwrite: bool = False
+    """Replace existing prepared arrays."""
+
+
+@dataclass
+class SkeletonsOptions:
+    """Plot samples of the recordings that a run was trained on, and its confusion matrix on the test set."""
+
+    run: Positional[Path]
+    """Folder of a run of a skeleton recipe."""
+    out: Path = Path("results/skeleton")
+    """Output folder of samples.png, confusion.json and confusion.png."""
+    data_dir: Path | None = None
+    """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
+    overwrite: bool = False
+    """Replace existing files."""
+
+
+_NTU = "convert the recordings of NTU RGB+D to the arrays that training reads"
+_SKELETONS = "plot sampled skeletons, and the confusion matrix of a run"
+_EXTRAS = (
+    Extra("prepare", "ntu", NtuOptions, "indrnn.tasks.skeleton.ntu.prepare:run", _NTU),
+    Extra("analyse", "skeletons", SkeletonsOptions, "indrnn.tasks.skeleton.pictures:analyse", _SKELETONS),
+)
+
+
+# ---- recipes
+
+
+class _Set(NamedTuple):
     """A data set, as far as it is known before it is read."""
 
     title: str
     path: str = ""
     """Path in the folder of data sets."""
-    joints: int = 0
-    bodies: int = 0
-    classes: int = 0
+    sizes: tuple[int, int, int] = (0, 0, 0)
+    """Numbers of joints, bodies and classes."""
     actions: tuple[str, ...] = ()
     """Names of the classes, whose numbers, from 1, are in the data."""
 
@@ -56,10 +106,13 @@ _UTD_ACTIONS = (
     "tennis forehand", "arm curl", "tennis serve", "push", "knock", "catch", "pick up and throw", "jog", "walk",
     "sit to stand", "stand to sit", "lunge", "squat",
 )  # fmt: skip
-_SETS = {"own": _Set("own recordings"), "utd": _Set("UTD-MHAD", "skeleton/utd_mhad.npz", 20, 1, 27, _UTD_ACTIONS)} | {
-    f"ntu{size}-{split}": _Set(f"NTU RGB+D {size}, {split.upper()}", "ntu", 25, 2, size)
-    for size in (60, 120)
-    for split in ("cs", "cv")
+_SETS = {
+    "own": _Set("own recordings"),
+    "utd": _Set("UTD-MHAD", "skeleton/utd_mhad.npz", (20, 1, 27), _UTD_ACTIONS),
+    "ntu60-cs": _Set("NTU RGB+D 60, CS", "ntu", (25, 2, 60)),
+    "ntu60-cv": _Set("NTU RGB+D 60, CV", "ntu", (25, 2, 60)),
+    "ntu120-cs": _Set("NTU RGB+D 120, CS", "ntu", (25, 2, 120)),
+    "ntu120-cv": _Set("NTU RGB+D 120, CV", "ntu", (25, 2, 120)),
 }
 
 
@@ -87,7 +140,7 @@ class SkeletonRecipe(Recipe):
         curve=lambda run: (run["task"], run["name"], [(step, 100 * value) for step, value in run["curve"]]),
         picture={"across": "training step", "up": "accuracy in evaluations (%)", "logarithmic": False},
     )
-    extras: ClassVar[tuple[Extra, ...]] = EXTRAS
+    extras: ClassVar[tuple[Extra, ...]] = _EXTRAS
     files: ClassVar[tuple[str, ...]] = ("data", "joints")
 
     protocol: Protocol = "own"
@@ -182,8 +235,8 @@ class SkeletonRecipe(Recipe):
                 "with --data-dir or INDRNN_DATA, or its place with --data of `indrnn train`"
             )
         fields = ("frames_field", "lengths_field", "label_field", "subject_field")
-        names = tuple((name, getattr(self, name)) for name in fields)
-        return _read(path, names, path.stat().st_mtime_ns if path.exists() else 0)
+        changed = path.stat().st_mtime_ns if path.exists() else 0
+        return _read(path, changed, **{name: getattr(self, name) for name in fields})
 
     def actions(self, count: int) -> list[str]:
         """Names of the `count` classes, in order."""
@@ -197,8 +250,7 @@ class SkeletonRecipe(Recipe):
 
     def _sizes(self) -> tuple[Joints, int, int]:
         """The joints, bodies and classes."""
-        data_set = _SETS[self.protocol]
-        count, bodies, classes = data_set.joints, data_set.bodies, data_set.classes
+        count, bodies, classes = _SETS[self.protocol].sizes
         if self.protocol == "own":
             bodies, count = self.recordings().frames.shape[1:3]
             classes = int(self.recordings().label.max()) + 1
@@ -214,6 +266,9 @@ class SkeletonRecipe(Recipe):
 
     def task(self, member: int = 0) -> SkeletonTask:
         """See `Recipe.task`."""
+        from .ntu.splits import ntu_split
+        from .task import SkeletonTask, split_by_subject
+
         recordings = self.recordings()
         joints, bodies, classes = self._sizes()
         if self.protocol == "own" and self.joints is None and joints.bones:
@@ -221,8 +276,6 @@ class SkeletonRecipe(Recipe):
             note(f"{joints.count} joints are taken to be in the order of {order}; --joints names a file of others")
         parts: tuple[Any, ...]
         if self._is_ntu:
-            from .ntu.splits import ntu_split
-
             protocol = self.protocol.removeprefix("ntu")
             parts = ntu_split(recordings, protocol, validation=self.validation, seed=self.split_seed, say=note)
         else:
@@ -300,12 +353,14 @@ class SkeletonRecipe(Recipe):
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, names: tuple[tuple[str, str], ...], changed: int) -> Recordings:
+def _read(path: Path, changed: int, **fields: str) -> Recordings:
     """Read a set once, unless the file changes."""
-    return read_prepared(path) if path.is_dir() else read_npz(path, **dict(names))
+    from .recordings import read_npz, read_prepared
+
+    return read_prepared(path) if path.is_dir() else read_npz(path, **fields)
 
 
-# ---- the paper's tables
+# ---- rows: the paper's tables, UTD-MHAD, and any other set
 
 _EPOCH = {"ntu60-cs": 298, "ntu60-cv": 280, "ntu120-cs": 468, "ntu120-cv": 405}
 """Number of steps of 128 samples in 95 % of the training recordings."""
@@ -353,35 +408,6 @@ def _ntu(
 
 _GAMMAS = {"1": (1.0, "80.82 %"), "2": (2.0, "80.68 %"), "10": (10.0, "80.43 %"), "none": (None, "80.24 %")}
 
-_NTU_ROWS = (
-    *_ntu(60, "4", _FOUR, ("77.23 %", "88.30 %"), "6 h", 902_204),
-    *_ntu(60, "6", _SIX, ("80.44 %", "89.45 %"), "9 h", 1_430_588),
-    *_ntu(60, "4-tanh", _FOUR_TANH, ("76.56 %", "85.32 %"), "6 h", 902_204),
-    *_ntu(60, "6-tanh", _SIX_TANH, ("80.36 %", "88.61 %"), "9 h", 1_430_588),
-    *_ntu(60, "res100", _HUNDRED, ("83.26 %", "92.00 %"), "7 days", 26_000_444, lr=6e-4),
-    *_ntu(60, "dense", _DENSE, ("83.38 %", "91.81 %"), "16 h", 2_314_428),
-    *_ntu(60, "dense-aug", _DENSE, ("86.70 %", "93.97 %"), "20 h", 2_874_300, augmented=True),
-    *_ntu(60, "rnn-1", _RNN[1], ("57.84 %", "64.28 %"), "3 h", 370_236),
-    *_ntu(60, "rnn-2", _RNN[2], ("62.17 %", "71.00 %"), "6 h", 895_036),
-    *_ntu(60, "rnn-4", _RNN[4], ("61.78 %", "68.28 %"), "13 h", 1_944_636),
-    *_ntu(60, "rnn-6", _RNN[6], ("58.23 %", "63.49 %"), "20 h", 2_994_236),
-    *_ntu(60, "lstm-1", _LSTM[1], ("66.01 %", "73.87 %"), "1 h", 150_588),
-    *_ntu(60, "lstm-2", _LSTM[2], ("67.93 %", "77.55 %"), "2 h", 282_172),
-    *_ntu(60, "lstm-4", _LSTM[4], ("66.02 %", "69.12 %"), "5 h", 545_340),
-    *_ntu(60, "lstm-6", _LSTM[6], ("58.50 %", "67.42 %"), "7 h", 808_508),
-    *(
-        Row(f"ntu60-cs-6-gamma{key}", _paper("ntu60-cs", replace(_SIX, gamma=most)), "Table 6", value, "9 h", 1_430_588)
-        for key, (most, value) in _GAMMAS.items()
-    ),
-    *_ntu(120, "4", _FOUR, ("70.01 %", "72.05 %"), "10 h", 932_984),
-    *_ntu(120, "6", _SIX, ("72.39 %", "75.04 %"), "14 h", 1_461_368),
-    *_ntu(120, "dense", _DENSE, ("74.62 %", "77.37 %"), "1 day", 2_329_608),
-    *_ntu(120, "dense-aug", _DENSE, ("76.55 %", "79.18 %"), "1 day", 2_889_480, augmented=True),
-)
-
-
-# ---- UTD-MHAD, and any other set
-
 
 def _short(protocol: Protocol, model: AnyNetwork, *, lr: float = 2e-3, augmented: bool = False) -> SkeletonRecipe:
     """Training in minutes, for a set of some hundred recordings; docs/skeleton.md has the alternatives tried.
@@ -414,15 +440,37 @@ def _utd(name: str, model: AnyNetwork, cost: str, parameters: int, augmented: in
 
 _UTD_SIX = replace(_SIX, hidden_size=256, dropout=0.3)
 _UTD_FOUR = replace(_UTD_SIX, layers=4)
-_UTD_SIX_TANH, _UTD_FOUR_TANH = (replace(model, nonlinearity="tanh") for model in (_UTD_SIX, _UTD_FOUR))
 _UTD_RESIDUAL = Residual(hidden_size=128, blocks=10, dropout=0.1, **_BOUND)
 _UTD_DENSE = replace(_DENSE, growth_rate=24, first_dropout=0.2, dense_dropout=0.2, transition_dropout=0.1)
 
-_UTD_ROWS = (
+ROWS = (
+    *_ntu(60, "4", _FOUR, ("77.23 %", "88.30 %"), "6 h", 902_204),
+    *_ntu(60, "6", _SIX, ("80.44 %", "89.45 %"), "9 h", 1_430_588),
+    *_ntu(60, "4-tanh", _FOUR_TANH, ("76.56 %", "85.32 %"), "6 h", 902_204),
+    *_ntu(60, "6-tanh", _SIX_TANH, ("80.36 %", "88.61 %"), "9 h", 1_430_588),
+    *_ntu(60, "res100", _HUNDRED, ("83.26 %", "92.00 %"), "7 days", 26_000_444, lr=6e-4),
+    *_ntu(60, "dense", _DENSE, ("83.38 %", "91.81 %"), "16 h", 2_314_428),
+    *_ntu(60, "dense-aug", _DENSE, ("86.70 %", "93.97 %"), "20 h", 2_874_300, augmented=True),
+    *_ntu(60, "rnn-1", _RNN[1], ("57.84 %", "64.28 %"), "3 h", 370_236),
+    *_ntu(60, "rnn-2", _RNN[2], ("62.17 %", "71.00 %"), "6 h", 895_036),
+    *_ntu(60, "rnn-4", _RNN[4], ("61.78 %", "68.28 %"), "13 h", 1_944_636),
+    *_ntu(60, "rnn-6", _RNN[6], ("58.23 %", "63.49 %"), "20 h", 2_994_236),
+    *_ntu(60, "lstm-1", _LSTM[1], ("66.01 %", "73.87 %"), "1 h", 150_588),
+    *_ntu(60, "lstm-2", _LSTM[2], ("67.93 %", "77.55 %"), "2 h", 282_172),
+    *_ntu(60, "lstm-4", _LSTM[4], ("66.02 %", "69.12 %"), "5 h", 545_340),
+    *_ntu(60, "lstm-6", _LSTM[6], ("58.50 %", "67.42 %"), "7 h", 808_508),
+    *(
+        Row(f"ntu60-cs-6-gamma{key}", _paper("ntu60-cs", replace(_SIX, gamma=most)), "Table 6", value, "9 h", 1_430_588)
+        for key, (most, value) in _GAMMAS.items()
+    ),
+    *_ntu(120, "4", _FOUR, ("70.01 %", "72.05 %"), "10 h", 932_984),
+    *_ntu(120, "6", _SIX, ("72.39 %", "75.04 %"), "14 h", 1_461_368),
+    *_ntu(120, "dense", _DENSE, ("74.62 %", "77.37 %"), "1 day", 2_329_608),
+    *_ntu(120, "dense-aug", _DENSE, ("76.55 %", "79.18 %"), "1 day", 2_889_480, augmented=True),
     *_utd("4", _UTD_FOUR, "2 min", 223_003, 238_363),
     *_utd("6", _UTD_SIX, "2 min", 356_123, 371_483),
-    *_utd("4-tanh", _UTD_FOUR_TANH, "2 min", 223_003, 238_363),
-    *_utd("6-tanh", _UTD_SIX_TANH, "2 min", 356_123, 371_483),
+    *_utd("4-tanh", replace(_UTD_FOUR, nonlinearity="tanh"), "2 min", 223_003, 238_363),
+    *_utd("6-tanh", replace(_UTD_SIX, nonlinearity="tanh"), "2 min", 356_123, 371_483),
     *_utd("res21", _UTD_RESIDUAL, "4 min", 349_595, 357_275),
     *_utd("res99", replace(_UTD_RESIDUAL, blocks=49), "18 min", 1_667_483, 1_675_163),
     *_utd("dense", _UTD_DENSE, "7 min", 581_589, 590_229),
@@ -438,11 +486,6 @@ _UTD_ROWS = (
         _utd(f"6-gamma{name}", replace(_UTD_SIX, gamma=gamma), "2 min", 356_123, 371_483)[1]
         for name, (gamma, _) in _GAMMAS.items()
     ),
-)
-
-ROWS = (
-    *_NTU_ROWS,
-    *_UTD_ROWS,
     Row("skeleton-4", _short("own", _UTD_FOUR), "as Table 4", "your own", "2 min"),
     Row("skeleton-6", _short("own", _UTD_SIX), "as Table 4", "your own", "2 min"),
     Row("skeleton-6-aug", _short("own", _UTD_SIX, augmented=True), "as Table 5", "your own", "2 min"),

@@ -8,17 +8,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._lazy import Lazy
+import numpy as np
+from numpy.typing import NDArray
+
 from ...files import checksum
 from ..npz import Array, decoded, read_arrays
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = Lazy("numpy")
 
 FRAMES, INDEX, MANIFEST = "frames.npy", "index.csv", "prepared.json"
 """Files that `indrnn prepare` leaves in its folder; the last is written when all else is there."""
@@ -44,11 +40,9 @@ class Recordings:
     """Other fields of the sequences, by name, such as "camera" or "view", (n,) each."""
 
     def __post_init__(self) -> None:
-        if self.frames.ndim != 4 or self.frames.shape[3] != 3 or self.frames.dtype != np.float32:
-            raise ValueError(
-                f"frames must be (ΣT, bodies, joints, 3) in float32, got {self.frames.shape} in {self.frames.dtype}"
-            )
-        n = len(self.lengths)
+        frames, n = self.frames, len(self.lengths)
+        if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.float32:
+            raise ValueError(f"frames must be (ΣT, bodies, joints, 3) in float32, got {frames.shape} in {frames.dtype}")
         for name, array in {"lengths": self.lengths, "label": self.label, "subject": self.subject}.items():
             if array.shape != (n,) or array.dtype != np.int64:
                 raise ValueError(f"{name} must be ({n},) in int64, got {array.shape} in {array.dtype}")
@@ -59,10 +53,8 @@ class Recordings:
             at = int(self.lengths.argmin())
             raise ValueError(f"lengths must be at least 1, got {self.lengths[at]} for sequence {at}")
         total = sum(self.lengths.tolist())  # of any size
-        if total != len(self.frames):
-            raise ValueError(
-                f"lengths must add up to the {len(self.frames)} frames that are there, and add up to {total}"
-            )
+        if total != len(frames):
+            raise ValueError(f"lengths must add up to the {len(frames)} frames that are there, and add up to {total}")
         if n and self.label.min() < 0:
             raise ValueError(f"label must be numbers from 0, got {self.label.min()}")
 
@@ -129,12 +121,11 @@ def _recordings(arrays: dict[str, Array], *names: str) -> Recordings:
         raise ValueError(f"{label_field} must be words in UTF-8: {error}") from None
     with np.errstate(over="ignore"):  # what is too large is infinite, and refused as that
         frames = frames.astype(np.float32, copy=False).reshape(len(frames), -1, *frames.shape[-2:])
-    others = arrays.keys() - {frames_field, lengths_field, subject_field}
-    fields = {name: arrays[name] for name in arrays if name in others and arrays[name].shape == lengths.shape}
-    numbered = np.unique(label, return_inverse=True)[1].astype(np.int64)
-    recordings = Recordings(
-        frames, lengths.astype(np.int64), numbered, subject.astype(np.int64), {**fields, label_field: label}
-    )
+    fields = {name: array for name, array in arrays.items() if array.shape == lengths.shape}
+    fields = {name: fields[name] for name in fields if name not in (lengths_field, subject_field)}
+    numbered = np.unique(label, return_inverse=True)[1]
+    lengths, numbered, subject = (array.astype(np.int64) for array in (lengths, numbered, subject))
+    recordings = Recordings(frames, lengths, numbered, subject, fields | {label_field: label})
     broken = ~np.isfinite(frames).all((1, 2, 3))
     if broken.any():
         at = int(broken.argmax())

@@ -1,95 +1,31 @@
-"""Skeleton action recognition: samples of a few frames, drawn anew each time from recordings of any length."""
+"""Skeleton action recognition: samples of a few frames, drawn anew each time from recordings of any length.
+
+Shapes: T frames of a sample, B samples, M bodies, J joints.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from ..._lazy import Lazy
-from ...checks import check_count, check_fraction, check_seed
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ...checks import check_fraction, check_seed
 from ...training.task import Batch, Measured, Shard, TensorTask, generator, rows_of
-from .features import FEATURES, Feature, aligned, features_of, place, random_turns, sample_frames, sized, swung
-from .joints import Joints
+from .joints import Joints, Pair
+from .recordings import Recordings
+from .sampling import Feature, Sampling
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    import torch.nn.functional as F
-    from torch import Tensor, nn
-
-    from .recordings import Recordings
-else:
-    np, torch, F = Lazy("numpy"), Lazy("torch"), Lazy("torch.nn.functional")
-
-Indices: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Sampling of recordings: frames, features and data augmentation."""
-
-    frames: int = 20
-    """Frames per sample: the recording is divided into as many equal parts, and one frame drawn from each."""
-    shortest: int | None = None
-    """Minimum frames per sample, if each training batch draws the number, up to `longest`, in place of `frames`."""
-    longest: int | None = None
-    """Maximum frames per sample; see `shortest`."""
-    features: tuple[Feature, ...] = ("coordinates",)
-    """Input features. coordinates; relative: from the body's centre in each frame; differences: between frames;
-    velocities: differences times the number of frames; bones: as vectors; distances: from joints to lines of joints."""
-    align: bool = False
-    """Rotate each recording so that its main body stands upright in its first frame and faces the camera."""
-    resize: bool = False
-    """Scale bodies to one size, by the mean bone length of the main body in the first frame."""
-    turn: float = 0.0
-    """Data augmentation: maximum random rotation about the vertical axis, in degrees either way."""
-    tilt: float = 0.0
-    """Data augmentation: maximum random rotation about each of the other two axes, in degrees either way."""
-    scale: float = 0.0
-    """Data augmentation: random scaling of sizes by a factor in 1 ± scale."""
-    hide: float = 0.0
-    """Data augmentation: probability that a joint is hidden (set to the origin) in all frames of a sample."""
-    swing: float = 0.0
-    """Data augmentation: random scaling of the movement about the mean pose by a factor in 1 ± swing."""
-    draws: int = 20
-    """Samples per recording at test, whose log-probabilities are averaged."""
-    validation_draws: int = 5
-    """Samples per recording in evaluations during training, averaged likewise."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "features", tuple(self.features))
-        check_count("frames", self.frames)
-        if (self.shortest is None) != (self.longest is None):
-            raise ValueError(f"shortest and longest must be given together, got {self.shortest!r} and {self.longest!r}")
-        if self.shortest is not None and self.longest is not None:
-            check_count("shortest", self.shortest)
-            check_count("longest", self.longest, least=self.shortest)
-        if not self.features or not set(self.features) <= set(FEATURES):
-            raise ValueError(f"features must be some of {', '.join(FEATURES)}, got {self.features!r}")
-        if len(set(self.features)) < len(self.features):
-            raise ValueError(f"features must be named once each, got {self.features!r}")
-        for name in ("turn", "tilt"):
-            if not 0 <= getattr(self, name) <= 180:
-                raise ValueError(f"{name} must be degrees from 0 to 180, got {getattr(self, name)!r}")
-        for name in ("scale", "hide", "swing"):
-            check_fraction(name, getattr(self, name))
-        check_count("draws", self.draws)
-        check_count("validation_draws", self.validation_draws)
-
-    def check(self, joints: Joints) -> None:
-        """Raise for options that these joints do not support."""
-        needs = {
-            "features: distances need the lines": "distances" in self.features and not joints.lines,
-            "features: bones need the bones": "bones" in self.features and not joints.bones,
-            "align needs up and across": self.align and None in (joints.up, joints.across),
-            "resize needs the bones": self.resize and not joints.bones,
-        }
-        for need, lacking in needs.items():
-            if lacking:
-                raise ValueError(f"{need} of the joints; give a file of them (--joints)")
+Indices = NDArray[np.int64]
+_AT_ONCE = 128  # bodies whose distances are computed together: what is in between stays in cache
 
 
 class SkeletonTask(TensorTask):
@@ -126,12 +62,11 @@ class SkeletonTask(TensorTask):
             raise ValueError(f"recordings must have frames of (frames, bodies, {joints.count}, 3), got {shape}")
         self.recordings, self.joints, self.samples = recordings, joints, samples
         self._starts, self._lengths = torch.from_numpy(recordings.starts), torch.from_numpy(recordings.lengths)
-
         if not len(train):
             raise ValueError("train must hold at least one recording, got none")
-        indices = (train, validation, test)
-        parts: list[Any] = [(i, recordings.label[i]) if i is not None and len(i) else None for i in indices]
-        smoothed = partial(F.cross_entropy, label_smoothing=label_smoothing)
+        splits = (train, validation, test)
+        parts: list[Any] = [(i, recordings.label[i]) if i is not None and len(i) else None for i in splits]
+        smoothed = functools.partial(F.cross_entropy, label_smoothing=label_smoothing)
         super().__init__(*parts, batch_size=batch_size, loss=smoothed, seed=seed)
         self.label_smoothing = label_smoothing
         self.prefetch = isinstance(recordings.frames, np.memmap)
@@ -206,16 +141,15 @@ class SkeletonTask(TensorTask):
 
     def log_probabilities(self, model: nn.Module, split: str, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
         """For each batch of a split, log-probabilities, (B, classes), averaged over draws, and labels."""
-        device, size = next(model.parameters()).device, self.size(split)
-        for number in range(shard.index, -(-size // self.batch_size), shard.count):
-            items = torch.arange(number * self.batch_size, min((number + 1) * self.batch_size, size))
-            recordings, target = self._of(split, items)
+        device, batches = next(model.parameters()).device, torch.arange(self.size(split)).split(self.batch_size)
+        for number in range(shard.index, len(batches), shard.count):
+            recordings, target = self._of(split, batches[number])
             total: Any = 0.0
             for draw in range(self.draws(split)):
                 source = generator(self.seed, "draws", split, number, draw)
-                where = torch.rand(self.samples.frames, len(items), generator=source, dtype=torch.float64)
+                where = torch.rand(self.samples.frames, len(target), generator=source, dtype=torch.float64)
                 inputs = self.inputs(recordings, where).to(device)
-                output = self._output(model, Batch(inputs, target, len(items), len(items)))
+                output = self._output(model, Batch(inputs, target, len(target), len(target)))
                 total = total + F.log_softmax(output.float(), dim=1)
             yield total / self.draws(split), target.to(device)
 
@@ -228,19 +162,158 @@ class SkeletonTask(TensorTask):
 def _first_seen(frames: np.ndarray[Any, Any], starts: Tensor, lengths: Tensor) -> Tensor:
     """The main body (ΣT, J, 3) in the first frame of each recording that has it, (B, J, 3); zero if none has."""
     first = _rows(frames, starts)
-    missing = ~first.flatten(1).any(1)
     for step in range(1, int(lengths.max())):
-        missing &= step < lengths
+        missing = ~first.flatten(1).any(1) & (step < lengths)
         if not missing.any():
             break
         first[missing] = _rows(frames, (starts + step)[missing])
-        missing &= ~first.flatten(1).any(1)
     return first
 
 
 def _rows(frames: np.ndarray[Any, Any], rows: Tensor) -> Tensor:
     """Rows of an array that may be a memory map, as float32."""
     return torch.from_numpy(np.asarray(frames)[rows.numpy()]).float()
+
+
+# ---- samples and their features
+
+
+def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
+    """Indices (T, B) of one frame from each of T equal parts of recordings (B,): ⌊(t + r_t) · length / T⌋.
+
+    In a recording shorter than T frames, frames are taken more than once. `where`, (T, B) in [0, 1), is r: the position
+    of each frame within its part.
+    """
+    steps = where.shape[0]
+    time = torch.arange(steps).unsqueeze(1)
+    last = ((time + 1) * lengths - 1) // steps  # where t + r was rounded up, the part's last frame
+    return torch.minimum(((time + where) * lengths / steps).long(), last)
+
+
+def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...], shown: Tensor | None = None) -> Tensor:
+    """The features of samples (T, B, M, J, 3), in which an absent body is all zeros, concatenated: (T, B, features).
+
+    relative is to the body's centre in each frame; differences are x_{t+1} − x_t, zero in the last frame and where the
+    body is missing in one of the two; velocities, the differences times T, are on the scale of the coordinates,
+    whatever T is; bones are vectors from a bone's first joint to its second; distances are of joints to `joints.lines`.
+    Joints that are not `shown`, (B, J), are set to the origin.
+    """
+    here = present(x)  # before joints are hidden, all of them perhaps
+    x = x if shown is None else x * shown[:, None, :, None]
+    return torch.cat([_feature(name, x, joints, here).flatten(2) for name in features], dim=-1)
+
+
+def _feature(name: Feature, x: Tensor, joints: Joints, here: Tensor) -> Tensor:
+    if name == "coordinates":
+        return x
+    if name == "relative":
+        return x - x[..., joints.centre : joints.centre + 1, :]
+    if name == "bones":
+        return _along(joints.bones, x)
+    if name == "distances":
+        return _distances(x, joints)
+    moved = torch.zeros_like(x)
+    torch.sub(x[1:], x[:-1], out=moved[:-1])
+    if x.shape[3] > 1:  # a single joint may well be at the origin
+        moved[:-1] *= here[1:] & here[:-1]
+    return moved if name == "differences" else moved * len(x)
+
+
+def _along(pairs: Sequence[Pair], x: Tensor) -> Tensor:
+    """Vectors from the first to the second joint of each pair, of bodies (..., J, 3)."""
+    first, second = torch.tensor(pairs).unbind(1)
+    return x[..., second, :] - x[..., first, :]
+
+
+def _distances(x: Tensor, joints: Joints) -> Tensor:
+    """|(p − a) × d| for a line through a along d, |d| = 1: linear in (p, 1), so one small product for each body."""
+    first, second = torch.tensor(joints.lines).unbind(1)
+    line, joint = torch.tensor(joints.distances).unbind(1)
+    # From the centre: the numbers below are then no larger than a body
+    body = (x - x[..., joints.centre : joints.centre + 1, :]).flatten(0, 2)  # (T B M, J, 3)
+    a = body[:, first]  # (T B M, lines, 3)
+    d = F.normalize(body[:, second] - a, dim=-1)
+    dx, dy, dz = d.unbind(-1)
+    mx, my, mz = torch.linalg.cross(a, d).neg_().unbind(-1)
+    zero = torch.zeros_like(dx)
+    # Rows that multiply (p_x, p_y, p_z, 1) to the three components of p × d − a × d
+    rows = [torch.stack(row, -1) for row in ((zero, dz, -dy, mx), (-dz, zero, dx, my), (dy, -dx, zero, mz))]
+    lines = torch.cat(rows, dim=1)  # (T B M, 3 lines, 4)
+    points = F.pad(body, (0, 1), value=1.0).transpose(1, 2)  # (T B M, 4, J)
+    result = x.new_empty(len(body), len(line))
+    parts = (tensor.split(_AT_ONCE) for tensor in (lines, points, result))
+    for line_part, point_part, part in zip(*parts, strict=True):
+        cross = (line_part @ point_part).unflatten(1, (3, -1))
+        distance = cross.square_().sum(1).sqrt_().flatten(1)  # (T B M, lines J)
+        torch.index_select(distance, 1, line * joints.count + joint, out=part)
+    return result.view(*x.shape[:3], -1)
+
+
+def present(x: Tensor) -> Tensor:
+    """Whether a body is in a frame: (T, B, M, 1, 1)."""
+    return (x != 0).flatten(-2).any(-1)[..., None, None]
+
+
+def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) -> Tensor:
+    """Move samples (T, B, M, J, 3) so that the centre of `first` is the origin; then each point p becomes `turn` p.
+
+    `first`, (B, J, 3), is the main body in the first frame in which it is present. An absent body stays zero.
+    """
+    moved = x - first[:, None, joints.centre : joints.centre + 1]
+    if turn is not None:
+        moved = torch.matmul(moved.flatten(2, 3), turn.transpose(1, 2)).view(x.shape)
+    return moved.mul_(present(x))
+
+
+def aligned(first: Tensor, joints: Joints) -> Tensor:
+    """Rotations (B, 3, 3) that bring `up` of the first frame (B, J, 3) onto y, and `across` into the xy plane."""
+    up, across = _along([pair for pair in (joints.up, joints.across) if pair is not None], first).unbind(1)
+    y = F.normalize(up, dim=1)
+    x = F.normalize(across - (across * y).sum(1, keepdim=True) * y, dim=1)
+    rotation = torch.stack([x, y, torch.linalg.cross(x, y)], dim=1)
+    usable = (rotation.norm(dim=2) > 0.5).all(1)[:, None, None]  # a body whose joints fall together stays as it is
+    return torch.where(usable, rotation, torch.eye(3))
+
+
+def sized(first: Tensor, joints: Joints) -> Tensor:
+    """Scale factors (B, 1, 1) after which bodies have a mean bone length of 1/4 in the first frame."""
+    mean = _along(joints.bones, first).norm(dim=2).mean(1)
+    return torch.where(mean > 0, 0.25 / mean, 1.0)[:, None, None]
+
+
+def swung(x: Tensor, factor: Tensor) -> Tensor:
+    """Scale the movement of samples (T, B, M, J, 3) about their mean pose by a factor (B,).
+
+    An absent body stays zero, and is left out of the mean.
+    """
+    here = present(x)
+    # Frame by frame: torch's sum over a dimension rounds by the size of the others; pieces of a batch are the same bits
+    total = functools.reduce(torch.add, x.unbind(0))
+    mean = total / here.sum(0).clamp_min(1)  # (B, M, J, 3)
+    return (mean + (x - mean) * factor[:, None, None, None]) * here
+
+
+def random_turns(count: int, turn: float, tilt: float, scale: float, source: torch.Generator) -> Tensor:
+    """Random matrices, (count, 3, 3), with uniform angles and factors.
+
+    They rotate by at most `turn` degrees either way about y, the vertical axis, and `tilt` about x and z; and scale by
+    a factor in 1 ± scale.
+    """
+    numbers = torch.rand(4, count, generator=source).mul_(2).sub_(1)
+    about_y, about_x, about_z = (numbers[i] * math.radians(most) for i, most in enumerate((turn, tilt, tilt)))
+    rotation = _rotations(about_z, 2) @ _rotations(about_x, 0) @ _rotations(about_y, 1)
+    return rotation * (1 + scale * numbers[3])[:, None, None]
+
+
+def _rotations(angle: Tensor, axis: int) -> Tensor:
+    """Rotations about an axis, (count, 3, 3)."""
+    result = torch.zeros(len(angle), 3, 3)
+    one, two = (axis + 1) % 3, (axis + 2) % 3
+    result[:, axis, axis] = 1
+    result[:, one, one] = result[:, two, two] = angle.cos()
+    result[:, two, one] = angle.sin()
+    result[:, one, two] = -angle.sin()
+    return result
 
 
 # ---- divisions into training, validation and test

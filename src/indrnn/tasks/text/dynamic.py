@@ -187,22 +187,20 @@ class _Learner:
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise ValueError("model must have parameters that require a gradient, got none")
-        self.batch_first = bool(getattr(self.model.network, "batch_first", False))
         self.state: Any = None
 
     def learn(self, inputs: Tensor, targets: Tensor, differentiated: bool = True) -> tuple[float, list[Tensor]]:
         """The mean loss of a window, (T, B), and its gradient for each parameter."""
-        if self.batch_first:
+        if getattr(self.model.network, "batch_first", False):
             inputs, targets = inputs.t(), targets.t()
         weights = list(self.parameters.values())
-        device = weights[0].device
+        inputs, targets = inputs.to(weights[0].device), targets.to(weights[0].device)
         # cuDNN differentiates its recurrent layers in training mode alone, where dropout would act
         with torch.set_grad_enabled(differentiated), torch.backends.cudnn.flags(enabled=False):
-            loss, state = self.model.loss(inputs.to(device), targets.to(device), self.state)
+            loss, state = self.model.loss(inputs, targets, self.state)
             self.state = detached(state)
-            if not differentiated:
-                return float(loss), []
-            gradients = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+            options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
+            gradients = torch.autograd.grad(loss, weights, **options) if differentiated else ()
         return float(loss.detach()), list(gradients)
 
     def rule(

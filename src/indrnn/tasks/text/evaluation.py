@@ -18,7 +18,6 @@ from ...checks import check_count, check_not_negative
 from ...networks import LanguageModel
 from ...training import Shard
 from ...training.folder import finite
-from ...training.parallel import choose_device
 from ...words import duration, numbers
 from ..recipe import Say
 from ..runs import Run
@@ -35,11 +34,20 @@ _TIMED = 5  # segments
 
 def evaluate(run: Run, options: EvaluationOptions, *, data_dir: Path | None, device: str, say: Say) -> dict[str, Any]:
     """Measure a run's best weights on the test text; returns the numbers for the output file."""
-    _check(options)
+    for name, value in asdict(options).items():
+        if value is None or value is False:
+            continue
+        if name not in ("dynamic", "test_batch") and not options.dynamic:
+            raise ValueError(f"{name} is for --dynamic")
+        if name in ("segment", "statistics_windows"):
+            check_count(name, value)
+        elif name in ("lr", "decay"):
+            check_not_negative(name, value)
+    if options.dynamic and options.test_batch is not None:
+        raise ValueError("test_batch is not for --dynamic, which reads the text as one stream")
     recipe: Any = run.at(data_dir)
     if options.dynamic:
-        task = run.checked_task(recipe)
-        assert isinstance(task, LanguageTask)
+        task: Any = run.checked_task(recipe)
         return _evaluate_dynamically(run, options, task, device, say)
     if options.test_batch is not None:
         recipe = replace(recipe, test_batch=options.test_batch)
@@ -48,26 +56,13 @@ def evaluate(run: Run, options: EvaluationOptions, *, data_dir: Path | None, dev
     return {"weights": which, "test": test}
 
 
-def _check(options: EvaluationOptions) -> None:
-    for name, value in asdict(options).items():
-        if value is not None and value is not False and name not in ("dynamic", "test_batch") and not options.dynamic:
-            raise ValueError(f"{name} is for --dynamic")
-    if options.dynamic and options.test_batch is not None:
-        raise ValueError("test_batch is not for --dynamic, which reads the text as one stream")
-    for names, check in ((("segment", "statistics_windows"), check_count), (("lr", "decay"), check_not_negative)):
-        for name in names:
-            if getattr(options, name) is not None:
-                check(name, getattr(options, name))
-
-
 def _evaluate_dynamically(
     run: Run, options: EvaluationOptions, task: LanguageTask, device: str, say: Say
 ) -> dict[str, Any]:
-    model, which = run.best
-    assert isinstance(model, LanguageModel)
-    epoch, corpus = task.steps_per_epoch, task.corpus
+    model: Any = run.best_on(device)
+    which, epoch, corpus = run.best[1], task.steps_per_epoch, task.corpus
     windows = min(options.statistics_windows or epoch, epoch)
-    plan = _Plan(model.to(choose_device(device)).eval(), task, options.segment or SEGMENT)
+    plan = _Plan(model.eval(), task, options.segment or SEGMENT)
     lrs = LRS if options.lr is None else (options.lr,)
     decays = DECAYS if options.decay is None else (options.decay,)
     pairs = len(lrs) * len(decays) if options.grid else 0
@@ -77,27 +72,25 @@ def _evaluate_dynamically(
         f"about {duration(plan.seconds(windows, pairs))}: {used} of the training text, {searched if pairs else ''}"
         f"{plan.segments(corpus.test):,} segments of the test"
     )
-
     with _progress("statistics", windows) as progress:
         statistics = plan.statistics(windows, progress)
     lr, decay = (_LR if options.lr is None else options.lr), (_DECAY if options.decay is None else options.decay)
-    tried: list[dict[str, float]] = []
+    tried: dict[str, Any] = {}
     if options.grid:
-        best, tried = plan.search(statistics, lrs, decays, say)
+        best, tried["grid"] = plan.search(statistics, lrs, decays, say)
         lr, decay = best.lr, best.decay
     static = plan.measure(corpus.test, "test, static", statistics)
-    before = plan.value(static)
-    after = plan.value(plan.measure(corpus.test, "test, dynamic", statistics, lr, decay))
+    dynamic = plan.measure(corpus.test, "test, dynamic", statistics, lr, decay)
+    before, after = plan.value(static), plan.value(dynamic)
     change = f"{abs(before - after) / before:.2%} {'lower' if after <= before else 'higher'}"
-    rule = f"lr {lr:g}, decay {decay:g}" + (", chosen on validation" if options.grid else "")
     say(
         f"{run.recipe_name}: {task.metric} {before:.6g} static, {after:.6g} dynamic "
         f"({change if math.isfinite(after) else 'diverged'}), tokens {static.tokens:,} in one stream, with {which}; "
-        f"{rule}, segments of {plan.segment}, {used}"
+        f"lr {lr:g}, decay {decay:g}{', chosen on validation' * options.grid}, segments of {plan.segment}, {used}"
     )
     measured = {"weights": which, "metric": task.metric, "static": before, "dynamic": after, "tokens": static.tokens}
     measured |= {"lr": lr, "decay": decay, "segment": plan.segment, "statistics_windows": windows}
-    return {**measured, "windows_in_epoch": epoch, **({"grid": tried} if tried else {})}
+    return {**measured, "windows_in_epoch": epoch, **tried}
 
 
 @dataclass(frozen=True)
@@ -120,7 +113,7 @@ class _Plan:
 
     def segments(self, split: Split) -> int:
         """Number of updates over a text."""
-        return math.ceil((len(split) - 1) / self.segment)
+        return -(-(len(split) - 1) // self.segment)
 
     def seconds(self, windows: int, pairs: int) -> float:
         """Estimated duration, from timing a few windows and segments."""

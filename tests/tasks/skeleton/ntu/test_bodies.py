@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from indrnn.tasks.skeleton.ntu.bodies import SHORTEST, arrange
-from indrnn.tasks.skeleton.ntu.parser import parse
+from indrnn.tasks.skeleton.ntu.bodies import SHORTEST, arrange, parse
 
 from .writer import FIRST_ID, Body, moving, standing, text_of
 

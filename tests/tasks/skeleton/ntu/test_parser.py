@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from indrnn.tasks.skeleton.ntu.parser import parse
+from indrnn.tasks.skeleton.ntu.bodies import parse
 
 from .writer import FIRST_ID, Body, moving, standing, text_of
 

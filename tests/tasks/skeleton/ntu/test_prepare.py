@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indrnn.tasks.skeleton.extras import NtuOptions
 from indrnn.tasks.skeleton.ntu import prepare as module
-from indrnn.tasks.skeleton.ntu.bodies import arrange
-from indrnn.tasks.skeleton.ntu.parser import Skeletons, parse
+from indrnn.tasks.skeleton.ntu.bodies import Skeletons, arrange, parse
 from indrnn.tasks.skeleton.ntu.splits import missing
+from indrnn.tasks.skeleton.recipe import NtuOptions
 from indrnn.tasks.skeleton.recordings import read_prepared
 
 from .writer import FIRST_ID, Body, moving, text_of
@@ -387,7 +386,7 @@ def test_a_folder_that_holds_something_else_is_refused(name: str, folder: Path, 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from indrnn.tasks.skeleton.extras import NtuOptions
+from indrnn.tasks.skeleton.recipe import NtuOptions
 from indrnn.tasks.skeleton.ntu import prepare as module
 module.PART_SAMPLES = 2
 write, left = module.write_atomically, int(sys.argv[3])

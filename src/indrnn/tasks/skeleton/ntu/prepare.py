@@ -21,10 +21,9 @@ from ....checks import check_count
 from ....files import checksum, progress, write_atomically
 from ....training.folder import RunFolder
 from ...recipe import Say
-from ..extras import NtuOptions
+from ..recipe import NtuOptions
 from ..recordings import COLUMNS, FORMAT, FRAMES, INDEX, MANIFEST, read_manifest, read_prepared
-from .bodies import SLOTS, arrange
-from .parser import JOINTS, parse
+from .bodies import JOINTS, SLOTS, arrange, parse
 from .sources import EXAMPLE, SUFFIX, Samples, archive, find, read
 from .splits import missing, parts_of, summary
 

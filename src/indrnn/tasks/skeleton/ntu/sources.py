@@ -56,12 +56,7 @@ def read(sources: list[Source]) -> bytes:
 
 
 def find(places: list[Path]) -> tuple[Samples, dict[str, str]]:
-    """The samples in folders, `.zip` files and those in folders, by name, and what is wrong with other files.
-
-    Raises:
-        ValueError: if a place is neither folder nor archive, or there is no such file at all.
-        FileNotFoundError: if a place does not exist.
-    """
+    """The samples in folders, `.zip` files and those in folders, by name, and what is wrong with other files."""
     sources: dict[str, Source] = {}  # by location, which two places may share
     wrong: dict[str, str] = {}
     for place in places:

@@ -36,7 +36,7 @@ def parts_of(name: str) -> dict[str, int] | None:
     """Setup, camera, performer, replication and action from the name of a sample; None if the name is not valid."""
     match = _NAME.fullmatch(name)
     parts = dict(zip(_MOST, map(int, match.groups()), strict=True)) if match else {}
-    return parts if match and all(1 <= parts[key] <= most for key, most in _MOST.items()) else None
+    return parts if parts and all(1 <= number <= _MOST[key] for key, number in parts.items()) else None
 
 
 def ntu_split(
