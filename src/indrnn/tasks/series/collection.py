@@ -102,7 +102,7 @@ def as_array(value: Any) -> Array:
             return np.asarray(value.data)
         if value.dtype.kind not in "biuf":
             raise ValueError(f"masked values must be of numbers, got {value.dtype}; leave what is masked out")
-        return value.astype(np.result_type(value.dtype, np.float32)).filled(np.nan)  # type: ignore[no-any-return]
+        return np.ma.filled(value.astype(np.result_type(value.dtype, np.float32)), np.nan)
     return np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
 
 
