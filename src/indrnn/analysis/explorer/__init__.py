@@ -2,8 +2,7 @@
 
 from ...tasks.recipe import Samples
 from ...tasks.samples import Body, recorded
-from .page import explore, page_of
+from .page import explore, facts_of, page_of, samples_of
 from .program import network_of
-from .run import facts_of, samples_of
 
 __all__ = ["Body", "Samples", "explore", "facts_of", "network_of", "page_of", "recorded", "samples_of"]

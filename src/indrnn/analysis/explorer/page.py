@@ -1,4 +1,4 @@
-"""The explorer's page: a run's weights, the engine and the views in one HTML file."""
+"""The explorer's page, a model's weights, the engine and the views in one HTML file; and what it shows of a run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from torch import Tensor, nn
 from ...layers.options import EPSILON
 from ...networks.front import FrontNetwork
 from ...tasks.recipe import Samples
+from ...tasks.runs import Run
+from ...tasks.samples import recorded
+from ...words import headline, rough_duration, value_of, words
 from ..html import embedded_json, escape, fill, source, write_page
 from ..memory import BOUNDS, finite, steps_of
+from ..reported import described, sizes
 from .program import Program, network_of, recurrent_states
 
 LARGEST = 4_000_000
@@ -57,15 +61,11 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
     if count > LARGEST:
         raise ValueError(f"model must have at most {LARGEST:,} parameters to be explored in a page, got {count:,}")
     program = Program(model)
-    numbers, activity = list(program.numbers), None
-    if samples.sequences:
-        means = activity_of(model, samples.sequences)
-        activity = {"at": sum(array.size for array in numbers), "shape": list(means.shape)}
-        numbers.append(means.numpy().reshape(-1))
+    activity = program.reference(_activity(model, samples.sequences)) if samples.sequences else None
     output, classes = program.plain["output"], None
-    outputs = output["weight"]["shape"][0]
     if output["classes"]:
-        classes = samples.classes or [str(number) for number in range(outputs)]
+        outputs = output["weight"]["shape"][0]
+        classes = samples.classes or [*map(str, range(outputs))]
         if len(classes) != outputs:
             raise ValueError(f"classes must be as many as the model's, {outputs}, got {len(classes)}")
     if samples.several:
@@ -86,7 +86,7 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
         "program": program.plain,
         "memory": [finite(steps_of(u).tolist()) for u in program.layers.values()],
     }
-    content = b"".join(array.astype("<f4").tobytes() for array in numbers)
+    content = b"".join(array.astype("<f4").tobytes() for array in program.numbers)
     size = f"{len(content) / 1e6:.1f} MB" if len(content) >= 1e6 else f"{len(content) / 1e3:.0f} kB"
     return fill(
         source("explorer/page.html"),
@@ -102,7 +102,7 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
     )
 
 
-def activity_of(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
+def _activity(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
     """The mean of |h| over time for every neuron, (sequences, neurons), layer after layer."""
     like = next(model.parameters())
     first = 0 if getattr(getattr(model, "network", None), "batch_first", False) else 1
@@ -111,3 +111,41 @@ def activity_of(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
         states = recurrent_states(model, sequence.to(like).unsqueeze(first))
         rows.append(torch.cat([state.float().abs().mean(0).squeeze(0) for state in states]))
     return torch.stack(rows).cpu()
+
+
+# ---- runs
+
+
+def samples_of(run: Run, data_dir: Path | None) -> Samples:
+    """Samples of a run's own data; noise if they are not known."""
+    try:
+        samples = run.at(data_dir).samples(run.best[0])
+    except FileNotFoundError as error:
+        raise ValueError(f"the samples of this page need the run's data: {error}") from None
+    if samples is not None:
+        return samples
+    size = int(network_of(run.best[0]).input_size)  # type: ignore[arg-type]
+    random = torch.Generator().manual_seed(0)
+    noise = [torch.randn(100, size, generator=random) for _ in range(4)]
+    remark = "Normally distributed noise: the data of this run is not known here."
+    samples = recorded(noise, [f"noise {number}" for number in range(1, 5)], note=remark)
+    samples.note = (
+        "the run's own data is not known here, so that the page has noise in its place; see "
+        "indrnn.analysis.explorer.explore to give it samples"
+    )
+    return samples
+
+
+def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[str, str, str]]]:
+    """A line about a run, and its facts: name, value, and what stands beside it."""
+    reported = described(run)
+    facts: list[tuple[str, str, str]] = []
+    if reached := headline(reported.scores):
+        paper = f"paper: {reported.paper[0]}" if reported.paper else ""
+        facts.append((f"test {words(reached[0].removeprefix('test_'))}", value_of(*reached), paper))
+    facts += [(name, value, "") for name, value in sizes(model, Program(model).layers).items()]
+    if lines := reported.lines:
+        facts.append(("training", rough_duration(lines[-1].get("seconds")), f"{reported.steps:,} steps"))
+    kind = reported.description.task if run.recipe_name else type(model).__name__
+    kind = f"Recipe {reported.recipe}" if reported.recipe else kind
+    return f"{kind}, with {which}. Give it something to read, and see what every neuron keeps of it.", facts

@@ -68,7 +68,7 @@ class Program:
         self._bidirectional = False
         vectors = []
         if isinstance(model, networks.LanguageModel):
-            vectors = [{"op": "embedding", "weight": self._reference(model.embedding.weight)}]
+            vectors = [{"op": "embedding", "weight": self.reference(model.embedding.weight)}]
             output = model.embedding if output is None else output
         classes = not isinstance(model, (networks.SequenceRegressor, networks.StepRegressor))
         self.plain: dict[str, Any] = {
@@ -80,7 +80,8 @@ class Program:
         }
         """The part stored as JSON: nodes, layers and output."""
 
-    def _reference(self, tensor: Tensor | None) -> Any:
+    def reference(self, tensor: Tensor | None) -> Any:
+        """Append a tensor to the numbers, and return the reference to it; None for None."""
         if tensor is None:
             return None
         at = sum(array.size for array in self.numbers)
@@ -88,8 +89,8 @@ class Program:
         return {"at": at, "shape": list(tensor.shape)}
 
     def _linear(self, module: Any) -> Node:
-        bias = self._reference(module.bias)
-        return {"op": "linear", "weight": self._reference(module.weight), "bias": bias}
+        bias = self.reference(module.bias)
+        return {"op": "linear", "weight": self.reference(module.weight), "bias": bias}
 
     def _network(self, network: Any, reads: str = "input") -> list[Node]:
         """The nodes of a network, in the order in which it runs."""
@@ -97,7 +98,7 @@ class Program:
             front: list[Node] = []
             steps: Any = zip(network.convolutions, network.norms, network.config.strides, strict=True)
             for convolution, norm, stride in steps:
-                weight = self._reference(convolution.weight)
+                weight = self.reference(convolution.weight)
                 front.append({"op": "convolution", "weight": weight, "stride": stride, "norm": self._norm(norm)})
             return front + self._network(network.network, f"convolution {len(front)}")
         self._sources = [{"name": reads, "size": network.input_size}]
@@ -146,7 +147,7 @@ class Program:
         return nodes
 
     def _unit(self, unit: Any, name: str) -> Node:
-        weight, config = None if unit.weight is None else self._reference(unit.weight.weight), unit.config
+        weight, config = None if unit.weight is None else self.reference(unit.weight.weight), unit.config
         norm = None if unit.norm is None else self._norm(unit.norm) | {"place": config.norm_place}
         node = {"weight": weight, "norm": norm, "activation": config.nonlinearity}
         return self._recurrence(name, unit.bias, unit.weight_hh, config.bidirectional, node)
@@ -157,34 +158,34 @@ class Program:
             ways = [f"_l{number}", f"_l{number}_reverse"][: 1 + layer.bidirectional]
             weight, u = (torch.cat([getattr(layer, name + way) for way in ways]) for name in ("weight_ih", "weight_hh"))
             bias = torch.cat([getattr(layer, "bias" + way) for way in ways]) if layer.bias else None
-            node = {"weight": self._reference(weight), "norm": None, "activation": layer.nonlinearity}
+            node = {"weight": self.reference(weight), "norm": None, "activation": layer.nonlinearity}
             nodes.append(self._recurrence(f"layer {number + 1}", bias, u, layer.bidirectional, node))
         return nodes
 
     def _recurrence(self, name: str, bias: Tensor | None, u: Tensor, bidirectional: bool, node: Node) -> Node:
         """The node of a recurrence, beside its weight, norm and activation."""
-        number, size, reference = len(self._shown), len(u), self._reference(u)
+        number, size, reference = len(self._shown), len(u), self.reference(u)
         shown = {"name": name, "size": size, "u": reference, "weight": node["weight"], "sources": self._sources}
         self._shown.append(shown)
         self.layers[name] = u.detach().cpu().double()
         self._sources = [{"name": name, "size": size, "layer": number}]
         self._bidirectional |= bidirectional
-        own = {"bias": self._reference(bias), "u": reference, "bidirectional": bidirectional}
+        own = {"bias": self.reference(bias), "u": reference, "bidirectional": bidirectional}
         return {"op": "unit", "layer": number, "size": size, **node, **own}
 
     def _norm(self, norm: Any) -> Node:
         if isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
-            shift = self._reference(getattr(norm, "bias", None))
+            shift = self.reference(getattr(norm, "bias", None))
             kind = "layer" if isinstance(norm, nn.LayerNorm) else "rms"
-            return {"kind": kind, "scale": self._reference(norm.weight), "shift": shift, "eps": norm.eps}
+            return {"kind": kind, "scale": self.reference(norm.weight), "shift": shift, "eps": norm.eps}
         if not isinstance(norm, (SequenceBatchNorm, StepBatchNorm)):
             kind = type(norm).__name__
             raise ValueError(f"norm must be one of this package's or torch's layer or RMS norm, got {kind}")
         scale = torch.rsqrt(norm.running_var + norm.eps)
         node: Node = {
             "kind": "step" if isinstance(norm, StepBatchNorm) else "batch",
-            "mean": self._reference(norm.running_mean),
-            "scale": self._reference(scale if norm.weight is None else scale * norm.weight),
-            "shift": self._reference(norm.bias),
+            "mean": self.reference(norm.running_mean),
+            "scale": self.reference(scale if norm.weight is None else scale * norm.weight),
+            "shift": self.reference(norm.bias),
         }
         return node | ({"steps": norm.steps} if isinstance(norm, StepBatchNorm) else {})
