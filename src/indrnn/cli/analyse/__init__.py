@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...system import load_torch
 from ...tasks.rows import extras, rows
 from ..main import UsageError, say
 from ..parse import Parser
-from .gradients import DepthOptions, GradientsOptions, depth, gradients
-from .neurons import AblateOptions, MemoryOptions, WeightsOptions, ablate, memory, weights
+from .options import AblateOptions, DepthOptions, GradientsOptions, MemoryOptions, WeightsOptions
 
 
 class Kind(NamedTuple):
-    """One kind of analysis of any run: what carries it out, the line of the help, and arguments without a name."""
+    """One kind of analysis of any run: its options, the line of the help, and arguments without a name."""
 
     options: type
-    function: Callable[[Any], None]
     about: str
     arguments: str = "RUN"
 
 
 KINDS = {
-    "gradients": Kind(
-        GradientsOptions, gradients, "plot the gradient flow over time and depth in trained networks", "RUN ..."
-    ),
+    "gradients": Kind(GradientsOptions, "plot the gradient flow over time and depth in trained networks", "RUN ..."),
     "depth": Kind(
-        DepthOptions, depth, "measure how gradients reach the first layers, of a run before and after training", "[RUN]"
+        DepthOptions, "measure how gradients reach the first layers, of a run before and after training", "[RUN]"
     ),
-    "memory": Kind(MemoryOptions, memory, "plot how long each neuron remembers, by its weight and as measured"),
-    "weights": Kind(WeightsOptions, weights, "plot histograms of the recurrent weights before and after training"),
-    "ablate": Kind(AblateOptions, ablate, "ablate neurons of short, middle or long memory of a run, layer by layer"),
+    "memory": Kind(MemoryOptions, "plot how long each neuron remembers, by its weight and as measured"),
+    "weights": Kind(WeightsOptions, "plot histograms of the recurrent weights before and after training"),
+    "ablate": Kind(AblateOptions, "ablate neurons of short, middle or long memory of a run, layer by layer"),
 }
-"""Analyses of any run, by name."""
+"""Analyses of any run, by name; `measures` has the function of each."""
 
 
 def analyse(arguments: list[str]) -> int:
@@ -56,7 +51,9 @@ def analyse(arguments: list[str]) -> int:
     options = Parser(f"analyse {name}", kind.options)(rest)
     load_torch()
     if isinstance(kind, Kind):
-        kind.function(options)
+        from . import measures
+
+        getattr(measures, f"analyse_{name}")(options)
         return 0
     from ...tasks.runs import open_run
 
