@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,6 @@ from ..training.evaluation import measure
 from ..training.task import Task, generator
 from .memory import BOUNDS, GROUP_COLOURS, GROUPS, LayerMemory, memory
 from .neurons import Layer, layers_of, some, watched
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -162,20 +159,16 @@ def ablate(
 
 
 def write(measured: Ablated, about: dict[str, Any], results: Results) -> str:
-    """Write the numbers, a figure and a table, and return the table."""
-    rows: list[Sequence[object]] = [["all", "none", 0, f"{measured.whole:.4g}", ""]]
-    for row in measured.rows:
-        control = "" if row.control is None else f"{row.control:.4g}"
-        rows.append([row.layer or "all", row.group, row.neurons, f"{row.value:.4g}", control])
-    table = markdown(f"layer, silenced, neurons, {measured.metric}, as many at random", rows)
-    return results.write({**about, **asdict(measured)}, draw(measured), table)
+    """Write the numbers, a table, which is returned, and a figure.
 
-
-def draw(measured: Ablated) -> Figure:
-    """Bars by layer and group, the whole model as a line and the random draws as diamonds."""
+    The figure has bars by layer and group, the whole model as a line and the random draws as diamonds.
+    """
+    lines: list[Sequence[object]] = [["all", "none", 0, f"{measured.whole:.4g}", ""]]
     places = [*dict.fromkeys(row.layer for row in measured.rows)]
     figure, (axis,) = new_figure(1, width=max(5.0, 1.2 * len(places)))
     for row in measured.rows:
+        control = "" if row.control is None else f"{row.control:.4g}"
+        lines.append([row.layer or "all", row.group, row.neurons, f"{row.value:.4g}", control])
         x = places.index(row.layer) + (GROUPS.index(row.group) - 1) * 0.27
         axis.bar(x, row.value, 0.25, color=GROUP_COLOURS[row.group], label=row.group)
         # Under the axis, where neither bars nor dots are
@@ -194,4 +187,5 @@ def draw(measured: Ablated) -> Figure:
     title = f"{metric} without neurons of short memory (< {short} steps), middle, or long (≥ {long})"
     axis.set_title(title, fontsize=10)
     add_legend(figure)
-    return figure
+    table = markdown(f"layer, silenced, neurons, {measured.metric}, as many at random", lines)
+    return results.write({**about, **asdict(measured)}, figure, table)

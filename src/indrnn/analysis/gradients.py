@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +18,6 @@ from ..networks import Network
 from ..tasks.results import Results
 from ..training import Shard, Task, derive_seed
 from ..training.evaluation import modes_kept
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def input_weights(model: nn.Module) -> list[Tensor]:
@@ -106,12 +103,10 @@ PANELS = (("time", 1, "time step"), ("depth", 2, "layer"))
 
 
 def write(flows: Sequence[dict[str, Any]], results: Results) -> None:
-    """Write flows (a "name", whether it is an "indrnn", and `gradient_flow`'s result), and a figure of them."""
-    results.write([*flows], draw(flows))
+    """Write flows (a "name", whether it is an "indrnn", and `gradient_flow`'s result), and a figure of them.
 
-
-def draw(flows: Sequence[dict[str, Any]]) -> Figure:
-    """Norms over time and depth, on a logarithmic axis: over a sequence, an LSTM loses orders of magnitude."""
+    Its axes are logarithmic: over a sequence, an LSTM loses orders of magnitude.
+    """
     panels = [panel for panel in PANELS if any(flow[panel[0]] for flow in flows)]
     figure, axes = figure_with_legend(len(panels), 3.7, [flow["name"] for flow in flows])
     for axis, (dimension, first, across) in zip(axes, panels, strict=True):
@@ -119,4 +114,4 @@ def draw(flows: Sequence[dict[str, Any]]) -> Figure:
         axis.set(xlabel=across, title=f"over {dimension}")
     axes[0].set_ylabel("mean gradient norm")
     add_legend(figure)
-    return figure
+    results.write([*flows], figure)

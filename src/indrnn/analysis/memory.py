@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,6 @@ from ..ops.reference import THROUGH_ACTIVATION
 from ..tasks.results import Results
 from ..tasks.table import markdown
 from .neurons import layers_of, per_weight, watched
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 GROUPS = ("short", "middle", "long")
 """The three ranges of memory."""
@@ -224,22 +221,6 @@ def finite(steps: Sequence[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in steps]
 
 
-def write(measured: Memory, about: dict[str, Any], results: Results) -> str:
-    """Write the numbers, a figure and a table, and return the table; an infinite memory is null."""
-    content = {**about, **asdict(measured)}
-    for layer in content["layers"]:
-        layer["steps"] = finite(layer["steps"])
-    rows = []
-    for number, layer in enumerate(measured.layers, 1):
-        means = ["", ""]
-        if layer.active is not None and layer.measured is not None:
-            means = [f"{100 * torch.tensor(layer.active).mean():.0f} %", f"{torch.tensor(layer.measured).mean():.1f}"]
-        median = torch.tensor(layer.u).abs().median()
-        rows.append([number, len(layer.u), *map(layer.count, GROUPS), f"{median:.4f}", *means])
-    head = "layer, neurons, short, middle, long, median size of u, active, measured steps"
-    return results.write(content, draw(measured), markdown(head, rows))
-
-
 def in_words(measured: Memory) -> str:
     """A sentence on which weights give short and long memory, by the paper's relation."""
     short, long = (bound * measured.length for bound in measured.bounds)
@@ -250,11 +231,22 @@ def in_words(measured: Memory) -> str:
     )
 
 
-def draw(measured: Memory) -> Figure:
-    """The memory of each neuron by layer, the groups, and, if measured, measured against expected memory."""
+def write(measured: Memory, about: dict[str, Any], results: Results) -> str:
+    """Write the numbers, in which an infinite memory is null, a table, which is returned, and a figure.
+
+    The figure has the memory of each neuron by layer, the groups, and, if measured, measured against expected memory.
+    """
+    content = {**about, **asdict(measured)}
     figure, (by_layer, groups, *seen) = new_figure(3 if measured.sequences else 2, width=4.2)
     length, places = measured.length, range(1, len(measured.layers) + 1)
-    for place, layer in zip(places, measured.layers, strict=True):
+    rows = []
+    for place, layer, written in zip(places, measured.layers, content["layers"], strict=True):
+        written["steps"] = finite(layer.steps)
+        means = ["", ""]
+        if layer.active is not None and layer.measured is not None:
+            means = [f"{100 * torch.tensor(layer.active).mean():.0f} %", f"{torch.tensor(layer.measured).mean():.1f}"]
+        median = torch.tensor(layer.u).abs().median()
+        rows.append([place, len(layer.u), *map(layer.count, GROUPS), f"{median:.4f}", *means])
         steps = [min(max(value, 0.3), 4.0 * length) for value in layer.steps]  # without an end: of four lengths
         dots: dict[str, Any] = {"s": 5, "color": [GROUP_COLOURS[group] for group in layer.groups], "linewidths": 0}
         by_layer.scatter((place + torch.linspace(-0.35, 0.35, len(steps))).tolist(), steps, **dots)
@@ -281,4 +273,5 @@ def draw(measured: Memory) -> Figure:
         axis.set(xscale="log", xlabel="steps by the weight alone (right edge: no end)")
         axis.set(yscale="log", ylabel="steps measured on sequences")
         axis.set_title("dashed: active at every step; bottom row: none", fontsize=10)
-    return figure
+    head = "layer, neurons, short, middle, long, median size of u, active, measured steps"
+    return results.write(content, figure, markdown(head, rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from ..figures import add_legend, new_grid
 from ..tasks.results import Results
 from ..tasks.table import markdown
 from .neurons import layers_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NEAR = 0.1
 """Distance from 0 or from 1 up to which a |u| is near it."""
@@ -88,20 +85,16 @@ def _near(u: Tensor) -> tuple[float, float]:
 
 
 def write(counted: Weights, about: dict[str, Any], results: Results) -> str:
-    """Write the numbers, a figure and a table, and return the table."""
+    """Write the numbers, a table, which is returned, and a figure.
+
+    The figure has a panel for each layer, in rows of six: filled after training, outlined before.
+    """
     rows: list[list[object]] = []
-    for number, layer in enumerate(counted.layers, 1):
+    figure, axes = new_grid(len(counted.layers), across=min(6, len(counted.layers)))
+    for number, (axis, layer) in enumerate(zip(axes, counted.layers, strict=True), 1):
         zero, one = (None, None) if layer.before is None else _near(torch.tensor(layer.before))
         shares = (zero, layer.near_zero, one, layer.near_one, layer.negative)
         rows.append([number, len(layer.after), *("" if share is None else f"{100 * share:.0f} %" for share in shares)])
-    table = markdown("layer, neurons, near 0 before, near 0, near 1 before, near 1, negative", rows)
-    return results.write({**about, **asdict(counted)}, draw(counted), table)
-
-
-def draw(counted: Weights) -> Figure:
-    """A panel for each layer, in rows of six: filled after training, outlined before."""
-    figure, axes = new_grid(len(counted.layers), across=min(6, len(counted.layers)))
-    for number, (axis, layer) in enumerate(zip(axes, counted.layers, strict=True), 1):
         axis.stairs(layer.counts_after, counted.edges, fill=True, color="#56b4e9", label="after training")
         if layer.counts_before is not None:
             axis.stairs(layer.counts_before, counted.edges, color="#d55e00", linewidth=1.2, label="before")
@@ -109,4 +102,5 @@ def draw(counted: Weights) -> Figure:
         axis.set_xlabel("recurrent weight u")
     axes[0].set_ylabel("neurons")
     add_legend(figure)
-    return figure
+    table = markdown("layer, neurons, near 0 before, near 0, near 1 before, near 1, negative", rows)
+    return results.write({**about, **asdict(counted)}, figure, table)
