@@ -6,6 +6,7 @@ eigenvalues, which rotate the state, λ is complex: real neurons give sums of λ
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from dataclasses import dataclass
@@ -63,17 +64,16 @@ class ComplexIndRNN(nn.Module):
         self.register_parameter("bias", parameter(hidden_size) if bias else None)
         self.reset_parameters()
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
         """Reinitialise all parameters: both parts of W as in `IndRNN`, u with radius U(0, 1) and any angle, b as 0."""
-        with torch.no_grad():
-            limit = 0.304 / math.sqrt(self.input_size)
-            parts = [torch.empty_like(self.weight_ih.real).uniform_(-limit, limit) for _ in range(2)]
-            self.weight_ih.copy_(torch.complex(parts[0], parts[1]))
-            radius = torch.empty_like(self.weight_hh.real).uniform_(0, 1)
-            angle = torch.empty_like(radius).uniform_(-math.pi, math.pi)
-            self.weight_hh.copy_(torch.polar(radius, angle))
-            if self.bias is not None:
-                self.bias.zero_()
+        limit = 0.304 / math.sqrt(self.input_size)
+        parts = [torch.empty_like(self.weight_ih.real).uniform_(-limit, limit) for _ in range(2)]
+        self.weight_ih.copy_(torch.complex(*parts))
+        radius = torch.empty_like(self.weight_hh.real).uniform_(0, 1)
+        self.weight_hh.copy_(torch.polar(radius, torch.empty_like(radius).uniform_(-math.pi, math.pi)))
+        if self.bias is not None:
+            self.bias.zero_()
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return z (T, B, hidden_size) and z_T (B, hidden_size), from the input (T, B, input_size) and a z_0."""
@@ -91,10 +91,7 @@ class ComplexIndRNN(nn.Module):
 def complex_reference(x: Tensor, u: Tensor, h_0: Tensor | None = None) -> Tensor:
     """h_t = x_t + u ⊙ h_{t−1}, step by step: (T, ..., N)."""
     h = torch.zeros_like(u).expand(x.shape[1:]) if h_0 is None else h_0
-    rows = []
-    for x_t in x:
-        h = x_t + u * h
-        rows.append(h)
+    rows = [*itertools.accumulate(x, lambda h, x_t: x_t + u * h, initial=h)][1:]
     return torch.stack(rows) if rows else torch.zeros_like(x)
 
 
@@ -226,7 +223,7 @@ class _Eigen(NamedTuple):
 
 
 def _decompose(matrix: Tensor, U: Tensor, steps: int, perturbation: float = 0.0) -> _Eigen:
-    """The eigendecomposition of a matrix, and how well it reproduces U."""
+    """The eigendecomposition of a matrix, and its error of the powers of U that are finite; see `Conversion`."""
     if torch.equal(matrix, matrix.mT):
         values, vectors = torch.linalg.eigh(matrix)
         inverse, condition = vectors.mT, 1.0
@@ -238,11 +235,6 @@ def _decompose(matrix: Tensor, U: Tensor, steps: int, perturbation: float = 0.0)
         inverse, singular = torch.linalg.inv_ex(vectors)
         if singular:
             return _Eigen(values, vectors, torch.full_like(vectors, math.nan), math.inf, math.inf, perturbation)
-    return _Eigen(values, vectors, inverse, condition, _error(values, vectors, inverse, U, steps), perturbation)
-
-
-def _error(values: Tensor, vectors: Tensor, inverse: Tensor, U: Tensor, steps: int) -> float:
-    """`Conversion.error`, over the powers of U that are finite."""
     largest, worst = 1.0, 0.0
     for t in (0, *(2**k for k in range((steps - 1).bit_length())), steps):
         expected = torch.linalg.matrix_power(U, t)
@@ -252,7 +244,7 @@ def _error(values: Tensor, vectors: Tensor, inverse: Tensor, U: Tensor, steps: i
         largest = max(largest, float(torch.linalg.matrix_norm(expected, 2)))
         difference = float(torch.linalg.matrix_norm((got.real if got.is_complex() else got) - expected, 2))
         worst = max(worst, difference if math.isfinite(difference) else math.inf)
-    return worst / largest
+    return _Eigen(values, vectors, inverse, condition, worst / largest, perturbation)
 
 
 def _model(eigen: _Eigen, W: Tensor, bias: Tensor | None, dtype: torch.dtype, backend: str | None) -> LinearRNN:
@@ -292,8 +284,7 @@ def _matrices(rnn: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         raise ValueError(f"U must be a square matrix, got the shape {tuple(U.shape)}")
     if W.dim() != 2 or W.shape[0] != len(U) or not W.shape[1]:
         raise ValueError(f"W must have the shape ({len(U)}, inputs), got {tuple(W.shape)}")
-    if bias is not None and bias.shape != (len(U),):
-        raise ValueError(f"bias must have the shape ({len(U)},), got {tuple(bias.shape)}")
+    check_tensor("bias", bias, (len(U),))
     return W, U, bias
 
 

@@ -70,11 +70,9 @@ def summary(path: Path, table: Table) -> Summary:
 
 def _settings_checksum(config: Summary) -> str:
     """A checksum of the settings of a run without a table, except its seed and the series drawn with it."""
-    task, recipe, estimator = (dict(config.get(name) or {}) for name in ("task", "recipe", "estimator"))
-    for name in ("seed", "train", "validation"):
-        task.pop(name, None)
-    estimator.pop("random_state", None)
-    text = json.dumps([task, recipe, estimator, config["training"]], sort_keys=True, default=str)
+    drawn = {"task": ("seed", "train", "validation"), "recipe": (), "estimator": ("random_state",)}
+    parts = [{k: v for k, v in (config.get(part) or {}).items() if k not in names} for part, names in drawn.items()]
+    text = json.dumps([*parts, config["training"]], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -97,9 +95,12 @@ def gather(table: Table, runs: Iterable[Path], out: Path, *, overwrite: bool = F
     for path, run in summaries:
         longer = f"{path.resolve().parent.name}-{run['name']}"
         names = itertools.chain([run["name"], longer], (f"{longer}-{number}" for number in itertools.count(2)))
-        free = (name for name in names if f"{name}.json" not in targets and _same(files.get(f"{name}.json"), run))
-        run["name"] = next(free)
-        targets[f"{run['name']}.json"] = run
+        for name in names:
+            old = files.get(f"{name}.json", run)
+            if f"{name}.json" not in targets and all(old[key] == run[key] for key in ("started", "seed")):
+                break
+        run["name"] = name
+        targets[f"{name}.json"] = run
     figure = out / f"{table.name}.png"
     there = [name for name in (*targets, figure.name) if (out / name).exists()]
     if there and not overwrite:
@@ -116,11 +117,6 @@ def gather(table: Table, runs: Iterable[Path], out: Path, *, overwrite: bool = F
     usual: dict[str, Any] = {"across": "training step", "up": table.metric, "logarithmic": not table.higher_is_better}
     draw_panels(figure, panels, **(usual | table.picture))
     return table_of(table, every)
-
-
-def _same(old: Summary | None, new: Summary) -> bool:
-    """Whether the summary under a name is of this run, or there is none."""
-    return old is None or bool(old["started"] == new["started"] and old["seed"] == new["seed"])
 
 
 def table_of(table: Table, runs: Iterable[Summary]) -> str:
