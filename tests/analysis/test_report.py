@@ -10,7 +10,7 @@ import torch
 
 import indrnn
 from indrnn.analysis.report import confusion_table, memory_counts, outcome_of, page_of
-from indrnn.analysis.reported import Reported
+from indrnn.analysis.runs import Reported
 from indrnn.layers.options import EPSILON
 from indrnn.networks import Head, Plain
 from indrnn.tasks.recipe import Confusion, Description, Pairs, Written

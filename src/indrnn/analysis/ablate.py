@@ -155,9 +155,6 @@ def ablate(
     return Ablated(metric, higher, items, whole[metric], memories.length, bounds, epsilon, rows)
 
 
-# ---- results
-
-
 def write(measured: Ablated, about: dict[str, Any], results: Results) -> str:
     """Write the numbers, a table, which is returned, and a figure.
 

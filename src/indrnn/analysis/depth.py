@@ -80,9 +80,6 @@ def before_and_after(
     return [{"layer": number, "before": old, "after": new} for number, (old, new) in enumerate(pairs, 2)]
 
 
-# ---- results
-
-
 def write(rows: list[dict[str, Any]], seeds: int, results: Results) -> str:
     """Write the norms of untrained networks and a figure, and return a table."""
     figure, (axes,) = new_figure(1)

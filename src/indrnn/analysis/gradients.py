@@ -96,8 +96,6 @@ def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[
     return {"time": (over_time / sequences).tolist(), "depth": (over_depth / batches).tolist()}
 
 
-# ---- results
-
 PANELS = (("time", 1, "time step"), ("depth", 2, "layer"))
 """Dimensions of a flow: name, number of the first value, and label."""
 

@@ -213,9 +213,6 @@ def check_settings(epsilon: float, bounds: tuple[float, float] = BOUNDS) -> None
         raise ValueError(f"bounds must be two positive numbers, the smaller first, got {bounds}")
 
 
-# ---- results
-
-
 def finite(steps: Sequence[float]) -> list[float | None]:
     """Steps with None, which JSON can hold, for an endless memory."""
     return [value if math.isfinite(value) else None for value in steps]

@@ -22,7 +22,7 @@ from .explorer.program import Program
 from .gradients import PANELS
 from .html import escape, fill, source
 from .memory import steps_of
-from .reported import Reported, sizes
+from .runs import Reported, sizes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Summaries of runs: a small JSON file per run, a figure and a table."""
+"""Runs as reports show them: read for a page, and summed up in a small JSON file each, a figure and a table."""
 
 from __future__ import annotations
 
@@ -8,14 +8,155 @@ import json
 import re
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
+from ..figures import draw_panels
 from ..files import write_atomically
+from ..saving import defaults, flat, to_json
+from ..tasks.recipe import Answer, Description, Recipe
+from ..tasks.rows import rows
 from ..tasks.runs import Run, open_run
 from ..tasks.table import Summary, Table, markdown, own_table
+from .gradients import gradient_flow
 
+_UNKNOWN = ("not shown", "nothing", "your own")  # words of a row where the paper gives no figure
+_SOME = 1000  # items without --full
+_BATCHES = 10  # of training, for gradient flow
+_QUIET = ("type", "data_dir", "input_size", "sequence_length")  # places on a disk, and what a task says
 _POINTS = 200  # of a curve: as many as a picture shows
+
+
+@dataclass
+class Reported:
+    """A run as the page shows it. Strings are plain text: they are escaped on the page."""
+
+    name: str
+    """Name of the run on the page."""
+    description: Description
+    """Task and data in words."""
+    config: dict[str, Any]
+    """Content of config.json."""
+    lines: list[dict[str, Any]]
+    """Lines of metrics.jsonl."""
+    result: dict[str, Any]
+    """Content of result.json."""
+    model: nn.Module | None = None
+    """Model with its best weights; None if there are none yet."""
+    recipe: str | None = None
+    """Name of the recipe's row; None for a run of `indrnn fit` or one that was started from Python."""
+    paper: tuple[str, str] | None = None
+    """Result that the paper reports, and its table or figure."""
+    changed: list[tuple[str, str, str]] = field(default_factory=list)
+    """Options that differ from the recipe's: name, value, and the recipe's value."""
+    answers: list[Answer] = field(default_factory=list)
+    """Predictions."""
+    gradients: dict[str, list[float]] | None = None
+    """Gradient flow."""
+    gradients_note: str = "Not measured."
+    """Sentence on the batches that gradients were measured on, or why they were not."""
+    missing: list[str] = field(default_factory=list)
+    """Sentences on what could not be shown, and why."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has finished."""
+        return bool(self.result) and bool(self.lines) and self.result.get("steps") == self.steps
+
+    @property
+    def steps(self) -> int:
+        """Steps at the last evaluation."""
+        return int(self.lines[-1]["step"]) if self.lines else 0
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """Test scores; empty without a test."""
+        return self.description.scores or self.result.get("test") or {}
+
+    def curve(self, metric: str) -> list[tuple[float, float]]:
+        """A metric over the steps."""
+        values = ((line["step"], line.get(metric)) for line in self.lines)
+        return [(step, float(value)) for step, value in values if value is not None]
+
+
+def described(run: Run, name: str = "") -> Reported:
+    """A run by what it recorded, without its model, and what is measured with it; `name` is that on the page."""
+    lines = run.folder.read_metrics()
+    row = rows().get(str(run.recipe_name))
+    description = run.recipe.describe(run.recorded.get("task"), run.path)
+    if run.recipe_name is None and lines:
+        table = own_table(lines[0])
+        description = replace(description, metric=table.metric, higher_is_better=table.higher_is_better)
+    reported = Reported(name, description, run.recorded, lines, run.result, recipe=row.name if row else None)
+    if row and row.value not in _UNKNOWN:
+        reported.paper = row.value, row.paper.removesuffix(", quicker")
+    if run.recipe_name:
+        reported.changed = _changed(run.recipe, row.recipe if row else None)
+    return reported
+
+
+def read_run(path: Path, name: str, *, full: bool = False, data_dir: Path | None = None) -> Reported:
+    """Read a run, with its `name` on the page, from its folder; nothing is downloaded.
+
+    With `full`, all test data are predicted, and gradients are measured on ten batches in place of one.
+    """
+    run = open_run(path)
+    reported = described(run, name)
+    try:
+        reported.model, _ = run.best
+    except (OSError, ValueError) as error:  # of a run that has no weights yet
+        reported.missing.append(str(error))
+        return reported
+    try:
+        reported.answers = run.at(data_dir).answers(reported.model, None if full else _SOME, run)
+    except (OSError, ValueError) as error:  # data that are not here, or are others now
+        reported.missing.append(f"Answers are not shown: {error}.")
+    try:
+        if not run.at(data_dir).available():
+            raise ValueError("the data are not here (--data-dir, INDRNN_DATA)")
+        task: Any = run.task(data_dir)
+        most = min(_BATCHES, getattr(task, "steps_per_epoch", _BATCHES))
+        batches = most if full else min(1, most)
+        reported.gradients = gradient_flow(reported.model, task, batches)
+        rest = f"; {most} with --full" if batches < most else ""
+        reported.gradients_note = f"Measured on {batches} training batch{'' if batches == 1 else 'es'}{rest}."
+    except (OSError, ValueError, RuntimeError) as error:  # also of a network whose gradients cannot be taken
+        reported.gradients_note = f"Not measured: {error}."
+    return reported
+
+
+def sizes(model: nn.Module, layers: dict[str, Tensor]) -> dict[str, str]:
+    """The size of a model in words, with that of its recurrent layers if it has any."""
+    size = {"recurrent layers": f"{len(layers)}", "neurons": f"{sum(map(len, layers.values())):,}"} if layers else {}
+    return size | {"parameters": f"{sum(parameter.numel() for parameter in model.parameters()):,}"}
+
+
+def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]:
+    """Options that differ from the recipe of the run's name, or from the defaults if there is none."""
+    here = flat(to_json(recipe))
+    there = flat(to_json(usual) if usual is not None else defaults(recipe))
+    return [
+        (name.removeprefix("training."), _in_words(value), _in_words(there.get(name, "")))
+        for name, value in here.items()
+        if value != there.get(name) and name.split(".")[-1] not in (*_QUIET, *recipe.places)
+    ]
+
+
+def _in_words(value: object) -> str:
+    """An option's value, formatted for readers."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_in_words, value)) or "none"
+    return str(value)
+
+
+# ---- summaries
 
 
 def table_of_run(path: Path) -> Table:
@@ -87,8 +228,6 @@ def gather(table: Table, runs: Iterable[Path], out: Path, *, overwrite: bool = F
 
     `overwrite`: whether existing summaries of these runs, and the figure, may be replaced.
     """
-    from ..figures import draw_panels
-
     summaries = [(path, summary(path, table)) for path in runs]  # all are read before anything is written
     files = {path.name: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
     targets: dict[str, Summary] = {}

@@ -81,9 +81,6 @@ def _near(u: Tensor) -> tuple[float, float]:
     return float((u.abs() < NEAR).double().mean()), float((u.abs() >= 1 - NEAR).double().mean())
 
 
-# ---- results
-
-
 def write(counted: Weights, about: dict[str, Any], results: Results) -> str:
     """Write the numbers, a table, which is returned, and a figure.
 

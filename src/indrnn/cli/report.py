@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -37,9 +38,14 @@ def report(arguments: list[str]) -> int:
     """Gather runs into a table or a page."""
     options: ReportOptions = Parser("report", ReportOptions)(arguments)
     load_torch()
-    if options.html is not None:
-        return _page(options)
-    from ..analysis import runs as summaries
+    if not options.runs:
+        raise UsageError("runs must be the folders of runs, got none")
+    say(_gather(options) if options.html is None else _write_page(options, options.html))
+    return 0
+
+
+def _gather(options: ReportOptions) -> str:
+    from ..analysis.runs import gather, table_of_run
     from ..tasks.runs import runs_in
 
     runs = []
@@ -48,34 +54,24 @@ def report(arguments: list[str]) -> int:
         if members:
             say(f"{path} is an ensemble: the rows are of its {len(members)} networks, its own figures in scores.json")
         runs += members or [path]
-    if not runs:
-        raise UsageError("runs must be the folders of runs, got none")
-    tables = {table.name: table for table in map(summaries.table_of_run, reversed(runs))}  # that of the first run
+    tables = {table.name: table for table in map(table_of_run, reversed(runs))}  # that of the first run
     if len(tables) != 1:
         raise UsageError(f"runs must be of one task, got {', '.join(tables)}")
     (table,) = tables.values()
-    out = options.out or Path("results") / table.name
-    say(summaries.gather(table, runs, out, overwrite=options.overwrite))
-    return 0
+    return gather(table, runs, options.out or Path("results") / table.name, overwrite=options.overwrite)
 
 
-def _page(options: ReportOptions) -> int:
+def _write_page(options: ReportOptions, html: Path) -> str:
     from ..analysis.html import check_page, write_page
     from ..analysis.report import page_of
-    from ..analysis.reported import read_run
+    from ..analysis.runs import read_run
     from ..figures import need_matplotlib
     from ..tasks.runs import distinct
 
-    assert options.html is not None
-    if not options.runs:
-        raise UsageError("runs must be the folders of runs, got none")
-    check_page(options.html, overwrite=options.overwrite)
+    check_page(html, overwrite=options.overwrite)
     need_matplotlib()
+    more: dict[str, Any] = {"full": options.full, "data_dir": options.data_dir}
     names = distinct([run.resolve() for run in options.runs])
-    reported = [
-        read_run(run, name, full=options.full, data_dir=options.data_dir)
-        for run, name in zip(options.runs, names, strict=True)
-    ]
-    path = write_page(options.html, page_of(reported), overwrite=options.overwrite)
-    say(f"{path}: {path.stat().st_size / 1e6:.2f} MB, to be opened in a browser")
-    return 0
+    reported = [read_run(run, name, **more) for run, name in zip(options.runs, names, strict=True)]
+    path = write_page(html, page_of(reported), overwrite=options.overwrite)
+    return f"{path}: {path.stat().st_size / 1e6:.2f} MB, to be opened in a browser"

@@ -17,7 +17,7 @@ from ...tasks.samples import recorded
 from ...words import headline, rough_duration, value_of, words
 from ..html import embedded_json, escape, fill, source, write_page
 from ..memory import BOUNDS, finite, steps_of
-from ..reported import described, sizes
+from ..runs import described, sizes
 from .program import Program, network_of, recurrent_states
 
 LARGEST = 4_000_000
@@ -111,9 +111,6 @@ def _activity(model: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
         states = recurrent_states(model, sequence.to(like).unsqueeze(first))
         rows.append(torch.cat([state.float().abs().mean(0).squeeze(0) for state in states]))
     return torch.stack(rows).cpu()
-
-
-# ---- runs
 
 
 def samples_of(run: Run, data_dir: Path | None) -> Samples:

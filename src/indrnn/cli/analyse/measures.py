@@ -67,7 +67,8 @@ def analyse_memory(options: MemoryOptions) -> None:
     memory.check_settings(options.epsilon, options.bounds)
     check_count("items", options.items, 0)
     run, results = _open(options, "memory")
-    model, measure = run.best[0], None
+    model = run.best[0]
+    measure: partial[Any] | None = None
     if options.items:
         task, model = run.task(options.data_dir), run.best_on(options.device)
         measure = partial(list, neurons.some(task, model, options.items))
