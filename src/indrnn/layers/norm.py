@@ -130,11 +130,8 @@ class SequenceBatchNorm(_BatchNorm):
 
     Args:
         num_features: N, the last dimension of the input.
-        eps: added to the variance.
-        momentum: weight of a batch in the running statistics; None for the mean over all batches.
-        affine: whether there is a scale and a shift.
+        eps, momentum, affine, device, dtype: as for `torch.nn.BatchNorm1d`.
         synchronised: take the statistics over all processes of the default process group.
-        device, dtype: of parameters and statistics.
     """
 
     def forward(
@@ -188,8 +185,7 @@ class StepBatchNorm(_BatchNorm):
     code, so that a stream in pieces gives the same results as in one call.
 
     Args:
-        num_features: as for `SequenceBatchNorm`, like all others but `steps`.
-        steps: rows of the running statistics, the window's length.
+        steps: rows of the running statistics, the window's length; all others are as for `SequenceBatchNorm`.
     """
 
     def __init__(
