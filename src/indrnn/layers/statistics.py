@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
@@ -35,36 +36,30 @@ def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = 
     norms = [module for module in model.modules() if is_batch_norm(module)]
     if not norms:
         return
-    modes = [(module, module.training) for module in model.modules()]
-    momenta = [norm.momentum for norm in norms]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    gathered = {id(buffer) for norm in norms for buffer in (norm.running_mean, norm.running_var)}
-    seen = False
-    devices = sorted({buffer.device.index for buffer, _ in buffers if buffer.device.type == "cuda"})
+    devices = sorted({buffer.device.index for buffer in model.buffers() if buffer.device.type == "cuda"})
     state = tree_map(lambda value: value.detach().clone() if isinstance(value, Tensor) else value, state)
-    try:
+    seen = False
+    with torch.no_grad(), torch.random.fork_rng(devices), contextlib.ExitStack() as restored:
+        for module in model.modules():
+            restored.callback(setattr, module, "training", module.training)
+        for buffer in model.buffers():
+            restored.callback(buffer.copy_, buffer.clone())
         model.eval()  # no dropout
         for norm in norms:
+            restored.callback(setattr, norm, "momentum", norm.momentum)
             norm.train()
             norm.momentum = None
             norm.reset_running_stats()
-        with torch.no_grad(), torch.random.fork_rng(devices):
-            for batch in batches:
-                state, seen = _run(model, batch, state, call), True
+        for batch in batches:
+            state, seen = _run(model, batch, state, call), True
         if not seen:
             raise ValueError("batches must hold at least one batch, got none")
-    except BaseException:
-        gathered.clear()
-        raise
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-        for module, mode in modes:
-            module.training = mode
-        with torch.no_grad():
-            for buffer, before in buffers:
-                if id(buffer) not in gathered:
-                    buffer.copy_(before)
+        statistics = [
+            buffer for norm in norms for buffer in (norm.running_mean, norm.running_var) if buffer is not None
+        ]
+        gathered = [buffer.clone() for buffer in statistics]
+    for buffer, values in zip(statistics, gathered, strict=True):
+        buffer.copy_(values)
 
 
 def is_batch_norm(module: nn.Module) -> TypeGuard[_BatchNorm]:
