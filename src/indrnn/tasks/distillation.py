@@ -23,9 +23,8 @@ from ..training import OneCycle, Training, train
 from ..training.evaluation import measure, modes_kept
 from ..training.folder import machine
 from ..training.task import Batch, Measured, Shard, generator
-from .results import Results, results_folder
 from .runs import Run, seeded_model
-from .table import markdown
+from .table import Results, markdown, results_folder
 
 if TYPE_CHECKING:
     from .adding import DistilOptions

@@ -63,8 +63,8 @@ def gradients(options: GradientsOptions) -> None:
         raise UsageError("analyse gradients needs the folders of runs")
     from ...analysis import gradients as analysis
     from ...layers.bound import recurrent_weights
-    from ...tasks.results import Results
     from ...tasks.runs import distinct, open_run
+    from ...tasks.table import Results
     from ...training import Shard
 
     if options.batches is not None:
@@ -92,8 +92,8 @@ def depth(options: DepthOptions) -> None:
     check_count("batches", options.batches)
     from ...analysis import depth as analysis
     from ...analysis.gradients import input_weights
-    from ...tasks.results import Results, results_folder
     from ...tasks.runs import open_run
+    from ...tasks.table import Results, results_folder
 
     out = options.out or (Path("results/depth") if options.run is None else results_folder(options.run))
     results = Results(out, "depth", overwrite=options.overwrite)

@@ -16,8 +16,8 @@ from ..main import say
 if TYPE_CHECKING:
     from torch import nn
 
-    from ...tasks.results import Results
     from ...tasks.runs import Run
+    from ...tasks.table import Results
 
 
 @dataclass
@@ -120,8 +120,8 @@ def ablate(options: AblateOptions) -> None:
 def _open(options: RunOptions, name: str) -> tuple[Run, Results]:
     """A run whose network has independent neurons, and the files of its analysis; raises if they are there."""
     from ...analysis.neurons import layers_of
-    from ...tasks.results import Results, results_folder
     from ...tasks.runs import open_run
+    from ...tasks.table import Results, results_folder
 
     run = open_run(options.run)
     results = Results(results_folder(options.run, options.out), name, overwrite=options.overwrite)
