@@ -21,8 +21,8 @@ from indrnn.baselines import Baseline
 from indrnn.figures import draw_curves, draw_pairs, draw_panels, draw_run, new_figure, smooth, svg_of
 from indrnn.networks import Head, Plain
 from indrnn.tasks.adding import AddingRecipe
-from indrnn.tasks.results import Results
 from indrnn.tasks.series.scores import ClassScores
+from indrnn.tasks.table import Results
 from indrnn.training.folder import RunFolder
 
 from .analysis.pages import Page

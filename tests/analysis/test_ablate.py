@@ -16,7 +16,7 @@ import indrnn
 from indrnn.analysis import ablate as analysis
 from indrnn.analysis.ablate import ablate, silenced
 from indrnn.tasks.adding import Adding
-from indrnn.tasks.results import Results
+from indrnn.tasks.table import Results
 from indrnn.training import TensorTask
 
 T, B, F = 11, 4, 3

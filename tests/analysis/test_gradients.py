@@ -17,7 +17,7 @@ from indrnn.networks import Dense, Head, Plain, PlainIndRNN, Residual, SequenceC
 from indrnn.tasks.adding import Adding
 from indrnn.tasks.pixels import Pixels, PixelsRecipe
 from indrnn.tasks.recipe import AnyNetwork
-from indrnn.tasks.results import Results
+from indrnn.tasks.table import Results
 from indrnn.training import Batch, Shard, TensorTask
 
 pytest.importorskip("matplotlib")

@@ -18,7 +18,7 @@ import indrnn
 from indrnn.analysis import memory as analysis
 from indrnn.analysis.memory import Memory, group_of, memory, ranges, steps_of, weight_of
 from indrnn.analysis.neurons import layers_of
-from indrnn.tasks.results import Results
+from indrnn.tasks.table import Results
 
 T, B, F = 23, 5, 3
 

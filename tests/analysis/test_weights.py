@@ -12,8 +12,8 @@ import indrnn
 from indrnn.analysis import weights as analysis
 from indrnn.analysis.weights import weights
 from indrnn.networks import Head, Plain
-from indrnn.tasks.results import Results
 from indrnn.tasks.runs import open_run
+from indrnn.tasks.table import Results
 
 
 def model(*values: list[float]) -> indrnn.PlainIndRNN:

@@ -21,8 +21,7 @@ from ..figures import add_legend, new_figure
 from ..layers.options import EPSILON
 from ..networks.unit import RecurrentUnit
 from ..ops.calls import Forward
-from ..tasks.results import Results
-from ..tasks.table import markdown
+from ..tasks.table import Results, markdown
 from ..training.evaluation import measure
 from ..training.task import Task, generator
 from .memory import BOUNDS, GROUP_COLOURS, GROUPS, LayerMemory, memory

@@ -17,8 +17,7 @@ from torch import nn
 
 from ..figures import COLOURS, draw_curves, new_figure
 from ..networks import DenseIndRNN, Network, PlainIndRNN, ResidualIndRNN, SequenceClassifier
-from ..tasks.results import Results
-from ..tasks.table import markdown
+from ..tasks.table import Results, markdown
 from ..training import Task
 from .gradients import gradient_flow
 

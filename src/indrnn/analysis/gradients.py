@@ -15,7 +15,7 @@ from ..baselines import BaselineRNN, QRNNBaseline, TransformerBaseline
 from ..figures import add_legend, draw_curves, figure_with_legend
 from ..layers import IndRNN
 from ..networks import Network
-from ..tasks.results import Results
+from ..tasks.table import Results
 from ..training import Shard, Task, derive_seed
 from ..training.evaluation import modes_kept
 

@@ -20,8 +20,7 @@ from ..layers.options import EPSILON
 from ..ops.autograd import OPS
 from ..ops.calls import Forward
 from ..ops.reference import THROUGH_ACTIVATION
-from ..tasks.results import Results
-from ..tasks.table import markdown
+from ..tasks.table import Results, markdown
 from .neurons import layers_of, per_weight, watched
 
 GROUPS = ("short", "middle", "long")

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from ..checks import check_count
 from ..figures import add_legend, new_grid
-from ..tasks.results import Results
-from ..tasks.table import markdown
+from ..tasks.table import Results, markdown
 from .neurons import layers_of
 
 NEAR = 0.1

@@ -9,18 +9,16 @@ if TYPE_CHECKING:
     from .conv import ConvIndRNN1d, ConvIndRNN2d
     from .dropout import SharedDropout, embedding_dropout, shared_dropout
     from .indrnn import IndRNN, IndRNNCell
-    from .norm import SequenceBatchNorm, StepBatchNorm
+    from .norm import SequenceBatchNorm, StepBatchNorm, gather_statistics
     from .options import EPSILON
-    from .statistics import gather_statistics
 
 _HOMES = {
     "bound": ("RecurrentBound", "attach_constraint", "constrain_", "parameter_groups"),
     "conv": ("ConvIndRNN1d", "ConvIndRNN2d"),
     "dropout": ("SharedDropout", "embedding_dropout", "shared_dropout"),
     "indrnn": ("IndRNN", "IndRNNCell"),
-    "norm": ("SequenceBatchNorm", "StepBatchNorm"),
+    "norm": ("SequenceBatchNorm", "StepBatchNorm", "gather_statistics"),
     "options": ("EPSILON",),
-    "statistics": ("gather_statistics",),
 }
 
 __all__ = ["ConvIndRNN1d", "ConvIndRNN2d", "IndRNN", "IndRNNCell"]

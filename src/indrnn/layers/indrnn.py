@@ -38,9 +38,7 @@ class IndRNN(nn.Module):
     step. The bound is kept in the child module `bound`, and `bound.upper = math.inf` turns it off.
 
     Args:
-        input_size: features of the input at each step.
-        hidden_size: neurons.
-        num_layers: layers, each reading the one before.
+        input_size, hidden_size, num_layers: as for `torch.nn.RNN`.
         nonlinearity: "relu", "tanh", "sigmoid" or "identity".
         bias: whether there is a b.
         batch_first: whether input, output, and `resets` have the batch before time (not the states, as in torch).
@@ -282,11 +280,9 @@ class IndRNNCell(nn.Module):
     Parameters: `weight_ih` (hidden_size, input_size), `weight_hh` (hidden_size,), which is u, `bias` (hidden_size,).
 
     Args:
-        input_size: features of the input.
-        hidden_size: neurons.
+        input_size, hidden_size, device, dtype: as for `torch.nn.RNNCell`.
         bias: whether there is a b.
         nonlinearity: "relu", "tanh", "sigmoid" or "identity".
-        device, dtype: of the parameters.
         **recurrent: as for `IndRNN`; see `RecurrentBound`.
     """
 

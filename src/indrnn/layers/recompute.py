@@ -15,13 +15,7 @@ Run = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Parameters], tuple
 
 
 def in_pieces(
-    run: Run,
-    steps: int,
-    x: Tensor,
-    h_0: Tensor,
-    lengths: Tensor | None,
-    resets: Tensor | None,
-    parameters: Parameters,
+    run: Run, steps: int, x: Tensor, h_0: Tensor, lengths: Tensor | None, resets: Tensor | None, parameters: Parameters
 ) -> tuple[Tensor, Tensor]:
     """Compute run(x, h_0, lengths, resets, parameters) in pieces of `steps`, keeping only the states between them.
 

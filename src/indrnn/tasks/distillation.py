@@ -18,18 +18,17 @@ from torch import Tensor, nn
 from ..baselines import BaselineRNN
 from ..checks import check_count, check_seed
 from ..figures import draw_curves, new_figure
-from ..networks import Dense, Plain, Residual, StepRegressor
+from ..networks import Dense, Head, Plain, Residual, StepRegressor
 from ..training import OneCycle, Training, train
 from ..training.evaluation import measure, modes_kept
 from ..training.folder import machine
 from ..training.task import Batch, Measured, Shard, generator
-from .results import Results, results_folder
-from .table import markdown
+from .runs import Run, seeded_model
+from .table import Results, markdown, results_folder
 
 if TYPE_CHECKING:
     from .adding import DistilOptions
     from .recipe import Say
-    from .runs import Run
 
 Item = Tensor | tuple[Tensor, Tensor]
 """Inputs, or inputs and the task's targets, of which the batch is the first dimension."""
@@ -105,9 +104,7 @@ def distil(
             )
         config = config or Plain(hidden_size=128, layers=2, norm=None)
         sized = replace(config, batch_first=time == 1).sized(inputs.shape[-1], inputs.shape[time])
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = StepRegressor(sized.build(), wanted.shape[-1]).to(inputs.device, inputs.dtype)
+        model: Any = seeded_model(Head(sized, wanted.shape[-1], "StepRegressor"), seed).to(inputs.device, inputs.dtype)
         train(model, task, replace(options, device=str(inputs.device)), seed=seed, quiet=True)
         return _measure(model.eval(), task, readout, time)
 

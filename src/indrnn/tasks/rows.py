@@ -9,6 +9,7 @@ import itertools
 import typing
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
+from typing import Any
 
 from .recipe import Extra, Own, Recipe, Row
 
@@ -82,14 +83,10 @@ def kinds() -> dict[str, type]:
     return {name: kind for recipe in recipe_kinds() for name, kind in _dataclasses(recipe).items()}
 
 
-def _dataclasses(kind: type) -> dict[str, type]:
-    """A dataclass, and the dataclasses among the types of its fields."""
-    types = {kind.__name__: kind}
-    hints = typing.get_type_hints(kind, include_extras=True)
-    waiting = [hints[field.name] for field in dataclasses.fields(kind)]
-    while waiting:
-        hint = waiting.pop()
-        waiting += [part for part in typing.get_args(hint) if part is not hint]
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint.__name__ not in types:
-            types |= _dataclasses(hint)
-    return types
+def _dataclasses(hint: Any) -> dict[str, type]:
+    """The dataclasses in a type, and those among the types of their fields."""
+    types, parts = {}, typing.get_args(hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint, include_extras=True)
+        types, parts = {hint.__name__: hint}, tuple(hints[field.name] for field in dataclasses.fields(hint))
+    return types | {name: kind for part in parts for name, kind in _dataclasses(part).items()}

@@ -79,10 +79,11 @@ def _as_hinted(value: Any, hint: Any) -> Any:
 
 def new_model(recipe: Recipe | Fitting, member: int = 0) -> nn.Module:
     """Build a network of a recipe with its initial weights."""
-    return _built(recipe.model_config(member), recipe.member_seed(member))
+    return seeded_model(recipe.model_config(member), recipe.member_seed(member))
 
 
-def _built(config: Any, seed: int) -> nn.Module:
+def seeded_model(config: Any, seed: int) -> nn.Module:
+    """Build a model with the initial weights of a seed; no other random number changes."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: nn.Module = config.build()
@@ -241,7 +242,7 @@ class Run:
 
     def drawn(self, seed: int) -> nn.Module:
         """The same model, initialised anew from `seed`."""
-        return _built(config_of(self.best[0]), seed).eval()
+        return seeded_model(config_of(self.best[0]), seed).eval()
 
     def initialise(self, model: nn.Module, task: Task) -> None:
         """Load the run's best weights into a new model, trained on a task of the same form."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ..layers import constrain_
-from ..layers.statistics import gather_statistics, is_batch_norm
+from ..layers.norm import gather_statistics, is_batch_norm
 from .batches import Batches
 from .ema import MovingAverage
 from .errors import NotFiniteError

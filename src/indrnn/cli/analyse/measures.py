@@ -11,8 +11,8 @@ from torch import nn
 from ...analysis import ablate, depth, gradients, memory, neurons, weights
 from ...checks import check_count
 from ...layers.bound import recurrent_weights
-from ...tasks.results import Results, results_folder
 from ...tasks.runs import Run, distinct, open_run
+from ...tasks.table import Results, results_folder
 from ...training import Shard
 from ..main import UsageError, say
 from .options import AblateOptions, DepthOptions, GradientsOptions, MemoryOptions, RunOptions, WeightsOptions
