@@ -104,9 +104,8 @@ class BaselineRNN(BaselineNetwork):
     def _build(self, factory: Factory) -> None:
         config = self.config
         self.kind, self.weight_dropout = config.kind, float(config.weight_dropout)
-        options: dict[str, Any] = {"batch_first": self.batch_first, **factory}
-        if config.layers > 1:
-            options["dropout"] = config.dropout
+        between = config.dropout if config.layers > 1 else 0.0  # for which torch warns
+        options: dict[str, Any] = {"batch_first": self.batch_first, "dropout": between, **factory}
         if self.kind in ("rnn", "irnn"):
             options["nonlinearity"] = "relu" if self.kind == "irnn" else "tanh"
         make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.kind, nn.RNN)

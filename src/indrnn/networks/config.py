@@ -6,8 +6,7 @@ Nothing here imports torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
 from ..checks import check_choice, check_count, check_positive, check_probability
@@ -36,12 +35,19 @@ class Factory(TypedDict, total=False):
     dtype: torch.dtype | None
 
 
-def check_options(check: Callable[[str, Any], None], options: Any, *names: str) -> None:
-    """Check options of a dataclass by name; None passes where it is the default."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None or getattr(type(options), name, ...) is not None:
-            check(name, value)
+def check_options(options: Any, **least: int) -> None:
+    """Check the whole numbers in a dataclass, at least 1 or as given, and the probabilities of dropout.
+
+    None passes where it is the default.
+    """
+    for option in fields(options):
+        name, value = option.name, getattr(options, option.name)
+        if value is None and option.default is None:
+            continue
+        if option.type in ("int", "int | None"):
+            check_count(name, value, least.get(name, 1))
+        elif option.type in ("float", "float | None") and name.endswith("dropout"):
+            check_probability(name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +100,7 @@ class NetworkConfig:
         check_nonlinearity(self.nonlinearity)
         check_choice("norm", self.norm, (*get_args(Norm), None))
         check_choice("norm_place", self.norm_place, get_args(Place))
-        check_options(check_count, self, "input_size", "norm_steps", "recompute")
+        check_options(self)
         if (self.norm == "step") != (self.norm_steps is not None):
             given = f"{self.norm_steps!r} for norm = {self.norm!r}"
             raise ValueError(f"norm_steps must be given for norm = 'step' and for no other, got {given}")
@@ -146,13 +152,12 @@ class Plain(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(check_count, self, "hidden_size", "layers", "weights_per_block")
-        if isinstance(self.dropout, (list, tuple)):
+        if isinstance(self.dropout, list):
             object.__setattr__(self, "dropout", tuple(self.dropout))
-            if (count := len(self.dropout)) != self.layers:
-                raise ValueError(f"dropout must be one number or layers = {self.layers} of them, got {count}")
         for p in self.dropouts:
             check_probability("dropout", p)
+        if (count := len(self.dropouts)) != self.layers:
+            raise ValueError(f"dropout must be one number or layers = {self.layers} of them, got {count}")
 
     @property
     def dropouts(self) -> tuple[float, ...]:
@@ -178,11 +183,6 @@ class Residual(NetworkConfig):
     """Dropout probability after each recurrent layer, with one mask for all time steps."""
     last_dropout: float | None = None
     """Dropout probability after the last recurrent layer; None for the same as the others."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_options(check_count, self, "hidden_size", "blocks", "operations", "last_transition")
-        check_options(check_probability, self, "dropout", "last_dropout")
 
 
 @dataclass(frozen=True)
@@ -212,14 +212,12 @@ class Dense(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(check_count, self, "growth_rate", "last_transition")
         if not isinstance(self.blocks, (list, tuple)) or not self.blocks:
             expected = "the numbers of dense layers in each block, at least one, such as (8, 6, 4)"
             raise TypeError(f"blocks must be {expected}, got {self.blocks!r}")
         object.__setattr__(self, "blocks", tuple(self.blocks))
         for layers in self.blocks:
             check_count("blocks", layers)
-        check_options(check_probability, self, *(name for name in vars(self) if name.endswith("_dropout")))
 
 
 @dataclass(frozen=True)
@@ -236,7 +234,7 @@ class Head:
     """Pooling over time: the features of a sequence's last step, or their mean."""
 
     def __post_init__(self) -> None:
-        check_count("outputs", self.outputs)
+        check_options(self)
         check_choice("kind", self.kind, get_args(Kind))
         check_choice("pool", self.pool, get_args(Pool))
 
@@ -267,6 +265,7 @@ class Front:
     """Dropout probability after each convolution, with one mask for all time steps."""
 
     def __post_init__(self) -> None:
+        check_options(self)
         for name in ("features", "kernels", "strides"):
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
@@ -275,7 +274,6 @@ class Front:
             count = len(self.features)
             if not values or len(values) != count:
                 raise ValueError(f"{name} must have one number for each convolution, {count}, got {values!r}")
-        check_probability("dropout", self.dropout)
 
     @property
     def bidirectional(self) -> bool:
@@ -317,9 +315,8 @@ class Language:
     """Probability that a feature of the vectors is dropped, with one mask for all time steps."""
 
     def __post_init__(self) -> None:
-        check_count("classes", self.classes)
+        check_options(self)
         check_positive("start", self.start)
-        check_options(check_probability, self, "dropout", "word_dropout")
 
     def sized(self, input_size: int, steps: int) -> Language:
         """The configuration with vectors of `input_size` features, for windows of `steps`."""
