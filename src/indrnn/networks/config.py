@@ -5,10 +5,10 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
+from .. import networks
 from ..checks import check_choice, check_count, check_positive, check_probability
 from ..layers.options import EPSILON, BoundOptions
 from ..ops.names import check_backend, check_nonlinearity
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from . import FrontNetwork, LanguageModel, Network
     from .heads import AnyHead
 
 Activation = Literal["relu", "tanh", "sigmoid", "identity"]
@@ -129,9 +128,9 @@ class NetworkConfig:
         """The configuration for a task's input size and sequence length."""
         return replace(self, input_size=input_size, sequence_length=steps)
 
-    def build(self, **factory: Unpack[Factory]) -> Network:
+    def build(self, **factory: Unpack[Factory]) -> networks.Network:
         """The network, with new weights."""
-        network: type[Network] = getattr(sys.modules[__package__], self._network)
+        network: type[networks.Network] = getattr(networks, self._network)
         return network(**vars(self), **factory)
 
 
@@ -152,7 +151,7 @@ class Plain(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.dropout, list):
+        if isinstance(self.dropout, (list, tuple)):
             object.__setattr__(self, "dropout", tuple(self.dropout))
         for p in self.dropouts:
             check_probability("dropout", p)
@@ -240,10 +239,8 @@ class Head:
 
     def build(self, **factory: Unpack[Factory]) -> AnyHead:
         """The model, with new weights."""
-        from . import heads
-
         pool = (self.pool,) if self.kind.startswith("Sequence") else ()
-        model: AnyHead = getattr(heads, self.kind)(self.network.build(**factory), self.outputs, *pool)
+        model: AnyHead = getattr(networks, self.kind)(self.network.build(**factory), self.outputs, *pool)
         return model
 
 
@@ -275,11 +272,6 @@ class Front:
             if not values or len(values) != count:
                 raise ValueError(f"{name} must have one number for each convolution, {count}, got {values!r}")
 
-    @property
-    def bidirectional(self) -> bool:
-        """Whether the network behind the convolutions is bidirectional."""
-        return bool(getattr(self.network, "bidirectional", False))
-
     def steps(self, length: Steps) -> Steps:
         """Steps that the network behind them reads, of `length` steps."""
         for stride in self.strides:
@@ -290,11 +282,9 @@ class Front:
         """The configuration for a task's input size and sequence length."""
         return replace(self, input_size=input_size, network=self.network.sized(self.features[-1], self.steps(steps)))
 
-    def build(self, **factory: Unpack[Factory]) -> FrontNetwork:
+    def build(self, **factory: Unpack[Factory]) -> networks.FrontNetwork:
         """The network, with new weights."""
-        from .front import FrontNetwork
-
-        return FrontNetwork(self, **factory)
+        return networks.FrontNetwork(self, **factory)
 
 
 @dataclass(frozen=True)
@@ -322,8 +312,6 @@ class Language:
         """The configuration with vectors of `input_size` features, for windows of `steps`."""
         return replace(self, network=self.network.sized(input_size, steps))
 
-    def build(self, **factory: Unpack[Factory]) -> LanguageModel:
+    def build(self, **factory: Unpack[Factory]) -> networks.LanguageModel:
         """The model, with new weights."""
-        from .language import LanguageModel
-
-        return LanguageModel(**{**vars(self), "network": self.network.build(**factory)})
+        return networks.LanguageModel(**{**vars(self), "network": self.network.build(**factory)})

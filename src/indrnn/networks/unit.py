@@ -27,10 +27,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Weight(nn.Linear):
-    """A Weight of the paper's figures: `torch.nn.Linear`, initialised from U(±0.304/√inputs) with a bias of 0.
-
-    With `std` it is initialised from N(0, std²) instead.
-    """
+    """A Weight of the paper's figures: a linear layer from U(±0.304/√inputs), or N(0, std²), with a bias of 0."""
 
     bias: nn.Parameter | None  # type: ignore[assignment]
 
