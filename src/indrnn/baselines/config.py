@@ -6,7 +6,7 @@ import sys
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack, get_args
 
-from ..checks import check_choice, check_count, check_probability
+from ..checks import check_choice
 from ..networks.config import Factory, check_options
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ class _Options:
     """Name, in `indrnn.baselines`, of the class that is built."""
 
     def __post_init__(self) -> None:
-        counts = ("hidden_size", "layers", "input_size", "heads", "window")
-        check_options(check_count, self, *(name for name in counts if hasattr(self, name)))
-        check_options(check_probability, self, *(name for name in vars(self) if name.endswith("dropout")))
+        check_options(self, context=0)
 
     def sized(self, input_size: int, steps: int) -> Self:
         """The configuration for a task; `steps` is not used."""
@@ -106,4 +104,3 @@ class Transformer(_Options):
         super().__post_init__()
         if self.hidden_size % self.heads:
             raise ValueError(f"hidden_size must be a multiple of heads = {self.heads}, got {self.hidden_size}")
-        check_count("context", self.context, 0)

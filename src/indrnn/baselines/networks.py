@@ -81,9 +81,6 @@ class BaselineNetwork(nn.Module):
         return features, state
 
 
-# ---- torch's recurrent layers
-
-
 class BaselineRNN(BaselineNetwork):
     """RNN with tanh, IRNN (RNN with ReLU, its recurrent matrix initialised to the identity), LSTM or GRU.
 
@@ -104,9 +101,8 @@ class BaselineRNN(BaselineNetwork):
     def _build(self, factory: Factory) -> None:
         config = self.config
         self.kind, self.weight_dropout = config.kind, float(config.weight_dropout)
-        options: dict[str, Any] = {"batch_first": self.batch_first, **factory}
-        if config.layers > 1:
-            options["dropout"] = config.dropout
+        between = config.dropout if config.layers > 1 else 0.0  # for which torch warns
+        options: dict[str, Any] = {"batch_first": self.batch_first, "dropout": between, **factory}
         if self.kind in ("rnn", "irnn"):
             options["nonlinearity"] = "relu" if self.kind == "irnn" else "tanh"
         make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.kind, nn.RNN)
@@ -186,11 +182,8 @@ class BaselineRNN(BaselineNetwork):
         return self.kind + (f", weight_dropout={self.weight_dropout}" if self.weight_dropout else "")
 
 
-# ---- QRNN, the quasi-recurrent network
-
-
 class QRNNBaseline(BaselineNetwork):
-    """c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ z_t and h_t = o_t ⊙ c_t, in one or more layers.
+    """The quasi-recurrent network: c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ z_t and h_t = o_t ⊙ c_t, in one or more layers.
 
     z_t, f_t and o_t are tanh, sigmoid and sigmoid of convolutions of the input over the last `window` steps (zeros
     before the first), so the recurrence has no matrix product. It is SRU's with gates that do not read c, computed by
@@ -219,9 +212,7 @@ class QRNNBaseline(BaselineNetwork):
             nn.init.uniform_(convolution.weight, -bound, bound)
             nn.init.zeros_(convolution.bias)
 
-    def _run(
-        self, input: Tensor, state: tuple[tuple[Tensor, Tensor], ...] | None, lengths: Tensor | None
-    ) -> tuple[Tensor, tuple[tuple[Tensor, Tensor], ...]]:
+    def _run(self, input: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
         if lengths is not None:
             raise ValueError("lengths are not supported by QRNNBaseline; give sequences of one length")
         if input.dim() != 3 or input.shape[2] != self.input_size:
@@ -249,9 +240,6 @@ class QRNNBaseline(BaselineNetwork):
     def extra_repr(self) -> str:
         """The window."""
         return f"window={self.window}"
-
-
-# ---- Transformer; with a window, the R-Transformer
 
 
 class TransformerBaseline(BaselineNetwork):

@@ -105,9 +105,7 @@ class _SRU(torch.autograd.Function):
     def forward(
         ctx: Any, projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Tensor
     ) -> tuple[Tensor, Tensor]:
-        inputs = [
-            None if value is None else written_out(value).contiguous() for value in (projected, skip, v, bias, c_0)
-        ]
+        inputs = [x if x is None else written_out(x).contiguous() for x in (projected, skip, v, bias, c_0)]
         T, B, N = *projected.shape[:2], v.shape[1]
         c, h = projected.new_empty(T, B, N), projected.new_empty(T, B, N)
         _run(T, B, N, *inputs, c, h)
@@ -130,10 +128,7 @@ class _SRU(torch.autograd.Function):
 
 # ---- the kernel's loop: sru.cpp
 
-_TENSORS = (
-    *("projected", "skip", "v", "b", "c_0", "c", "h"),
-    *("grad_h", "carry", "grad_projected", "grad_skip", "sums"),
-)
+_TENSORS = ["projected", "skip", "v", "b", "c_0", "c", "h", "grad_h", "carry", "grad_projected", "grad_skip", "sums"]
 
 
 class _Call(ctypes.Structure):

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "config": ("Dense", "Front", "Head", "Language", "NetworkConfig", "Plain", "Residual"),
-    "deep": (
-        *("DenseBlock", "DenseIndRNN", "DenseLayer"),
-        *("PlainBlock", "PlainIndRNN", "ResidualBlock", "ResidualIndRNN"),
-    ),
+    "deep": ("DenseBlock", "DenseIndRNN", "DenseLayer", "PlainBlock", "PlainIndRNN", "ResidualBlock", "ResidualIndRNN"),
     "front": ("FrontNetwork",),
     "heads": ("SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"),
     "language": ("LanguageModel", "TiedEmbedding", "WordEmbedding"),
@@ -28,8 +25,7 @@ _HOMES = {
 
 __all__ = ["Dense", "Front", "Head", "Language", "NetworkConfig", "Plain", "Residual"]
 __all__ += ["DenseBlock", "DenseIndRNN", "DenseLayer", "PlainBlock", "PlainIndRNN", "ResidualBlock", "ResidualIndRNN"]
-__all__ += ["FrontNetwork", "LanguageModel", "Network", "RecurrentUnit", "State"]
-__all__ += ["SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"]
-__all__ += ["TiedEmbedding", "Weight", "WordEmbedding"]
+__all__ += ["FrontNetwork", "LanguageModel", "Network", "RecurrentUnit", "State", "TiedEmbedding", "Weight"]
+__all__ += ["SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor", "WordEmbedding"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

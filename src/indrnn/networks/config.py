@@ -5,11 +5,10 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
+from .. import networks
 from ..checks import check_choice, check_count, check_positive, check_probability
 from ..layers.options import EPSILON, BoundOptions
 from ..ops.names import check_backend, check_nonlinearity
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from . import FrontNetwork, LanguageModel, Network
     from .heads import AnyHead
 
 Activation = Literal["relu", "tanh", "sigmoid", "identity"]
@@ -36,12 +34,19 @@ class Factory(TypedDict, total=False):
     dtype: torch.dtype | None
 
 
-def check_options(check: Callable[[str, Any], None], options: Any, *names: str) -> None:
-    """Check options of a dataclass by name; None passes where it is the default."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None or getattr(type(options), name, ...) is not None:
-            check(name, value)
+def check_options(options: Any, **least: int) -> None:
+    """Check the whole numbers in a dataclass, at least 1 or as given, and the probabilities of dropout.
+
+    None passes where it is the default.
+    """
+    for option in fields(options):
+        name, value = option.name, getattr(options, option.name)
+        if value is None and option.default is None:
+            continue
+        if option.type in ("int", "int | None"):
+            check_count(name, value, least.get(name, 1))
+        elif option.type in ("float", "float | None") and name.endswith("dropout"):
+            check_probability(name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +99,7 @@ class NetworkConfig:
         check_nonlinearity(self.nonlinearity)
         check_choice("norm", self.norm, (*get_args(Norm), None))
         check_choice("norm_place", self.norm_place, get_args(Place))
-        check_options(check_count, self, "input_size", "norm_steps", "recompute")
+        check_options(self)
         if (self.norm == "step") != (self.norm_steps is not None):
             given = f"{self.norm_steps!r} for norm = {self.norm!r}"
             raise ValueError(f"norm_steps must be given for norm = 'step' and for no other, got {given}")
@@ -123,9 +128,9 @@ class NetworkConfig:
         """The configuration for a task's input size and sequence length."""
         return replace(self, input_size=input_size, sequence_length=steps)
 
-    def build(self, **factory: Unpack[Factory]) -> Network:
+    def build(self, **factory: Unpack[Factory]) -> networks.Network:
         """The network, with new weights."""
-        network: type[Network] = getattr(sys.modules[__package__], self._network)
+        network: type[networks.Network] = getattr(networks, self._network)
         return network(**vars(self), **factory)
 
 
@@ -146,13 +151,12 @@ class Plain(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(check_count, self, "hidden_size", "layers", "weights_per_block")
         if isinstance(self.dropout, (list, tuple)):
             object.__setattr__(self, "dropout", tuple(self.dropout))
-            if (count := len(self.dropout)) != self.layers:
-                raise ValueError(f"dropout must be one number or layers = {self.layers} of them, got {count}")
         for p in self.dropouts:
             check_probability("dropout", p)
+        if (count := len(self.dropouts)) != self.layers:
+            raise ValueError(f"dropout must be one number or layers = {self.layers} of them, got {count}")
 
     @property
     def dropouts(self) -> tuple[float, ...]:
@@ -178,11 +182,6 @@ class Residual(NetworkConfig):
     """Dropout probability after each recurrent layer, with one mask for all time steps."""
     last_dropout: float | None = None
     """Dropout probability after the last recurrent layer; None for the same as the others."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_options(check_count, self, "hidden_size", "blocks", "operations", "last_transition")
-        check_options(check_probability, self, "dropout", "last_dropout")
 
 
 @dataclass(frozen=True)
@@ -212,14 +211,12 @@ class Dense(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(check_count, self, "growth_rate", "last_transition")
         if not isinstance(self.blocks, (list, tuple)) or not self.blocks:
             expected = "the numbers of dense layers in each block, at least one, such as (8, 6, 4)"
             raise TypeError(f"blocks must be {expected}, got {self.blocks!r}")
         object.__setattr__(self, "blocks", tuple(self.blocks))
         for layers in self.blocks:
             check_count("blocks", layers)
-        check_options(check_probability, self, *(name for name in vars(self) if name.endswith("_dropout")))
 
 
 @dataclass(frozen=True)
@@ -236,16 +233,14 @@ class Head:
     """Pooling over time: the features of a sequence's last step, or their mean."""
 
     def __post_init__(self) -> None:
-        check_count("outputs", self.outputs)
+        check_options(self)
         check_choice("kind", self.kind, get_args(Kind))
         check_choice("pool", self.pool, get_args(Pool))
 
     def build(self, **factory: Unpack[Factory]) -> AnyHead:
         """The model, with new weights."""
-        from . import heads
-
         pool = (self.pool,) if self.kind.startswith("Sequence") else ()
-        model: AnyHead = getattr(heads, self.kind)(self.network.build(**factory), self.outputs, *pool)
+        model: AnyHead = getattr(networks, self.kind)(self.network.build(**factory), self.outputs, *pool)
         return model
 
 
@@ -267,6 +262,7 @@ class Front:
     """Dropout probability after each convolution, with one mask for all time steps."""
 
     def __post_init__(self) -> None:
+        check_options(self)
         for name in ("features", "kernels", "strides"):
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
@@ -275,12 +271,6 @@ class Front:
             count = len(self.features)
             if not values or len(values) != count:
                 raise ValueError(f"{name} must have one number for each convolution, {count}, got {values!r}")
-        check_probability("dropout", self.dropout)
-
-    @property
-    def bidirectional(self) -> bool:
-        """Whether the network behind the convolutions is bidirectional."""
-        return bool(getattr(self.network, "bidirectional", False))
 
     def steps(self, length: Steps) -> Steps:
         """Steps that the network behind them reads, of `length` steps."""
@@ -292,11 +282,9 @@ class Front:
         """The configuration for a task's input size and sequence length."""
         return replace(self, input_size=input_size, network=self.network.sized(self.features[-1], self.steps(steps)))
 
-    def build(self, **factory: Unpack[Factory]) -> FrontNetwork:
+    def build(self, **factory: Unpack[Factory]) -> networks.FrontNetwork:
         """The network, with new weights."""
-        from .front import FrontNetwork
-
-        return FrontNetwork(self, **factory)
+        return networks.FrontNetwork(self, **factory)
 
 
 @dataclass(frozen=True)
@@ -317,16 +305,13 @@ class Language:
     """Probability that a feature of the vectors is dropped, with one mask for all time steps."""
 
     def __post_init__(self) -> None:
-        check_count("classes", self.classes)
+        check_options(self)
         check_positive("start", self.start)
-        check_options(check_probability, self, "dropout", "word_dropout")
 
     def sized(self, input_size: int, steps: int) -> Language:
         """The configuration with vectors of `input_size` features, for windows of `steps`."""
         return replace(self, network=self.network.sized(input_size, steps))
 
-    def build(self, **factory: Unpack[Factory]) -> LanguageModel:
+    def build(self, **factory: Unpack[Factory]) -> networks.LanguageModel:
         """The model, with new weights."""
-        from .language import LanguageModel
-
-        return LanguageModel(**{**vars(self), "network": self.network.build(**factory)})
+        return networks.LanguageModel(**{**vars(self), "network": self.network.build(**factory)})

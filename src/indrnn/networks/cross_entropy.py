@@ -30,28 +30,18 @@ def linear_cross_entropy(
     Transformations of torch.func and forward-mode differentiation are not supported. Rows whose target is −100 do not
     count.
     """
-    device = features.device.type
+    device, inputs = features.device.type, (features, weight, bias)
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
-    differentiated = torch.is_grad_enabled() and any(input.requires_grad for input in (features, weight, bias))
-    return _InPieces.apply(  # type: ignore[no-any-return]
-        features, weight, bias, targets, reduction, dtype, differentiated
-    )
+    differentiated = torch.is_grad_enabled() and any(input.requires_grad for input in inputs)
+    return _InPieces.apply(*inputs, targets, reduction, dtype, differentiated)  # type: ignore[no-any-return]
 
 
 class _InPieces(torch.autograd.Function):
     """The gradients for an incoming gradient of 1 are results of the forward pass; the backward pass scales them."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        targets: Tensor,
-        reduction: Reduction,
-        dtype: torch.dtype,
-        differentiated: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, *options: Any) -> Tensor:
+        reduction, dtype, differentiated = options
         sums = accumulation_dtype(dtype)
         counts = targets != IGNORED
         classes = torch.where(counts, targets, 0).unsqueeze(1)

@@ -16,9 +16,6 @@ from .unit import RecurrentUnit, Weight
 States = Sequence[Tensor | None] | None
 
 
-# ---- plain
-
-
 class PlainBlock(nn.Module):
     """[Weight → ReLU] · (weights_per_block − 1) → Weight → [norm] → recurrence → [norm] → dropout.
 
@@ -73,9 +70,6 @@ class PlainIndRNN(Network):
 
     def _features(self, x: Tensor, states: Iterator[Tensor | None], steps: Any) -> tuple[Tensor, list[Tensor]]:
         return _in_turn(self.blocks, x, states, steps)
-
-
-# ---- residual
 
 
 class ResidualBlock(nn.Module):
@@ -145,9 +139,6 @@ class ResidualIndRNN(Network):
     def extra_repr(self) -> str:
         """Recurrent layers, blocks and operations."""
         return f"{super().extra_repr()}, blocks={self.config.blocks} of {self.config.operations}"
-
-
-# ---- dense
 
 
 class DenseLayer(nn.Module):

@@ -41,7 +41,8 @@ class FrontNetwork(nn.Module):
 
     def __init__(self, config: Front, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        self.config, self.bidirectional, self.steps_after = config, config.bidirectional, config.steps
+        self.config, self.steps_after = config, config.steps
+        self.bidirectional = bool(getattr(config.network, "bidirectional", False))
         assert config.input_size is not None
         self.input_size = config.input_size
         inputs = (config.input_size, *config.features[:-1])
@@ -70,10 +71,7 @@ class FrontNetwork(nn.Module):
         """Run over a sequence; see `indrnn.networks.Network.forward`.
 
         A sequence can be continued from a `state` if the strides are 1, or if they divide the lengths of the pieces
-        before. `resets` are not supported.
-
-        Returns:
-            The features, (⌈T / strides⌉, B, output_size), or (B, output_size) with `last`; and the state.
+        before. `resets` are not supported. The features are (⌈T / strides⌉, B, output_size).
         """
         if resets is not None:
             raise ValueError("resets are not supported by convolutions in front; split the sequence where it resets")

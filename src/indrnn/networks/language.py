@@ -77,10 +77,8 @@ class TiedEmbedding(_Embedding):
     """An embedding whose weight is that of the output too; the module is called for both.
 
     `embedding(words)` takes class indices to vectors; `embedding(features, decode=True)` takes vectors to logits,
-    features · weightᵀ + bias. There is one parameter `weight`, of one module, so the tie cannot break.
-
-    Its vectors have `size` features; `start` and `dropout`, of `embedding(words)`, are as for `WordEmbedding`, and the
-    bias starts from 0.
+    features · weightᵀ + bias. There is one parameter `weight`, of one module, so the tie cannot break. `start` and
+    `dropout`, of `embedding(words)`, are as for `WordEmbedding`; the bias starts from 0.
     """
 
     def __init__(
@@ -171,13 +169,8 @@ class LanguageModel(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Return the logits of the next word, (T, B, classes) in the network's layout, and the state; or the loss.
 
-        Args:
-            input: (T, B), class indices; (B, T) where the network has `batch_first`.
-            state: as for the network, like the others.
-            lengths: (B,), the steps of each sequence.
-            resets: bool, in the input's layout: the first steps of documents.
-            targets: the next words, in the input's layout: return the loss in place of the logits; see `loss`.
-            reduction: of the loss.
+        The input, (T, B) in the network's layout, holds class indices; state, lengths and resets are as for the
+        network. With `targets`, the next words in the input's layout, the loss is in place of the logits; see `loss`.
         """
         input = _class_indices("input", input)
         checks.check_tensor("targets", targets, tuple(input.shape))
@@ -199,11 +192,8 @@ class LanguageModel(nn.Module):
         something must see them: hooks, wrappers and parametrisations of the output, torch.func.
         `model(input, state, targets=targets)` is the same, through any wrapper of the model.
 
-        Args:
-            input: as for a call.
-            targets: the next words, in the input's layout; targets of −100, and past `lengths`, do not count.
-            state: as for a call.
-            **options: `lengths` and `resets`, as for a call; `reduction`, "mean" over the targets that count or "sum".
+        Targets are the next words, in the input's layout; those of −100, and past `lengths`, do not count. Options are
+        `lengths` and `resets`, as for a call, and `reduction`: "mean" over the targets that count or "sum".
         """
         return self(input, state, targets=targets, **options)  # type: ignore[no-any-return]
 

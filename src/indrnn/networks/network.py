@@ -69,6 +69,8 @@ class Network(nn.Module):
     config: NetworkConfig
     input_size: int
     """Features of the input at each step."""
+    batch_first: bool
+    """Whether the batch comes before time in input and output."""
     output_size: int
     """Features of the output at each step."""
 
@@ -86,7 +88,7 @@ class Network(nn.Module):
         if unknown := options.keys() - names:
             raise TypeError(f"{name} has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(names))}")
         self.config = self.Config(*sizes, **options)
-        self.input_size = self.config.input_size  # type: ignore[assignment]
+        self.input_size, self.batch_first = self.config.input_size, self.config.batch_first  # type: ignore[assignment]
         check_count("input_size", self.input_size)
         self.output_size = self._build({"device": device, "dtype": dtype})
         self._sizes = [unit.size for unit in self.recurrent_layers]
@@ -101,11 +103,6 @@ class Network(nn.Module):
         Every part is given `steps`: lengths, resets, position and time slice.
         """
         raise NotImplementedError
-
-    @property
-    def batch_first(self) -> bool:
-        """Whether the batch comes before time in input and output."""
-        return self.config.batch_first
 
     @property
     def recurrent_layers(self) -> list[RecurrentUnit]:

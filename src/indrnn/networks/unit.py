@@ -27,10 +27,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Weight(nn.Linear):
-    """A Weight of the paper's figures: `torch.nn.Linear`, initialised from U(±0.304/√inputs) with a bias of 0.
-
-    With `std` it is initialised from N(0, std²) instead.
-    """
+    """A Weight of the paper's figures: a linear layer from U(±0.304/√inputs), or N(0, std²), with a bias of 0."""
 
     bias: nn.Parameter | None  # type: ignore[assignment]
 
@@ -136,8 +133,8 @@ class RecurrentUnit(nn.Module):
         """
         if self.training:
             self.bound.watch(lambda: [self.weight_hh])
-        steps = Steps(lengths, resets, position, time_slice)
-        norm, config = self.norm, self.config
+        norm, config, steps = self.norm, self.config, Steps(lengths, resets, position, time_slice)
+        options = {"activation": config.nonlinearity, "lengths": lengths, "resets": resets, "backend": config.backend}
         own = False  # whether x is ours alone, to compute over
         if self.weight is not None:
             own = not torch.compiler.is_compiling() and is_unwatched(self.weight, Weight) and not keeps_results()
@@ -145,64 +142,48 @@ class RecurrentUnit(nn.Module):
         fuses = time_slice is None and config.fused and not config.bidirectional
         # One op for recurrence, norm and dropout, which reads the norm's tensors, if nothing watches it
         if fuses and is_unwatched(norm, SequenceBatchNorm) and norm.training and norm.affine and not norm.synchronised:
-            return self._fused(x, state, steps, own)
+            return self._fused(x, state, own, options)
         bias: Tensor | None = self.bias
         if config.norm_place == "before" and norm is not None:
             x = x if bias is None else (x + bias).to(x.dtype)
             x, bias, own = self._normalise(x, steps), None, False
-        h, h_last = self._recurrence(x, bias, state, steps, own)
+        h, h_last = self._recurrence(x, bias, state, own, time_slice, options)
         if config.norm_place == "after" and norm is not None:
             # Evaluation may compute over h, as nothing else uses it
             own = not (torch.compiler.is_compiling() or torch.is_grad_enabled() or keeps_results())
-            if (
-                own and is_unwatched(norm, SequenceBatchNorm) and not torch._C._is_alias_of(h, h_last)  # type: ignore[attr-defined]
-            ):
+            own = own and not torch._C._is_alias_of(h, h_last)  # type: ignore[attr-defined]
+            if own and is_unwatched(norm, SequenceBatchNorm):
                 h = norm.forward(h, lengths, time_slice, overwrite=True)
             else:
                 h = self._normalise(h, steps)
         return shared_dropout(h, self.dropout, self.training, time_slice), h_last
 
     def _recurrence(
-        self, x: Tensor, bias: Tensor | None, h_0: Tensor | None, steps: Steps, own: bool
+        self, x: Tensor, bias: Tensor | None, h_0: Tensor | None, own: bool, time_slice: TimeSlice | None, options: Any
     ) -> tuple[Tensor, Tensor]:
-        (lengths, resets, _, time_slice), config = steps, self.config
-        options: dict[str, Any] = {"activation": config.nonlinearity, "lengths": lengths, "backend": config.backend}
         run = recurrence if time_slice is None else time_slice.recurrence
-        if not config.bidirectional:
+        if not self.config.bidirectional:
             run = recurrence_ if own and time_slice is None else run
-            return run(x, self.weight_hh, h_0, bias=bias, resets=resets, **options)
+            return run(x, self.weight_hh, h_0, bias=bias, **options)
         outputs = []
-        half = self.size // 2
-        for part, reverse in ((slice(0, half), False), (slice(half, None), True)):
+        for part, reverse in ((slice(0, self.size // 2), False), (slice(self.size // 2, None), True)):
             start = None if h_0 is None else h_0[..., part]
             options |= {"bias": None if bias is None else bias[part], "reverse": reverse}
-            options["resets"] = last_steps(resets, lengths) if reverse and resets is not None else resets
+            if reverse and options["resets"] is not None:
+                options["resets"] = last_steps(options["resets"], options["lengths"])
             outputs.append(run(x[..., part], self.weight_hh[part], start, **options))
         (h, last), (h_reverse, last_reverse) = outputs
         return torch.cat([h, h_reverse], dim=-1), torch.cat([last, last_reverse], dim=-1)
 
-    def _fused(self, x: Tensor, h_0: Tensor | None, steps: Steps, own: bool) -> tuple[Tensor, Tensor]:
-        lengths, norm, config, bias = steps.lengths, self.norm, self.config, self.bias
+    def _fused(self, x: Tensor, h_0: Tensor | None, own: bool, options: Any) -> tuple[Tensor, Tensor]:
+        norm, place, lengths = self.norm, self.config.norm_place, options["lengths"]
         assert isinstance(norm, SequenceBatchNorm)
         norm.check(x, lengths)
-        y, h_last, mean, var = recurrence_norm(
-            x,
-            self.weight_hh,
-            norm.weight,
-            norm.bias,
-            h_0,
-            place=config.norm_place,
-            bias=bias,
-            mask=dropout_mask(x, self.dropout, self.training),
-            eps=norm.eps,
-            activation=config.nonlinearity,
-            lengths=lengths,
-            resets=steps.resets,
-            backend=config.backend,
-            overwrite=own,
-        )
-        if config.norm_place == "before" and bias is not None:
-            mean = mean + bias.detach()
+        weights, mask = (self.weight_hh, norm.weight, norm.bias), dropout_mask(x, self.dropout, self.training)
+        options |= {"bias": self.bias, "place": place, "mask": mask, "eps": norm.eps, "overwrite": own}
+        y, h_last, mean, var = recurrence_norm(x, *weights, h_0, **options)
+        if place == "before" and self.bias is not None:
+            mean = mean + self.bias.detach()
         count = torch.full((), x.shape[0] * x.shape[1]) if lengths is None else lengths.sum()
         norm.update(mean, var, count.to(mean))
         return y, h_last
