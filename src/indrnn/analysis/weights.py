@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count
-from ..figures import add_legend, new_grid
+from ..figures import add_legend, new_figure
 from ..tasks.results import Results
 from ..tasks.table import markdown
 from .neurons import layers_of
@@ -100,7 +100,7 @@ def write(counted: Weights, about: dict[str, Any], results: Results) -> str:
 
 def draw(counted: Weights) -> Figure:
     """A panel for each layer, in rows of six: filled after training, outlined before."""
-    figure, axes = new_grid(len(counted.layers), across=min(6, len(counted.layers)))
+    figure, axes = new_figure(len(counted.layers), 2.6, 2.2, across=min(6, len(counted.layers)))
     for number, (axis, layer) in enumerate(zip(axes, counted.layers, strict=True), 1):
         axis.stairs(layer.counts_after, counted.edges, fill=True, color="#56b4e9", label="after training")
         if layer.counts_before is not None:
