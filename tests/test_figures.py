@@ -78,7 +78,9 @@ def test_smooth_is_the_mean_of_the_last_values(size: int, over: int) -> None:
     values = np.random.default_rng(3).normal(size=size)
     sums = np.convolve(values, np.ones(over))[:size] if size else np.zeros(0)
     counts = np.minimum(np.arange(1, size + 1), over)
-    assert smooth(values.tolist(), over) == pytest.approx((sums / counts).tolist())
+    smoothed = smooth([*enumerate(values.tolist())], over)
+    assert [x for x, _ in smoothed] == [*range(size)]
+    assert [y for _, y in smoothed] == pytest.approx((sums / counts).tolist())
 
 
 # ---- one run

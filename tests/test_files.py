@@ -17,15 +17,13 @@ from pathlib import Path
 import pytest
 
 from indrnn import files
-from indrnn.files import DataFile, DataSet, data_folder, read
+from indrnn.files import DataSet, data_folder, read
 
 CONTENTS = {"first.gz": bytes(range(256)) * 700, "second.gz": b"second"}
 PACKED = {name: gzip.compress(content, 1) for name, content in CONTENTS.items()}
 HALF = len(PACKED["first.gz"]) // 2
-SET = DataSet(
-    "things", tuple(DataFile(name, hashlib.sha256(content).hexdigest()) for name, content in CONTENTS.items()), ()
-)
-ONE = replace(SET, files=SET.files[:1])
+SET = DataSet("things", {name: hashlib.sha256(content).hexdigest() for name, content in CONTENTS.items()}, ())
+ONE = replace(SET, files=dict([*SET.files.items()][:1]))
 OTHER = gzip.compress(b"something else" * 9)
 
 
@@ -409,7 +407,7 @@ from pathlib import Path
 spec = importlib.util.spec_from_file_location("files", {files.__file__!r})
 files = sys.modules["files"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(files)
-from files import DataFile, DataSet
+from files import DataSet
 contents = files.read({server.set("honours")!r}, Path({str(tmp_path)!r}), lambda _: None)
 print(sorted(map(len, contents.values())))
 """

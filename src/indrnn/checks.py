@@ -40,12 +40,14 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """Raise unless `value` is an integer of at least `least`."""
+def check_count(name: str, value: int, least: int = 1, most: float = math.inf) -> None:
+    """Raise unless `value` is an integer of at least `least` and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most}, got {value}")
 
 
 def check_seed(value: int, name: str = "seed") -> None:
@@ -56,9 +58,7 @@ def check_seed(value: int, name: str = "seed") -> None:
 
 def check_threads(value: int) -> None:
     """Raise unless `value` is a number of threads that a process can have."""
-    check_count("threads", value)
-    if value > MOST_THREADS:
-        raise ValueError(f"threads must be at most {MOST_THREADS}, got {value!r}")
+    check_count("threads", value, most=MOST_THREADS)
 
 
 def _check_of(expected: str, holds: Callable[[float], bool]) -> Callable[[str, float], None]:

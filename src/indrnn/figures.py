@@ -42,19 +42,17 @@ def need_matplotlib() -> None:
         raise MissingPackageError("figures need matplotlib: pip install 'indrnn[report]'") from None
 
 
-def new_figure(panels: int, width: float = 5.0, height: float = 3.6) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels side by side; `width` of a panel and `height` in inches."""
-    return new_grid(panels, panels, (width, height))
-
-
-def new_grid(panels: int, across: int, size: tuple[float, float] = (2.6, 2.2)) -> tuple[Figure, list[Axes]]:
-    """Make a figure with `across` panels in a row, each with a width and height of `size` in inches."""
+def new_figure(
+    panels: int, width: float = 5.0, height: float = 3.6, across: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure of panels, each of this width and height in inches, with `across` in a row; None for all."""
     need_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    across = across or panels
     down = -(-panels // across)
-    figure = Figure(figsize=(size[0] * across, size[1] * down), layout="constrained")
+    figure = Figure(figsize=(width * across, height * down), layout="constrained")
     FigureCanvasAgg(figure)  # without pyplot, which would want a display and keep the figure
     axes = [figure.add_subplot(down, across, i + 1) for i in range(panels)]
     for panel in axes:
@@ -179,9 +177,10 @@ def draw_pairs(axes: Axes, pairs: Curve, *, across: str, up: str) -> None:
     axes.set(xlabel=across, ylabel=up)
 
 
-def smooth(values: list[float], over: int) -> list[float]:
+def smooth(points: Curve, over: int) -> Curve:
     """Moving average over the last `over` values, fewer at the start."""
-    return [sum(part) / len(part) for part in (values[max(0, i - over + 1) : i + 1] for i in range(len(values)))]
+    parts = [points[max(0, i - over + 1) : i + 1] for i in range(len(points))]
+    return [(part[-1][0], sum(y for _, y in part) / len(part)) for part in parts]
 
 
 def draw_panels(
@@ -198,9 +197,7 @@ def draw_panels(
     names = sorted({name for curves in panels.values() for name in curves})
     figure, axes = figure_with_legend(len(panels), 3.2, [*names, reference[1] if reference else ""])
     for panel, (title, curves) in zip(axes, panels.items(), strict=True):
-        shown = {}
-        for name, points in sorted(curves.items()):
-            shown[name] = [*zip([x for x, _ in points], smooth([y for _, y in points], smoothed), strict=True)]
+        shown = {name: smooth(points, smoothed) for name, points in sorted(curves.items())}
         draw_curves(panel, shown, logarithmic=logarithmic, reference=reference, order=names)
         # What a panel has room for
         lines = textwrap.wrap(named(title), 26, break_long_words=False, break_on_hyphens=False)
@@ -237,7 +234,7 @@ def draw_forecasts(
     `levels` are in per cent.
     """
     pictured = dict(list(series.items())[:8])
-    figure, panels = new_grid(len(pictured), min(len(pictured), 2), (5.0, 2.8))
+    figure, panels = new_figure(len(pictured), height=2.8, across=min(len(pictured), 2))
     for axes, (name, (known, ahead)) in zip(panels, pictured.items(), strict=True):
         axes.plot(known["ds"][-shown:], known["y"][-shown:], color="0.3", linewidth=1.2, label=named(up))
         axes.plot(ahead["ds"], ahead["forecast"], color=COLOURS[0], linewidth=1.4, label="forecast")

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -129,22 +129,13 @@ def _is_open(path: Path, file: IO[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class DataFile:
-    """A file of a data set, identified by its content, whether compressed by gzip or not."""
-
-    name: str
-    """Published name of the file, ending in .gz."""
-    sha256: str
-    """Checksum of the content."""
-
-
-@dataclass(frozen=True)
 class DataSet:
     """Files that belong together."""
 
     name: str
     """Name of the data set and of its folder."""
-    files: tuple[DataFile, ...]
+    files: Mapping[str, str]
+    """SHA-256 of each file's content by its published name, ending in .gz; on the disk it may be unpacked."""
     mirrors: tuple[str, ...]
     """Addresses of folders that hold the files, tried in turn."""
 
@@ -172,18 +163,16 @@ def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], objec
         ValueError: if a file differs from the published one. It is not changed, and none is read in its place.
         FileNotFoundError: if a file is missing and cannot be downloaded.
     """
-    folder = data_folder(data_dir)
-    if say is None:
-        say = functools.partial(print, file=sys.stderr)
+    folder, say = data_folder(data_dir), say or functools.partial(print, file=sys.stderr)
     contents = {}
-    for file in data.files:
+    for name, sha256 in data.files.items():
         try:
             if folder.exists() and not folder.is_dir():
                 raise ValueError(f"data_dir must be a folder, and {folder} is a file")
-            path = _find(file, folder, data.name)
+            path = _find(name, folder, data.name)
         except OSError as error:  # it is where we may not look
             raise ValueError(f"data_dir: cannot look into {folder} ({error.strerror or error})") from None
-        contents[file.name] = _download(file, data, folder / data.name, say) if path is None else _read(file, path)
+        contents[name] = _download(name, data, folder / data.name, say) if path is None else _read(path, sha256)
     return contents
 
 
@@ -191,20 +180,20 @@ def is_here(data: DataSet, data_dir: Path | None = None) -> bool:
     """Whether all files of a data set are present, so that `read` would download nothing."""
     folder = data_folder(data_dir)
     try:
-        return all(_find(file, folder, data.name) is not None for file in data.files)
+        return all(_find(name, folder, data.name) is not None for name in data.files)
     except OSError:
         return False
 
 
-def _find(file: DataFile, folder: Path, subfolder: str) -> Path | None:
-    paths = (place / name for place in (folder / subfolder, folder) for name in (file.name, Path(file.name).stem))
+def _find(name: str, folder: Path, subfolder: str) -> Path | None:
+    paths = (place / either for place in (folder / subfolder, folder) for either in (name, Path(name).stem))
     return next((path for path in paths if path.is_file()), None)
 
 
-def _read(file: DataFile, path: Path) -> bytes:
+def _read(path: Path, sha256: str) -> bytes:
     """The content of a file, or an error that names it."""
     try:
-        return _content(file, path.read_bytes(), compressed=path.suffix == ".gz")
+        return _content(path.read_bytes(), sha256, compressed=path.suffix == ".gz")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
@@ -213,29 +202,29 @@ def _read(file: DataFile, path: Path) -> bytes:
         ) from None
 
 
-def _content(file: DataFile, raw: bytes, *, compressed: bool = True) -> bytes:
+def _content(raw: bytes, sha256: str, *, compressed: bool = True) -> bytes:
     if compressed:
         try:
             raw = gzip.decompress(raw)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(str(error) or type(error).__name__) from None
-    if hashlib.sha256(raw).hexdigest() != file.sha256:
+    if hashlib.sha256(raw).hexdigest() != sha256:
         raise ValueError("its content has another checksum")
     return raw
 
 
-def _download(file: DataFile, data: DataSet, folder: Path, say: Callable[[str], object]) -> bytes:
+def _download(name: str, data: DataSet, folder: Path, say: Callable[[str], object]) -> bytes:
     """Download a file from the first mirror that has it; it is written when it is verified."""
-    target, problems = folder / file.name, []
+    target, sha256, problems = folder / name, data.files[name], []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / f"{file.name}.lock"):
+        with locked(folder / f"{name}.lock"):
             if target.exists():  # another process was quicker
-                return _read(file, target)
+                return _read(target, sha256)
             for mirror in data.mirrors:
-                address = mirror.rstrip("/") + "/" + file.name
+                address = mirror.rstrip("/") + "/" + name
                 try:
-                    content = _content(file, packed := _fetch(address, say))
+                    content = _content(packed := _fetch(address, say), sha256)
                 except ValueError as error:
                     problems.append(f"{address}: {error}")
                     continue
@@ -244,12 +233,11 @@ def _download(file: DataFile, data: DataSet, folder: Path, say: Callable[[str], 
     except OSError as error:
         raise ValueError(
             f"data_dir: cannot write to {folder} ({error.strerror or error}); name a folder that can be written to, or "
-            f"one that holds {file.name}, with --data-dir or {VARIABLE}"
+            f"one that holds {name}, with --data-dir or {VARIABLE}"
         ) from None
-    names = ", ".join(file.name for file in data.files)
     raise FileNotFoundError(
-        f"{data.name}: {file.name} is not in {folder} and cannot be downloaded ({'; '.join(problems)}). Put {names} "
-        f"into {folder}, or point --data-dir or {VARIABLE} at a folder that holds them"
+        f"{data.name}: {name} is not in {folder} and cannot be downloaded ({'; '.join(problems)}). Put "
+        f"{', '.join(data.files)} into {folder}, or point --data-dir or {VARIABLE} at a folder that holds them"
     )
 
 

@@ -105,10 +105,8 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Flatten a nested dictionary, with dotted names."""
     if not isinstance(value, dict):
         return {prefix: value}
-    result: dict[str, Any] = {}
-    for name, item in value.items():
-        result |= flat(item, f"{prefix}.{name}" if prefix else name)
-    return result
+    parts = (flat(item, f"{prefix}.{name}" if prefix else name) for name, item in value.items())
+    return {name: item for part in parts for name, item in part.items()}
 
 
 # ---- models

@@ -17,8 +17,8 @@ def note(text: str) -> None:
             print(text, file=sys.stderr)
 
 
-# Of glibc's malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+"""Of glibc's malloc.h."""
 
 
 def keep_memory() -> bool:
@@ -32,9 +32,7 @@ def keep_memory() -> bool:
     Returns:
         Whether it took effect: with glibc, on Linux.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is None:
         return False
     # No piece of memory of its own for a large tensor, which would go back when it is freed; and nothing trimmed.

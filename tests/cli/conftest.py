@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from indrnn.cli import main
-from indrnn.files import DataFile
 from indrnn.tasks import pixels
 from indrnn.tasks.adding import Adding
 
@@ -116,15 +115,15 @@ def few_digits(unreachable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A folder with a set of 40 and 12 images in the place of MNIST."""
     folder = tmp_path / "data"
     folder.mkdir()
-    files = []
-    for file in pixels.MNIST.files:
-        count = 40 if file.name.startswith("train") else 12
-        if "images" in file.name:
+    files = {}
+    for name in pixels.MNIST.files:
+        count = 40 if name.startswith("train") else 12
+        if "images" in name:
             content = bytes([0, 0, 8, 3, *(0, 0, 0, count), *(0, 0, 0, 28), *(0, 0, 0, 28)])
             content += bytes(torch.randint(0, 256, (count * 784,)).tolist())
         else:
             content = bytes([0, 0, 8, 1, *(0, 0, 0, count), *(i % 10 for i in range(count))])
-        (folder / file.name).write_bytes(gzip.compress(content, 1))
-        files.append(DataFile(file.name, hashlib.sha256(content).hexdigest()))
-    monkeypatch.setattr(pixels, "MNIST", replace(pixels.MNIST, files=tuple(files)))
+        (folder / name).write_bytes(gzip.compress(content, 1))
+        files[name] = hashlib.sha256(content).hexdigest()
+    monkeypatch.setattr(pixels, "MNIST", replace(pixels.MNIST, files=files))
     return folder

@@ -264,8 +264,7 @@ def test_without_data_and_network_a_line_says_what_to_do(unreachable: str, call:
     empty, out = tmp_path / "empty", tmp_path / "run"
     empty.mkdir()
     said = call("train", "mnist-6", "--data-dir", empty, "--out", out)
-    names = [file.name for file in pixels.MNIST.files]
-    assert_refused(said, *names, str(empty / "mnist"), "--data-dir", "INDRNN_DATA", unreachable)
+    assert_refused(said, *pixels.MNIST.files, str(empty / "mnist"), "--data-dir", "INDRNN_DATA", unreachable)
     assert said.out == ""
     assert not out.exists()
     assert [path for path in empty.rglob("*") if path.is_file()] == []

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from indrnn.files import DataFile, DataSet
+from indrnn.files import DataSet
 from indrnn.networks import Head, Plain, PlainIndRNN
 from indrnn.tasks import pixels as module
 from indrnn.tasks.pixels import MNIST, Pixels, PixelsRecipe, read_idx, read_mnist
@@ -94,8 +94,8 @@ def test_the_four_files_are_images_and_labels_for_training_and_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrays = [*numbered(7, 4, 4), *numbered(3, 4, 4, first=50)]
-    contents = dict(zip([file.name for file in MNIST.files], map(idx, arrays), strict=True))
-    files = tuple(DataFile(name, hashlib.sha256(content).hexdigest()) for name, content in contents.items())
+    contents = dict(zip(MNIST.files, map(idx, arrays), strict=True))
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     monkeypatch.setattr(module, "MNIST", DataSet("mnist", files, ()))
     for name, content in contents.items():
         (tmp_path / name).write_bytes(gzip.compress(content, 1))
@@ -367,7 +367,7 @@ def test_a_small_network_learns_what_it_saw_long_before(memory: bool, tmp_path: 
 
 def real() -> Path | None:
     folder = os.environ.get("INDRNN_DATA")
-    name = MNIST.files[0].name
+    name = next(iter(MNIST.files))
     places = [Path(folder) / below / each for below in ("mnist", "") for each in (name, name[:-3])] if folder else []
     return Path(folder) if folder and any(place.is_file() for place in places) else None
 

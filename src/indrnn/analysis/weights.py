@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count
-from ..figures import add_legend, new_grid
+from ..figures import add_legend, new_figure
 from ..tasks.table import Results, markdown
 from .neurons import layers_of
 
@@ -86,7 +86,7 @@ def write(counted: Weights, about: dict[str, Any], results: Results) -> str:
     The figure has a panel for each layer, in rows of six: filled after training, outlined before.
     """
     rows: list[list[object]] = []
-    figure, axes = new_grid(len(counted.layers), across=min(6, len(counted.layers)))
+    figure, axes = new_figure(len(counted.layers), 2.6, 2.2, across=min(6, len(counted.layers)))
     for number, (axis, layer) in enumerate(zip(axes, counted.layers, strict=True), 1):
         zero, one = (None, None) if layer.before is None else _near(torch.tensor(layer.before))
         shares = (zero, layer.near_zero, one, layer.near_one, layer.negative)

@@ -61,7 +61,7 @@ def recurrence_(
     anything that is watched are not overwritten.
     """
     call = Forward(x, u, h_0=h_0, **options)
-    if not can_overwrite(call, backend):
+    if not _can_overwrite(call, backend):
         return _run(call, backend)
     h, h_last = autograd.recurrence_direct(True, *call, backend)  # which checks
     return h, h_last
@@ -118,7 +118,7 @@ def recurrence_norm(
         check(call)
         y, h_last, _, mean, var = autograd.recurrence_norm(*call, backend)
     else:
-        overwrite = overwrite and place == "after" and can_overwrite(call.recurrence, backend, weight, shift, mask)
+        overwrite = overwrite and place == "after" and _can_overwrite(call.recurrence, backend, weight, shift, mask)
         y, h_last, _, mean, var = autograd.recurrence_norm_direct(overwrite, *call, backend)  # which checks
     return y, h_last, mean, var
 
@@ -133,22 +133,17 @@ def _run(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
     return h, h_last
 
 
-def can_overwrite(call: Forward, backend: str | None, *others: Tensor | None) -> bool:
+def _can_overwrite(call: Forward, backend: str | None, *others: Tensor | None) -> bool:
     """Whether x may be overwritten: by the C++ kernel, unobserved, and in memory that nothing else uses.
 
-    Args:
-        call: the call.
-        backend: as for `recurrence`.
-        others: tensors read or kept for backward in addition to the call's own.
+    `others` are tensors read or kept for backward in addition to the call's own.
     """
     x = call.x
     if not isinstance(x, Tensor) or is_watched() or not are_plain(*call[:6]):
         return False
     if not x.is_cpu or not x.is_contiguous() or x._is_view() or x.is_neg():
         return False
-    if x.is_leaf and x.requires_grad:
-        return False
-    if x.retains_grad or keeps_results():
+    if (x.is_leaf and x.requires_grad) or x.retains_grad or keeps_results():
         return False
     for other in (*call[1:6], *others):  # also kept for backward
         if other is not None and torch._C._is_alias_of(x, other):  # type: ignore[attr-defined]

@@ -14,16 +14,13 @@ from . import names, reference, scan
 from .cpu import kernel
 from .triton import backend as triton_backend
 
-_BACKENDS: dict[str, ModuleType] = {
-    "native": kernel,
-    "reference": reference,
-    "scan": scan,
-    "triton": triton_backend,
-}
+_BACKENDS: dict[str, ModuleType] = {"native": kernel, "reference": reference, "scan": scan, "triton": triton_backend}
 # What the automatic choice takes on each kind of device; where there is nothing or it is not supported, the reference.
 # In its interpreter Triton supports CPU tensors as well, for tests: there it is never taken unless asked for.
 _FAST = {"cpu": "native", "cuda": "triton"}
 _VARIABLE = "INDRNN_BACKEND"
+_said: set[str] = set()
+"""Reasons that were said, each once."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,9 @@ def choose(x: Tensor, activation: str, backend: str | None) -> ModuleType:
     if requested is not None:
         by = "by the argument backend" if backend is not None else f"by the environment variable {_VARIABLE}"
         raise RuntimeError(f"backend {requested!r}, asked for {by}, is not supported: {reason}")
-    _say_once(f"indrnn computes in plain PyTorch, which is slow: {reason}")
+    if reason not in _said:
+        _said.add(reason)
+        warnings.warn(f"indrnn computes in plain PyTorch, which is slow: {reason}", RuntimeWarning, stacklevel=2)
     return reference
 
 
@@ -80,12 +79,3 @@ def _requested(backend: str | None) -> str | None:
     if backend and backend not in names.BACKENDS:
         raise ValueError(f"{_VARIABLE} must be unset or one of {', '.join(names.BACKENDS)}, got {backend!r}")
     return backend or None
-
-
-_said: set[str] = set()
-
-
-def _say_once(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from .._lazy import Lazy
 from ..baselines import Baseline, Transformer
 from ..checks import check_choice, check_count, check_seed
-from ..files import DataFile, DataSet, is_here, read
+from ..files import DataSet, is_here, read
 from ..networks import Dense, Head, Plain, Residual
 from ..training import OneCycle, Plateau, Training
 from ..training.task import Batch, Shard, TensorTask, generator, rows_of
@@ -39,7 +39,7 @@ _FILES = {
 }
 MNIST = DataSet(
     "mnist",
-    tuple(DataFile(name, checksum) for name, checksum in _FILES.items()),
+    _FILES,
     (
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         "https://storage.googleapis.com/cvdf-datasets/mnist",
@@ -71,8 +71,7 @@ def read_idx(content: bytes) -> Tensor:
 
 def read_mnist(data_dir: Path | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Read MNIST: training images (60000, 28, 28) and labels, and test images (10000, 28, 28) and labels, as bytes."""
-    contents = read(MNIST, data_dir)
-    images, labels, test_images, test_labels = (read_idx(contents[file.name]) for file in MNIST.files)
+    images, labels, test_images, test_labels = map(read_idx, read(MNIST, data_dir).values())
     return images, labels, test_images, test_labels
 
 
