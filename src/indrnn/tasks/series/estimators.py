@@ -447,7 +447,7 @@ def load_estimator(folder: Path, device: Any = "cpu") -> Estimator:
     return estimator
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class IndRNNClassifier(Estimator):
     """IndRNN classifier of series, following scikit-learn's conventions.
 
@@ -489,8 +489,6 @@ class IndRNNClassifier(Estimator):
     """
 
     _sort = "classifier"
-
-    _: KW_ONLY
     class_weight: Any = None
 
     @property
@@ -522,7 +520,7 @@ class IndRNNClassifier(Estimator):
         return float(np.average(right, weights=sample_weight))
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class IndRNNRegressor(Estimator):
     """IndRNN regressor of series, following scikit-learn's conventions.
 
@@ -537,8 +535,6 @@ class IndRNNRegressor(Estimator):
     """
 
     _sort = "regressor"
-
-    _: KW_ONLY
     augment: bool | None = False
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
