@@ -68,18 +68,15 @@ def _rows(estimator: Any, data: Any) -> Iterator[list[Any]]:
 
     target, outputs = estimator.target_, estimator.outputs(data)
     predictions = estimator.decode(outputs)
-    names = data.names or tuple(map(str, range(len(data))))
-    probabilities = target.kind != "numbers"
-    classes = [f"p({name})" for name in target.classes.tolist()] if probabilities else []
-    series = zip(names, predictions, outputs, strict=True)
+    head, keys = ["series"], [[name] for name in data.names or map(str, range(len(data)))]
     if target.per_step:
-        cells = [([name, i], *step) for name, *steps in series for i, step in enumerate(zip(*steps, strict=True))]
-        yield ["series", "step", "prediction", *classes]
-    else:
-        cells = [([name], *pair) for name, *pair in series]
-        several = [f"prediction {i}" for i in range(predictions.shape[1])] if predictions.ndim == 2 else ["prediction"]
-        yield ["series", *several, *classes]
-    for key, prediction, output in cells:
+        head = ["series", "step"]
+        keys = [[*key, i] for key, steps in zip(keys, outputs, strict=True) for i in range(len(steps))]
+        predictions, outputs = np.concatenate(list(predictions)), np.concatenate(outputs)
+    several = [f"prediction {i}" for i in range(predictions.shape[1])] if predictions.ndim == 2 else ["prediction"]
+    probabilities = target.kind != "numbers"
+    yield [*head, *several, *(f"p({name})" for name in (target.classes.tolist() if probabilities else ()))]
+    for key, prediction, output in zip(keys, predictions, outputs, strict=True):
         values = prediction if np.ndim(prediction) else [prediction]
         shown = [f"{value:.7g}" if isinstance(value, (float, np.floating)) else value for value in values]
         yield [*key, *shown, *(f"{share:.6f}" for share in (output if probabilities else ()))]

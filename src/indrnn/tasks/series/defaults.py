@@ -12,11 +12,6 @@ from ...networks.config import Front, Plain, Pool
 
 Effort = Literal["quick", "default", "best"]
 Core = Literal["indrnn", "lstm", "gru"]
-PLANNED = (
-    *("hidden_size", "layers", "bidirectional", "pool", "front", "dropout", "steps", "lr", "batch_size", "augment"),
-    *("validation", "patience", "members"),
-)
-"""Options that override the plan."""
 
 SMALL = 300  # series below which none is held back: each counts for more in training than in choosing weights
 FEW = 10  # groups below which none is held back: one is more than a tenth of what there is to learn from
@@ -114,7 +109,7 @@ def check_options(options: dict[str, Any]) -> None:
 
 
 def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **options: Any) -> Plan:
-    """Choose the plan for data of this shape; options of the names in `PLANNED` override it, unless None."""
+    """Choose the plan for data of this shape; an estimator's options override it, unless None."""
     check_choice("effort", effort, get_args(Effort))
     check_choice("core", core, get_args(Core))
     values = {  # NumPy's as Python's

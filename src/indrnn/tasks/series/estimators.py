@@ -26,7 +26,7 @@ from ...saving import CONFIGS, as_bytes, from_json, load_module, save, to_json
 from ...training import Cosine, Listener, Result, RunFolder, Training, derive_seed
 from ..runs import member_folders, new_model, train_members
 from .collection import Array, Collection, as_array, as_numbers, hold_out, is_list_of_series, target_of
-from .defaults import FEW, PLANNED, Augmentation, Core, Effort, Plan, Shape, plan
+from .defaults import FEW, Augmentation, Core, Effort, Plan, Shape, plan
 from .preparation import Preparation, from_first_time, rms_depends_on_class
 from .single import Explanation, Stream, explain
 from .targets import Target
@@ -260,10 +260,8 @@ class Estimator:
         if shape.raw and target.kind == "classes":
             depends = rms_depends_on_class(data.x, torch.stack(encoded).numpy(), self.time_channel)
             preparation = replace(preparation, normalise_rms=not depends)
-        options = {name: getattr(self, name) for name in PLANNED}
-        options["validation"] = _validation(self.validation, groups)
-        chosen = plan(shape, self.effort, self.core, **options)
         class_weights = _class_weights(getattr(self, "class_weight", None), target, y, weights)
+        chosen = plan(shape, **self.get_params() | {"validation": _validation(self.validation, groups)})
         data, seed = replace(data, y=y, groups=groups), _seed(self.random_state)
         return Fitting(
             data, encoded, preparation, target, chosen, seed, weights, class_weights, self.device, self.threads
@@ -447,7 +445,7 @@ def load_estimator(folder: Path, device: Any = "cpu") -> Estimator:
     return estimator
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class IndRNNClassifier(Estimator):
     """IndRNN classifier of series, following scikit-learn's conventions.
 
@@ -489,8 +487,6 @@ class IndRNNClassifier(Estimator):
     """
 
     _sort = "classifier"
-
-    _: KW_ONLY
     class_weight: Any = None
 
     @property
@@ -522,7 +518,7 @@ class IndRNNClassifier(Estimator):
         return float(np.average(right, weights=sample_weight))
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class IndRNNRegressor(Estimator):
     """IndRNN regressor of series, following scikit-learn's conventions.
 
@@ -537,8 +533,6 @@ class IndRNNRegressor(Estimator):
     """
 
     _sort = "regressor"
-
-    _: KW_ONLY
     augment: bool | None = False
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -559,8 +553,7 @@ class IndRNNRegressor(Estimator):
 
 def _shape(X: Any) -> tuple[int, ...]:
     """Shape of an array, or of nested lists that form one; () for series one by one."""
-    one_by_one = X is None or isinstance(X, (Collection, Fitting)) or is_list_of_series(X)
-    return () if one_by_one else tuple(as_array(X).shape)
+    return () if isinstance(X, (Collection, Fitting)) or is_list_of_series(X) else tuple(as_array(X).shape)
 
 
 def _column_names(X: Any) -> list[str] | None:
