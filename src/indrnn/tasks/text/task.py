@@ -169,10 +169,7 @@ class LanguageTask:
     def derive(self, means: dict[str, float]) -> dict[str, float]:
         """Perplexity, or bits per character or byte, of the mean loss over all tokens."""
         counts: dict[str, float] = {name: round(means[name]) for name in means if name in ("batch", "tokens")}
-        if self.metric == "bpc":
-            return {**means, "bpc": means["loss"] / math.log(2), **counts}
-        perplexity = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
-        return {**means, "perplexity": perplexity, **counts}
+        return {**means, self.metric: measured(self.tokeniser.unit, means["loss"]), **counts}
 
     def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
         """See `Task.evaluate`."""
@@ -225,6 +222,13 @@ def detached(state: Any) -> Any:
     from torch.utils._pytree import tree_map_only
 
     return tree_map_only(torch.Tensor, lambda tensor: tensor.detach(), state)
+
+
+def measured(unit: str, loss: float) -> float:
+    """A loss in nats as perplexity of words, infinite if that overflows, or as bits per character or byte."""
+    if unit != "word":
+        return loss / math.log(2)
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 def check_language(options: Any) -> None:
