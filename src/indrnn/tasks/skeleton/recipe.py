@@ -19,8 +19,7 @@ from ...training import OneCycle, Plateau, Training
 from ..recipe import Answer, AnyNetwork, Confusion, Description, Extra, Flat, Loop, Recipe, Row, Samples
 from ..samples import SHOWN, Body, recorded
 from ..table import Summary, Table, accuracy_columns, command_of, time_of
-from .joints import Joints, joints_of
-from .sampling import Sampling, names_of
+from .joints import Joints, Sampling, joints_of, names_of
 
 with contextlib.suppress(ImportError):  # without a command line
     from tyro.conf import Positional

@@ -104,7 +104,7 @@ class _LanguageRecipe(Recipe):
         picture={"across": "epoch", "up": "validation: bits, or perplexity", "logarithmic": False},
     )
     extras: ClassVar[tuple[Extra, ...]] = (
-        Extra("evaluate", "language models", EvaluationOptions, "indrnn.tasks.text.evaluation:evaluate"),
+        Extra("evaluate", "language models", EvaluationOptions, "indrnn.tasks.text.dynamic:evaluate"),
     )
 
     _: KW_ONLY
