@@ -366,11 +366,7 @@ _EPOCH = {"ntu60-cs": 298, "ntu60-cv": 280, "ntu120-cs": 468, "ntu120-cv": 405}
 
 
 def _paper(protocol: Protocol, model: AnyNetwork, *, lr: float = 2e-4, augmented: bool = False) -> SkeletonRecipe:
-    """The paper's training: batches of 128, the learning rate divided by 5 on plateaus; 5 % held out.
-
-    The paper does not give the training length: 500 epochs at most here, and the plateaus decide. The bound is 5^(1/20)
-    and the weight decay 1e-4.
-    """
+    """The paper's training, which does not give its length: 500 epochs at most here, and the plateaus decide."""
     epoch = _EPOCH[protocol]
     return SkeletonRecipe(
         protocol,
