@@ -48,6 +48,9 @@ class EvaluationOptions:
     """Training windows for the gradient statistics of --dynamic; None for an epoch."""
 
 
+_EVALUATE = Extra("evaluate", "language models", EvaluationOptions, "indrnn.tasks.text.dynamic:evaluate")
+
+
 # ---- runs summed up
 
 
@@ -103,9 +106,7 @@ class _LanguageRecipe(Recipe):
         curve=_curve,
         picture={"across": "epoch", "up": "validation: bits, or perplexity", "logarithmic": False},
     )
-    extras: ClassVar[tuple[Extra, ...]] = (
-        Extra("evaluate", "language models", EvaluationOptions, "indrnn.tasks.text.dynamic:evaluate"),
-    )
+    extras: ClassVar[tuple[Extra, ...]] = (_EVALUATE,)
 
     _: KW_ONLY
     unit: Literal["char", "word", "byte"] = "char"
@@ -303,14 +304,11 @@ _BY_WORD: dict[str, Any] = {"jitter": 5.0, "halved": 0.05, "reset": 0.1, "tied":
 _BY_WORD |= {"valid_batch": 10, "test_batch": 1}
 
 
-def _paper(
-    unit: Literal["char", "word"], model: AnyNetwork, *, length: int = 50, embedding: int | None = None
-) -> PennRecipe:
+def _paper(unit: Literal["char", "word"], model: AnyNetwork, *, length: int = 50, **options: Any) -> PennRecipe:
     """The paper's training, for as many epochs as the plateaus may ask for; docs/language.md explains the settings."""
     epoch = _EPOCH[unit] * 50 // length
-    options: dict[str, Any] = {"embedding": embedding or (600 if unit == "word" else 2000)}
     if unit == "word":
-        options |= {"embedding_dropout": 0.2, "word_dropout": 0.65, "start": 0.01, **_BY_WORD}
+        options = {"embedding": 600, "embedding_dropout": 0.2, "word_dropout": 0.65, "start": 0.01, **_BY_WORD}
     loop = Training(steps=800 * epoch, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=epoch)
     return PennRecipe(unit=unit, length=length, model=model, training=loop, **options)
 
@@ -329,6 +327,11 @@ _WORDS_DENSE = replace(_DENSE, last_transition=600, last_dropout=0.65, bound=0.9
 
 
 _QUICK = Training(lr=4e-3, schedule=Cosine(0.05), weight_decay=1e-6, freeze_norms=0.5)
+_SMALL: dict[str, dict[str, Any]] = {
+    "char": {"embedding": 128},
+    "word": {"embedding": 256, "embedding_dropout": 0.1, "word_dropout": 0.3, **_BY_WORD},
+    "byte": {"embedding": 128},
+}
 
 
 def _fast(
@@ -338,13 +341,10 @@ def _fast(
 
     docs/language.md has what was tried, and why |u| <= 0.99 and norms are frozen in the second half for all networks.
     """
-    if unit == "char":
-        recipe, steps, every = _paper(unit, model, embedding=embedding or 128), 4 * 3136, 1568
-    else:
-        recipe, steps, every = _paper(unit, model, embedding=embedding or 256), 20 * 580, 580
-        recipe = replace(recipe, embedding_dropout=0.1, word_dropout=0.3)
+    steps, every = {"char": (4 * 3136, 1568), "word": (20 * 580, 580)}[unit]
     training = replace(_QUICK, steps=steps, evaluate_every=every, **loop)
-    return replace(recipe, batch_size=32, start=start, training=training)
+    options = _SMALL[unit] | ({"embedding": embedding} if embedding else {})
+    return PennRecipe(unit=unit, batch_size=32, start=start, model=model, training=training, **options)
 
 
 _FAST_SIX = Plain(hidden_size=512, layers=6, bound=0.99)
@@ -358,13 +358,10 @@ _FAST_WORDS_LSTM = _fast("word", Baseline("lstm", 256, 2, dropout=0.3), lr=8e-3,
 _TRANSFORMER, _WORDS_TRANSFORMER = Transformer(512, 3, 8, context=50), Transformer(600, 3, 8, context=50)
 
 
-def _text(unit: Literal["char", "word", "byte"], model: AnyNetwork, **options: Any) -> TextRecipe:
+def _text(unit: Literal["char", "word", "byte"], model: AnyNetwork) -> TextRecipe:
     """A user's own text, with the quick settings of the Penn Treebank."""
     training = replace(_QUICK, steps=3_000, evaluate_every=250)
-    return TextRecipe(unit=unit, batch_size=32, model=model, training=training, **options)
-
-
-_TEXT_WORDS: dict[str, Any] = {"embedding": 256, "embedding_dropout": 0.1, "word_dropout": 0.3, **_BY_WORD}
+    return TextRecipe(unit=unit, batch_size=32, model=model, training=training, **_SMALL[unit])
 
 
 def _penn(name: str, recipe: PennRecipe, value: str, cost: str, parameters: int) -> Row:
@@ -407,7 +404,7 @@ ROWS = (
     _penn("res-fast", _fast("word", _FAST_WORDS), "perplexity 58.99", "90 min", 4_420_368),
     _penn("dense-fast", _fast("word", _FAST_WORDS_DENSE), "perplexity 55.24", "90 min", 4_260_976),
     _penn("lstm-fast", _FAST_WORDS_LSTM, "not shown", "90 min", 3_620_624),
-    Row("text-char", _text("char", _FAST_RESIDUAL, embedding=128), "your own text", "nothing", "1 h"),
-    Row("text-word", _text("word", _FAST_WORDS, **_TEXT_WORDS), "your own text", "nothing", "1 h"),
-    Row("text-byte", _text("byte", _FAST_RESIDUAL, embedding=128), "your own text", "nothing", "1 h", 1_816_832),
+    Row("text-char", _text("char", _FAST_RESIDUAL), "your own text", "nothing", "1 h"),
+    Row("text-word", _text("word", _FAST_WORDS), "your own text", "nothing", "1 h"),
+    Row("text-byte", _text("byte", _FAST_RESIDUAL), "your own text", "nothing", "1 h", 1_816_832),
 )
