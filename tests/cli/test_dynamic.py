@@ -11,9 +11,8 @@ import pytest
 
 import indrnn
 from indrnn import LanguageModel
-from indrnn.tasks.text import evaluation
-from indrnn.tasks.text.dynamic import dynamic_evaluation, gradient_statistics
-from indrnn.tasks.text.evaluation import tokens_of
+from indrnn.tasks.text import dynamic as module
+from indrnn.tasks.text.dynamic import dynamic_evaluation, gradient_statistics, tokens_of
 from indrnn.tasks.text.recipe import TextRecipe
 from indrnn.tasks.text.task import LanguageTask
 from indrnn.training import Shard
@@ -71,8 +70,8 @@ def test_it_measures_both_and_changes_nothing(unit: str, language_runs: Runs, ca
 def test_the_grid_chooses_on_validation_text(
     language_runs: Runs, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "LRS", (1e-8, 1e-6))
-    monkeypatch.setattr(evaluation, "DECAYS", (0.0, 0.02))
+    monkeypatch.setattr(module, "LRS", (1e-8, 1e-6))
+    monkeypatch.setattr(module, "DECAYS", (0.0, 0.02))
     run, out = language_runs("char"), tmp_path / "dynamic.json"
     arguments = ["evaluate", run, "--dynamic", "--grid", "--statistics-windows", "3", "--out", out]
     said = assert_done(call(*arguments)).out
@@ -118,7 +117,7 @@ def test_where_no_pair_is_better_the_model_stays_as_it_is(lr: str, language_runs
 
 
 def test_what_is_given_is_not_searched_for(language_runs: Runs, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "DECAYS", (0.0, 0.02))
+    monkeypatch.setattr(module, "DECAYS", (0.0, 0.02))
     said = assert_done(call("evaluate", language_runs("char"), "--dynamic", "--grid", "--lr", "1e-3")).out
     assert "2 pairs of lr and decay" in said
     assert len(re.findall(r"^ +0.001 ", said, re.M)) == 2

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from indrnn.tasks.skeleton.joints import KINECT, NTU, Joints
-from indrnn.tasks.skeleton.sampling import Feature, names_of
+from indrnn.tasks.skeleton.joints import KINECT, NTU, Feature, Joints, names_of
 from indrnn.tasks.skeleton.task import (
     aligned,
     features_of,

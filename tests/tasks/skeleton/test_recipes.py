@@ -14,10 +14,9 @@ from indrnn.baselines import Baseline
 from indrnn.networks import Dense, DenseIndRNN, Head, Plain, PlainIndRNN, Residual, ResidualIndRNN
 from indrnn.tasks.recipe import Row
 from indrnn.tasks.rows import find, rows
-from indrnn.tasks.skeleton.joints import KINECT, NTU
+from indrnn.tasks.skeleton.joints import KINECT, NTU, Sampling
 from indrnn.tasks.skeleton.recipe import SkeletonRecipe
 from indrnn.tasks.skeleton.recordings import Recordings
-from indrnn.tasks.skeleton.sampling import Sampling
 from indrnn.training import Plateau, Shard
 
 SETS = ["ntu60-cs", "ntu60-cv", "ntu120-cs", "ntu120-cv"]

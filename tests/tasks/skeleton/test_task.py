@@ -16,9 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from indrnn.networks import Head, Plain
-from indrnn.tasks.skeleton.joints import KINECT, Joints
+from indrnn.tasks.skeleton.joints import KINECT, Joints, Sampling, names_of
 from indrnn.tasks.skeleton.recordings import Recordings, read_npz
-from indrnn.tasks.skeleton.sampling import Sampling, names_of
 from indrnn.tasks.skeleton.task import SkeletonTask, features_of, split_by_subject
 from indrnn.training import Measured, OneCycle, Shard, Training, generator, train
 from indrnn.training.evaluation import measure

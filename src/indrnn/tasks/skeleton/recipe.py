@@ -19,8 +19,7 @@ from ...training import OneCycle, Plateau, Training
 from ..recipe import Answer, AnyNetwork, Confusion, Description, Extra, Flat, Loop, Recipe, Row, Samples
 from ..samples import SHOWN, Body, recorded
 from ..table import Summary, Table, accuracy_columns, command_of, time_of
-from .joints import Joints, joints_of
-from .sampling import Sampling, names_of
+from .joints import Joints, Sampling, joints_of, names_of
 
 with contextlib.suppress(ImportError):  # without a command line
     from tyro.conf import Positional
@@ -366,20 +365,24 @@ _EPOCH = {"ntu60-cs": 298, "ntu60-cv": 280, "ntu120-cs": 468, "ntu120-cv": 405}
 """Number of steps of 128 samples in 95 % of the training recordings."""
 
 
-def _paper(protocol: Protocol, model: AnyNetwork, *, lr: float = 2e-4, augmented: bool = False) -> SkeletonRecipe:
-    """The paper's training: batches of 128, the learning rate divided by 5 on plateaus; 5 % held out.
+def _setup(protocol: Protocol, model: AnyNetwork, *, lr: float = 0.0, augmented: bool = False) -> SkeletonRecipe:
+    """The paper's training for NTU RGB+D; for a set of some hundred recordings, one of minutes.
 
-    The paper does not give the training length: 500 epochs at most here, and the plateaus decide. The bound is 5^(1/20)
-    and the weight decay 1e-4.
+    docs/skeleton.md has the alternatives tried. The paper does not give the length of its training: 500 epochs at most
+    here, and the plateaus decide. Of UTD-MHAD no recordings are held out: the last weights are taken as the best.
     """
-    epoch = _EPOCH[protocol]
-    return SkeletonRecipe(
-        protocol,
-        validation=0.05,
-        sampling=Sampling(20, 10, 30, ("coordinates", "differences", "distances")) if augmented else Sampling(),
-        model=model,
-        training=Training(steps=500 * epoch, lr=lr, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=epoch),
-    )
+    if epoch := _EPOCH.get(protocol):
+        options: dict[str, Any] = {"validation": 0.05}
+        sampling = Sampling(20, 10, 30, ("coordinates", "differences", "distances"))
+        training = Training(steps=500 * epoch, lr=lr or 2e-4, schedule=Plateau(5, 100), evaluate_every=epoch)
+    else:
+        options = {"validation": 0.1, "batch_size": 32, "pool": "mean"}
+        if protocol == "utd":
+            options |= {"validation": 0.0, "label_field": "action", "test_subjects": (2, 4, 6, 8)}
+        sampling = Sampling(20, 10, 30, ("coordinates", "velocities"), turn=30.0, scale=0.2, hide=0.1)
+        training = Training(steps=3000, lr=lr or 2e-3, schedule=OneCycle(), evaluate_every=500)
+    options |= {"sampling": sampling if augmented else Sampling(), "training": replace(training, weight_decay=1e-4)}
+    return SkeletonRecipe(protocol, model=model, **options)
 
 
 _BOUND: dict[str, Any] = {"gamma": 5.0, "long_memory": True}
@@ -401,7 +404,7 @@ def _ntu(
     protocols: tuple[Any, Any] = (f"ntu{size}-cs", f"ntu{size}-cv")
     table = "Table 7" if size == 120 else "Table 5" if "augmented" in options else "Table 4"
     return tuple(
-        Row(f"{protocol}-{name}", _paper(protocol, model, **options), table, value, cost, parameters)
+        Row(f"{protocol}-{name}", _setup(protocol, model, **options), table, value, cost, parameters)
         for protocol, value in zip(protocols, values, strict=True)
     )
 
@@ -409,29 +412,9 @@ def _ntu(
 _GAMMAS = {"1": (1.0, "80.82 %"), "2": (2.0, "80.68 %"), "10": (10.0, "80.43 %"), "none": (None, "80.24 %")}
 
 
-def _short(protocol: Protocol, model: AnyNetwork, *, lr: float = 2e-3, augmented: bool = False) -> SkeletonRecipe:
-    """Training in minutes, for a set of some hundred recordings; docs/skeleton.md has the alternatives tried.
-
-    Of UTD-MHAD no recordings are held out: the learning rate falls to zero, and the last weights are taken as the best.
-    """
-    split: dict[str, Any] = {"validation": 0.1}
-    if protocol == "utd":
-        split = {"label_field": "action", "test_subjects": (2, 4, 6, 8)}
-    aug = Sampling(20, 10, 30, ("coordinates", "velocities"), turn=30.0, scale=0.2, hide=0.1)
-    return SkeletonRecipe(
-        protocol,
-        sampling=aug if augmented else Sampling(),
-        batch_size=32,
-        model=model,
-        pool="mean",
-        training=Training(steps=3000, lr=lr, schedule=OneCycle(), weight_decay=1e-4, evaluate_every=500),
-        **split,
-    )
-
-
 def _utd(name: str, model: AnyNetwork, cost: str, parameters: int, augmented: int, **options: Any) -> tuple[Row, Row]:
     """A row with coordinates only, and one with more features, random rotations and scales; and their parameters."""
-    plain, aug = (_short("utd", model, augmented=more, **options) for more in (False, True))
+    plain, aug = (_setup("utd", model, augmented=more, **options) for more in (False, True))
     return (
         Row(f"utd-{name}", plain, "as Table 4", "not shown", cost, parameters),
         Row(f"utd-{name}-aug", aug, "as Table 5", "not shown", cost, augmented),
@@ -460,7 +443,7 @@ ROWS = (
     *_ntu(60, "lstm-4", _LSTM[4], ("66.02 %", "69.12 %"), "5 h", 545_340),
     *_ntu(60, "lstm-6", _LSTM[6], ("58.50 %", "67.42 %"), "7 h", 808_508),
     *(
-        Row(f"ntu60-cs-6-gamma{key}", _paper("ntu60-cs", replace(_SIX, gamma=most)), "Table 6", value, "9 h", 1_430_588)
+        Row(f"ntu60-cs-6-gamma{key}", _setup("ntu60-cs", replace(_SIX, gamma=most)), "Table 6", value, "9 h", 1_430_588)
         for key, (most, value) in _GAMMAS.items()
     ),
     *_ntu(120, "4", _FOUR, ("70.01 %", "72.05 %"), "10 h", 932_984),
@@ -486,9 +469,9 @@ ROWS = (
         _utd(f"6-gamma{name}", replace(_UTD_SIX, gamma=gamma), "2 min", 356_123, 371_483)[1]
         for name, (gamma, _) in _GAMMAS.items()
     ),
-    Row("skeleton-4", _short("own", _UTD_FOUR), "as Table 4", "your own", "2 min"),
-    Row("skeleton-6", _short("own", _UTD_SIX), "as Table 4", "your own", "2 min"),
-    Row("skeleton-6-aug", _short("own", _UTD_SIX, augmented=True), "as Table 5", "your own", "2 min"),
-    Row("skeleton-dense", _short("own", _UTD_DENSE), "as Table 4", "your own", "7 min"),
-    Row("skeleton-dense-aug", _short("own", _UTD_DENSE, augmented=True), "as Table 5", "your own", "7 min"),
+    Row("skeleton-4", _setup("own", _UTD_FOUR), "as Table 4", "your own", "2 min"),
+    Row("skeleton-6", _setup("own", _UTD_SIX), "as Table 4", "your own", "2 min"),
+    Row("skeleton-6-aug", _setup("own", _UTD_SIX, augmented=True), "as Table 5", "your own", "2 min"),
+    Row("skeleton-dense", _setup("own", _UTD_DENSE), "as Table 4", "your own", "7 min"),
+    Row("skeleton-dense-aug", _setup("own", _UTD_DENSE, augmented=True), "as Table 5", "your own", "7 min"),
 )

@@ -85,10 +85,6 @@ def read_npz(
     It has frames, (ΣT, joints, 3) or (ΣT, bodies, joints, 3), and, for each of n sequences, its length, label and
     subject, in arrays of these names. Labels, integers or strings, are numbered from 0 in sorted order, and the
     originals kept in `fields`; so are other arrays of n entries.
-
-    Raises:
-        ValueError: if a field is missing or wrong; the message names the file and the field.
-        FileNotFoundError: if there is no such file.
     """
     names = (frames_field, lengths_field, label_field, subject_field)
     arrays = read_arrays(path, names)

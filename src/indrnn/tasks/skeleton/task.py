@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from ...checks import check_fraction, check_seed
 from ...training.task import Batch, Measured, Shard, TensorTask, generator, rows_of
-from .joints import Joints, Pair
+from .joints import Feature, Joints, Pair, Sampling
 from .recordings import Recordings
-from .sampling import Feature, Sampling
 
 Indices = NDArray[np.int64]
 _AT_ONCE = 128  # bodies whose distances are computed together: what is in between stays in cache

@@ -1,28 +1,44 @@
-"""Dynamic evaluation: a language model that continues to learn from the text it has just predicted.
+"""Dynamic evaluation of a language model, that learns from the text it has just predicted, and `indrnn evaluate`.
 
 Krause, Kahembwe, Murray, Renals: Dynamic evaluation of neural sequence models (2018); the RMS rule with decay.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...checks import check_count, check_not_negative, check_positive
 from ...layers.bound import constrain_
 from ...networks import LanguageModel
-from .task import detached
+from ...training import Shard
+from ...training.folder import finite
+from ...words import duration, numbers
+from ..recipe import Say
+from ..runs import Run
+from .corpus import Split
+from .recipe import EvaluationOptions
+from .task import LanguageTask, detached
 
+_Update = Callable[[list[Tensor]], None]
 SEGMENT = 20
 """Tokens between two updates, as in the paper."""
 EPSILON = 2e-5
+LRS, DECAYS = (3e-6, 1e-5, 3e-5, 1e-4, 3e-4), (0.0, 0.004, 0.016, 0.064)
+"""Values that `--grid` tries; 2.4e-6 and 0.016 were best in the log of the paper's authors."""
+_LR, _DECAY = 1e-5, 0.016
+_TIMED = 5  # segments
 
 
 @dataclass(frozen=True)
@@ -73,18 +89,14 @@ def gradient_statistics(model: LanguageModel, windows: Iterable[tuple[Tensor, Te
     """The mean squared gradient of each trained weight, by which `dynamic_evaluation` scales its steps.
 
     The gradient is that of a window's mean loss, in evaluation mode; the state is carried from window to window. The
-    model is not changed.
-
-    Args:
-        model: a trained language model.
-        windows: pairs of inputs and next tokens, both (T, B), of the training set, as `segments` yields them. Larger
-            batches are faster and give smaller gradients, and so need a smaller `lr`.
+    model is not changed. `windows` are pairs of inputs and next tokens, both (T, B), of the training set, as `segments`
+    yields them. Larger batches are faster and give smaller gradients, and so need a smaller `lr`.
 
     Returns:
         A tensor for each parameter, of its shape, by name.
     """
     learner = _Learner(model)
-    squares, count = [torch.zeros_like(parameter) for parameter in learner.parameters.values()], 0
+    squares, count = [torch.zeros_like(weight) for weight in learner.weights], 0
     for inputs, targets in windows:
         _, gradients = learner.learn(inputs, targets)
         torch._foreach_addcmul_(squares, gradients, gradients)
@@ -116,15 +128,8 @@ def dynamic_evaluation(
     constrained to their bound. The text is one stream, in evaluation mode throughout: no dropout, and running
     statistics in batch norms. Each token is predicted by weights that were updated on earlier tokens only.
 
-    Args:
-        model: a trained language model; not changed.
-        tokens: (N,), the text; N − 1 of them are predicted.
-        statistics: from `gradient_statistics`.
-        lr: learning rate; 0 for no updates.
-        decay: rate at which weights return to their trained values, λ in the paper.
-        segment: tokens between updates.
-        epsilon: added to the root of the mean squared gradient.
-        progress: called after each segment with the number of tokens predicted so far.
+    Of the text, (N,), N − 1 tokens are predicted. `decay` is λ in the paper; an `lr` of 0 is no update. `progress`
+    is called after each segment with the number of tokens predicted so far.
 
     Example:
         statistics = gradient_statistics(model, segments(train, batch_size=100))
@@ -185,7 +190,8 @@ class _Learner:
             raise TypeError(f"model must be a LanguageModel, got {type(model).__name__}")
         self.model = copy.deepcopy(model).eval()
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        if not self.parameters:
+        self.weights = list(self.parameters.values())
+        if not self.weights:
             raise ValueError("model must have parameters that require a gradient, got none")
         self.state: Any = None
 
@@ -193,42 +199,183 @@ class _Learner:
         """The mean loss of a window, (T, B), and its gradient for each parameter."""
         if getattr(self.model.network, "batch_first", False):
             inputs, targets = inputs.t(), targets.t()
-        weights = list(self.parameters.values())
-        inputs, targets = inputs.to(weights[0].device), targets.to(weights[0].device)
+        inputs, targets = (tokens.to(self.weights[0].device) for tokens in (inputs, targets))
         # cuDNN differentiates its recurrent layers in training mode alone, where dropout would act
         with torch.set_grad_enabled(differentiated), torch.backends.cudnn.flags(enabled=False):
             loss, state = self.model.loss(inputs, targets, self.state)
             self.state = detached(state)
             options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
-            gradients = torch.autograd.grad(loss, weights, **options) if differentiated else ()
+            gradients = torch.autograd.grad(loss, self.weights, **options) if differentiated else ()
         return float(loss.detach()), list(gradients)
 
-    def rule(
-        self, statistics: Mapping[str, Tensor], lr: float, decay: float, epsilon: float
-    ) -> Callable[[list[Tensor]], None]:
+    def rule(self, statistics: Mapping[str, Tensor], lr: float, decay: float, epsilon: float) -> _Update:
         """The update of the parameters after each segment, given their gradients."""
         shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
         squares = {name: tuple(square.shape) for name, square in statistics.items()}
         if shapes != squares:
             wrong = min(name for name in shapes.keys() | squares.keys() if shapes.get(name) != squares.get(name))
-            raise ValueError(
-                f"statistics must be of this model, by `gradient_statistics`, got {squares.get(wrong)} for {wrong} of "
-                f"the shape {shapes.get(wrong)}"
-            )
+            what = f"got {squares.get(wrong)} for {wrong} of the shape {shapes.get(wrong)}"
+            raise ValueError(f"statistics must be of this model, by `gradient_statistics`, {what}")
         roots = [statistics[name].to(p).sqrt() for name, p in self.parameters.items()]
         mean = sum(float(root.sum(dtype=torch.float64)) for root in roots) / sum(root.numel() for root in roots)
         if not mean > 0:
             raise ValueError("statistics must hold a gradient that is not 0")
-        weights = list(self.parameters.values())
-        trained = [weight.detach().clone() for weight in weights]
+        trained = [weight.detach().clone() for weight in self.weights]
         steps = [-lr / (root + epsilon) for root in roots]
         rates = [(decay / mean * root).clamp_max_(1) for root in roots]
 
         @torch.no_grad()
         def update(gradients: list[Tensor]) -> None:
-            away = torch._foreach_sub(trained, weights)
-            torch._foreach_addcmul_(weights, gradients, steps)
-            torch._foreach_addcmul_(weights, away, rates)
+            away = torch._foreach_sub(trained, self.weights)
+            torch._foreach_addcmul_(self.weights, gradients, steps)
+            torch._foreach_addcmul_(self.weights, away, rates)
             constrain_(self.model)
 
         return update
+
+
+# ---- the command
+
+
+def evaluate(run: Run, options: EvaluationOptions, *, data_dir: Path | None, device: str, say: Say) -> dict[str, Any]:
+    """Measure a run's best weights on the test text; returns the numbers for the output file."""
+    for name, value in asdict(options).items():
+        if value is None or value is False:
+            continue
+        if name not in ("dynamic", "test_batch") and not options.dynamic:
+            raise ValueError(f"{name} is for --dynamic")
+        if name in ("segment", "statistics_windows"):
+            check_count(name, value)
+        elif name in ("lr", "decay"):
+            check_not_negative(name, value)
+    if options.dynamic and options.test_batch is not None:
+        raise ValueError("test_batch is not for --dynamic, which reads the text as one stream")
+    recipe: Any = run.at(data_dir)
+    if options.dynamic:
+        return _evaluate_dynamically(run, options, run.checked_task(recipe), device, say)
+    if options.test_batch is not None:
+        recipe = replace(recipe, test_batch=options.test_batch)
+    test, which = run.evaluate(recipe, device)
+    say(f"{run.recipe_name}: {numbers(test, 6)} with {which}")
+    return {"weights": which, "test": test}
+
+
+def _evaluate_dynamically(run: Run, options: EvaluationOptions, task: Any, device: str, say: Say) -> dict[str, Any]:
+    model: Any = run.best_on(device)
+    which, epoch, corpus = run.best[1], task.steps_per_epoch, task.corpus
+    windows = min(options.statistics_windows or epoch, epoch)
+    plan = _Plan(model.eval(), task, options.segment or SEGMENT)
+    lrs = LRS if options.lr is None else (options.lr,)
+    decays = DECAYS if options.decay is None else (options.decay,)
+    pairs = len(lrs) * len(decays) if options.grid else 0
+    used = f"statistics over {windows:,} of {epoch:,} windows"
+    searched = f"{pairs} pairs of lr and decay on {plan.segments(corpus.validation):,} segments of validation, "
+    say(
+        f"about {duration(plan.seconds(windows, pairs))}: {used} of the training text, {searched if pairs else ''}"
+        f"{plan.segments(corpus.test):,} segments of the test"
+    )
+    with _progress("statistics", windows) as progress:
+        plan.gather(windows, progress)
+    lr, decay = (_LR if options.lr is None else options.lr), (_DECAY if options.decay is None else options.decay)
+    tried: dict[str, Any] = {}
+    if options.grid:
+        best, tried["grid"] = plan.search(lrs, decays, say)
+        lr, decay = best.lr, best.decay
+    static = plan.measure(corpus.test, "test, static")
+    dynamic = plan.measure(corpus.test, "test, dynamic", lr, decay)
+    before, after = plan.value(static), plan.value(dynamic)
+    change = f"{abs(before - after) / before:.2%} {'lower' if after <= before else 'higher'}"
+    say(
+        f"{run.recipe_name}: {task.metric} {before:.6g} static, {after:.6g} dynamic "
+        f"({change if math.isfinite(after) else 'diverged'}), tokens {static.tokens:,} in one stream, with {which}; "
+        f"lr {lr:g}, decay {decay:g}{', chosen on validation' * options.grid}, segments of {plan.segment}, {used}"
+    )
+    measured = {"weights": which, "metric": task.metric, "static": before, "dynamic": after, "tokens": static.tokens}
+    measured |= {"lr": lr, "decay": decay, "segment": plan.segment, "statistics_windows": windows}
+    return {**measured, "windows_in_epoch": epoch, **tried}
+
+
+@dataclass
+class _Plan:
+    """A dynamic evaluation: its model, data and settings."""
+
+    model: LanguageModel
+    task: LanguageTask
+    segment: int
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+
+    def gather(self, count: int, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Take the statistics over the first windows of the training text."""
+
+        def window(step: int) -> tuple[Tensor, Tensor]:
+            progress(step)
+            batch = self.task.batch(step, Shard())
+            return batch.inputs, batch.target
+
+        self.statistics = gradient_statistics(self.model, map(window, range(count)))
+
+    def segments(self, split: Split) -> int:
+        """Number of updates over a text."""
+        return -(-(len(split) - 1) // self.segment)
+
+    def seconds(self, windows: int, pairs: int) -> float:
+        """Estimated duration, from timing a few windows and segments."""
+        self.gather(1)  # to warm up
+        start = time.perf_counter()
+        self.gather(1)
+        window = time.perf_counter() - start
+        corpus = self.task.corpus
+        text = tokens_of(corpus.validation)[: 1 + _TIMED * self.segment]
+        costs = []  # of a segment, without and with an update
+        for lr in (0.0, _LR):
+            start = time.perf_counter()
+            result = dynamic_evaluation(self.model, text, self.statistics, lr=lr, decay=_DECAY, segment=self.segment)
+            costs.append((time.perf_counter() - start) / len(result.segments))
+        static, dynamic = costs
+        search = (static + pairs * dynamic) * self.segments(corpus.validation) if pairs else 0.0
+        return window * windows + (static + dynamic) * self.segments(corpus.test) + search
+
+    def measure(self, split: Split, title: str, lr: float = 0.0, decay: float = 0.0) -> DynamicResult:
+        with _progress(title, len(split) - 1) as progress:
+            rule: dict[str, Any] = {"lr": lr, "decay": decay, "segment": self.segment, "progress": progress}
+            return dynamic_evaluation(self.model, tokens_of(split), self.statistics, **rule)
+
+    def value(self, result: DynamicResult) -> float:
+        """A result in the task's metric."""
+        return result.perplexity if self.task.metric == "perplexity" else result.bits
+
+    def search(self, lrs: Sequence[float], decays: Sequence[float], say: Say) -> tuple[DynamicResult, list[Any]]:
+        """The best lr and decay on the validation text, and all results; prints a table."""
+        split, metric = self.task.corpus.validation, self.task.metric
+        static = self.measure(split, "validation, static")
+        with _progress("validation, grid", len(lrs) * len(decays) * static.tokens) as progress:
+            options: dict[str, Any] = {"lrs": lrs, "decays": decays, "segment": self.segment, "progress": progress}
+            results = grid(self.model, tokens_of(split), self.statistics, **options)
+        # A pair that is no better than the model as it is, or diverged, is not chosen
+        best = results[0] if results[0].loss < static.loss else static
+        say(f"{'lr':>8}  {'decay':>6}  {metric} on validation")
+        for result in results:
+            say(f"{result.lr:>8g}  {result.decay:>6g}  {self.value(result):.6g}{'  chosen' * (result is best)}")
+        say(f"{'static':>16}  {self.value(static):.6g}{'  chosen: no pair is better' * (best is static)}")
+        for name, value, values in (("lr", best.lr, lrs), ("decay", best.decay, decays)):
+            if best is not static and len(values) > 1 and value > 0 and value in (min(values), max(values)):
+                say(f"{name} {value:g} is at the end of the grid: one beyond it, with --{name}, may be better")
+        tried = [{"lr": one.lr, "decay": one.decay, metric: self.value(one)} for one in (static, *results)]
+        return best, list(map(finite, tried))
+
+
+def tokens_of(split: Split) -> Tensor:
+    """A part of a corpus as a tensor."""
+    return torch.from_numpy(split.ids.astype(np.int64))
+
+
+@contextlib.contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar, if there is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)

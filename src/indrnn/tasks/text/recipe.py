@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from ...training import Cosine, Plateau, Training
 from ..recipe import Answer, AnyNetwork, Description, Extra, Loop, Recipe, Row, Samples, Written
 from ..table import Summary, Table, command_of, mean, time_of
 from .corpus import PENN_CLASSES, Corpus, penn_is_here, read_penn_treebank, read_text
-from .task import WINDOWS, LanguageTask, check_language
+from .task import WINDOWS, LanguageTask, check_language, measured
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +48,9 @@ class EvaluationOptions:
     """Training windows for the gradient statistics of --dynamic; None for an epoch."""
 
 
+_EVALUATE = Extra("evaluate", "language models", EvaluationOptions, "indrnn.tasks.text.dynamic:evaluate")
+
+
 # ---- runs summed up
 
 
@@ -62,7 +64,6 @@ def _summary(run: Summary) -> Summary:
     tokens = run["steps"] * task["batch_size"] * task["length"] * (1 - task["halved"] / 2)
     return {
         **run,
-        "options": options,
         "unit": task["unit"],
         "task": f"{options.get('text', 'Penn Treebank')}, by {task['unit']}",
         "parameters": config["model"]["parameters"],
@@ -70,18 +71,13 @@ def _summary(run: Summary) -> Summary:
     }
 
 
-def _value(run: Summary, loss: float) -> float:
-    """A loss as bits per character, or perplexity."""
-    return math.exp(min(loss, 700.0)) if run["unit"] == "word" else loss / math.log(2)
-
-
 def _row(runs: list[Summary]) -> list[object]:
     first = runs[0]
     form = "{:.2f}" if first["unit"] == "word" else "{:.3f}"
-    best = mean([_value(run, run["best"][1]) for run in runs], form)
+    best = mean([measured(run["unit"], run["best"][1]) for run in runs], form)
     test, batch, tokens = "not finished", "", ""
     if all(run["finished"] for run in runs):
-        test = mean([_value(run, run["test"]["loss"]) for run in runs], form)
+        test = mean([measured(run["unit"], run["test"]["loss"]) for run in runs], form)
         batch, tokens = f"{first['test']['batch']}", f"{first['test']['tokens']:,}"
     paper = next((row.value for row in ROWS if row.name == first["recipe"]), "")
     columns = [first["task"], first["name"], f"{first['parameters']:,}", f"{first['epochs']:.1f}", time_of(first)]
@@ -89,7 +85,7 @@ def _row(runs: list[Summary]) -> list[object]:
 
 
 def _curve(run: Summary) -> tuple[str, str, list[tuple[float, float]]]:
-    points = [(step * run["epochs"] / run["steps"], _value(run, loss)) for step, loss in run["curve"]]
+    points = [(step * run["epochs"] / run["steps"], measured(run["unit"], loss)) for step, loss in run["curve"]]
     return run["task"], run["name"], points
 
 
@@ -110,9 +106,7 @@ class _LanguageRecipe(Recipe):
         curve=_curve,
         picture={"across": "epoch", "up": "validation: bits, or perplexity", "logarithmic": False},
     )
-    extras: ClassVar[tuple[Extra, ...]] = (
-        Extra("evaluate", "language models", EvaluationOptions, "indrnn.tasks.text.evaluation:evaluate"),
-    )
+    extras: ClassVar[tuple[Extra, ...]] = (_EVALUATE,)
 
     _: KW_ONLY
     unit: Literal["char", "word", "byte"] = "char"
@@ -166,12 +160,10 @@ class _LanguageRecipe(Recipe):
         return 256 if self.unit == "byte" else self.corpus.tokeniser.classes
 
     def check(self) -> None:
-        """See `Recipe.check`."""
         check_language(self)
         check_count("embedding", self.embedding)
 
     def same_data(self, recorded: dict[str, Any], task: Any, *, to_begin: bool = False) -> None:
-        """See `Recipe.same_data`."""
         now, parts = task.describe(), () if to_begin else ("train", "validation", "test")
         for name in ("tokeniser", *parts):
             if name in recorded and recorded[name] != now[name]:
@@ -179,11 +171,9 @@ class _LanguageRecipe(Recipe):
                 raise ValueError(f"the {what} is no longer that")
 
     def task(self, member: int = 0) -> LanguageTask:
-        """See `Recipe.task`."""
         return LanguageTask(self.corpus, **{name: getattr(self, name) for name in WINDOWS})
 
     def model_config(self, member: int = 0) -> Language:
-        """See `Recipe.model_config`."""
         if getattr(self.model, "batch_first", False):
             raise ValueError("model.batch_first must be False, as the windows of a text are (time, streams); got True")
         network = self.model.sized(self.embedding, self.length)
@@ -193,11 +183,9 @@ class _LanguageRecipe(Recipe):
         return Language(network, self.classes, dropout=self.embedding_dropout, **options)
 
     def trial_config(self) -> Any:
-        """See `Recipe.trial_config`."""
         return self.model.sized(self.embedding, 2)
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
-        """See `Recipe.describe`."""
         token, streams = NAMES[self.unit], f"{self.batch_size} streams side by side, {self.length}"
         data = f"{self.title}, read in {streams} {token}s at a time."
         if recorded:
@@ -316,21 +304,11 @@ _BY_WORD: dict[str, Any] = {"jitter": 5.0, "halved": 0.05, "reset": 0.1, "tied":
 _BY_WORD |= {"valid_batch": 10, "test_batch": 1}
 
 
-def _paper(
-    unit: Literal["char", "word"], model: AnyNetwork, *, length: int = 50, embedding: int | None = None
-) -> PennRecipe:
-    """The paper's training, for as many epochs as the plateaus may ask for.
-
-    Settings that the paper's text leaves open are from the authors' code. Characters: an embedding of 2000 features
-    that starts from U(±0.04), batch norm before the recurrence, a random first token in each epoch, and the same batch
-    in the test. Words, with dropout on whole words and, with one mask over time, on the embedding: an embedding that
-    starts from U(±0.01), windows of 50 (25 for one in twenty) ± 5 tokens, and a state that is reset with probability
-    0.1, for all streams at once; 10 streams in validation and one in the test.
-    """
+def _paper(unit: Literal["char", "word"], model: AnyNetwork, *, length: int = 50, **options: Any) -> PennRecipe:
+    """The paper's training, for as many epochs as the plateaus may ask for; docs/language.md explains the settings."""
     epoch = _EPOCH[unit] * 50 // length
-    options: dict[str, Any] = {"embedding": embedding or (600 if unit == "word" else 2000)}
     if unit == "word":
-        options |= {"embedding_dropout": 0.2, "word_dropout": 0.65, "start": 0.01, **_BY_WORD}
+        options = {"embedding": 600, "embedding_dropout": 0.2, "word_dropout": 0.65, "start": 0.01, **_BY_WORD}
     loop = Training(steps=800 * epoch, schedule=Plateau(5, 100), weight_decay=1e-4, evaluate_every=epoch)
     return PennRecipe(unit=unit, length=length, model=model, training=loop, **options)
 
@@ -338,15 +316,8 @@ def _paper(
 _STEP: dict[str, Any] = {"norm": "step", "norm_steps": 50, "norm_place": "before"}
 _SIX = Plain(hidden_size=2000, layers=6, dropout=0.25, **_STEP)
 _TWENTY_ONE = Residual(hidden_size=2000, blocks=10, dropout=0.3, **_STEP)
-_DENSE = Dense(
-    growth_rate=256,
-    first_layer=False,
-    dense_dropout=0.5,
-    bottleneck_dropout=0.1,
-    transition_dropout=0.4,
-    last_dropout=0.3,
-    **_STEP,
-)
+_DROPOUT: dict[str, Any] = {"dense_dropout": 0.5, "bottleneck_dropout": 0.1, "transition_dropout": 0.4}
+_DENSE = Dense(growth_rate=256, first_layer=False, last_dropout=0.3, **_DROPOUT, **_STEP)
 # The bound of 0.99 is from the authors' code. Of the paper's dropout after the last layers of the residual network, 0.5
 # after the last recurrent layer and 0.65 after the last transition, the first is 0.45 here, as after all others.
 _WORDS_RESIDUAL = Residual(
@@ -356,6 +327,11 @@ _WORDS_DENSE = replace(_DENSE, last_transition=600, last_dropout=0.65, bound=0.9
 
 
 _QUICK = Training(lr=4e-3, schedule=Cosine(0.05), weight_decay=1e-6, freeze_norms=0.5)
+_SMALL: dict[str, dict[str, Any]] = {
+    "char": {"embedding": 128},
+    "word": {"embedding": 256, "embedding_dropout": 0.1, "word_dropout": 0.3, **_BY_WORD},
+    "byte": {"embedding": 128},
+}
 
 
 def _fast(
@@ -363,21 +339,12 @@ def _fast(
 ) -> PennRecipe:
     """Best result in an hour on two cores: a smaller network, norm after the recurrence, a decaying learning rate.
 
-    |u| <= 0.99 for characters too: with 1, neurons sum up all that a stream has read, and the statistics of the norm
-    after them depend on how long a state has been carried (numbers in docs/language.md). LSTM and GRU, without a norm,
-    use an embedding initialised from U(±1): an LSTM then has 2.61 bits on validation after 200 steps, with U(±0.3)
-    2.86, and with U(±0.04) 2.74 after 400. Statistics over a window contain information on each stream's future, which
-    networks learn to use: hence `freeze_norms` (docs/language.md). A GRU at lr 4e-3 fails in the second epoch: it uses
-    2e-3 and clips the gradient norm. The LSTM for words, whose embedding is its output too, initialises it from
-    U(±0.3): after 400 steps it then has a perplexity of 292, with U(±0.04) 714.
+    docs/language.md has what was tried, and why |u| <= 0.99 and norms are frozen in the second half for all networks.
     """
-    if unit == "char":
-        recipe, steps, every = _paper(unit, model, embedding=embedding or 128), 4 * 3136, 1568
-    else:
-        recipe, steps, every = _paper(unit, model, embedding=embedding or 256), 20 * 580, 580
-        recipe = replace(recipe, embedding_dropout=0.1, word_dropout=0.3)
+    steps, every = {"char": (4 * 3136, 1568), "word": (20 * 580, 580)}[unit]
     training = replace(_QUICK, steps=steps, evaluate_every=every, **loop)
-    return replace(recipe, batch_size=32, start=start, training=training)
+    options = _SMALL[unit] | ({"embedding": embedding} if embedding else {})
+    return PennRecipe(unit=unit, batch_size=32, start=start, model=model, training=training, **options)
 
 
 _FAST_SIX = Plain(hidden_size=512, layers=6, bound=0.99)
@@ -391,13 +358,10 @@ _FAST_WORDS_LSTM = _fast("word", Baseline("lstm", 256, 2, dropout=0.3), lr=8e-3,
 _TRANSFORMER, _WORDS_TRANSFORMER = Transformer(512, 3, 8, context=50), Transformer(600, 3, 8, context=50)
 
 
-def _text(unit: Literal["char", "word", "byte"], model: AnyNetwork, **options: Any) -> TextRecipe:
+def _text(unit: Literal["char", "word", "byte"], model: AnyNetwork) -> TextRecipe:
     """A user's own text, with the quick settings of the Penn Treebank."""
     training = replace(_QUICK, steps=3_000, evaluate_every=250)
-    return TextRecipe(unit=unit, batch_size=32, model=model, training=training, **options)
-
-
-_TEXT_WORDS: dict[str, Any] = {"embedding": 256, "embedding_dropout": 0.1, "word_dropout": 0.3, **_BY_WORD}
+    return TextRecipe(unit=unit, batch_size=32, model=model, training=training, **_SMALL[unit])
 
 
 def _penn(name: str, recipe: PennRecipe, value: str, cost: str, parameters: int) -> Row:
@@ -440,7 +404,7 @@ ROWS = (
     _penn("res-fast", _fast("word", _FAST_WORDS), "perplexity 58.99", "90 min", 4_420_368),
     _penn("dense-fast", _fast("word", _FAST_WORDS_DENSE), "perplexity 55.24", "90 min", 4_260_976),
     _penn("lstm-fast", _FAST_WORDS_LSTM, "not shown", "90 min", 3_620_624),
-    Row("text-char", _text("char", _FAST_RESIDUAL, embedding=128), "your own text", "nothing", "1 h"),
-    Row("text-word", _text("word", _FAST_WORDS, **_TEXT_WORDS), "your own text", "nothing", "1 h"),
-    Row("text-byte", _text("byte", _FAST_RESIDUAL, embedding=128), "your own text", "nothing", "1 h", 1_816_832),
+    Row("text-char", _text("char", _FAST_RESIDUAL), "your own text", "nothing", "1 h"),
+    Row("text-word", _text("word", _FAST_WORDS), "your own text", "nothing", "1 h"),
+    Row("text-byte", _text("byte", _FAST_RESIDUAL), "your own text", "nothing", "1 h", 1_816_832),
 )

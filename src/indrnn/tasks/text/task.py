@@ -77,18 +77,17 @@ class LanguageTask:
 
     def __post_init__(self) -> None:
         check_language(self)
-        corpus, batch_size, length = self.corpus, self.batch_size, self.length
-        self.tokeniser = corpus.tokeniser
+        batch_size, length, tokens = self.batch_size, self.length, len(self.corpus.train)
+        self.tokeniser = self.corpus.tokeniser
         self.metric = "perplexity" if self.tokeniser.unit == "word" else "bpc"
         name = NAMES[self.tokeniser.unit]
-        self._stream = (len(corpus.train) - length) // batch_size  # whatever an epoch's first token
+        self._stream = (tokens - length) // batch_size  # whatever an epoch's first token
         if self._stream < length:
-            raise ValueError(
-                f"the text to train on must have at least batch_size · length = {batch_size} · {length} {name}s and "
-                f"one window more, {(batch_size + 1) * length}, got {len(corpus.train)}; make batch_size or length "
-                "smaller"
-            )
-        for part, split in (("validation", corpus.validation), ("test", corpus.test)):
+            windows = f"batch_size · length = {batch_size} · {length} {name}s and one window more"
+            got = f"{(batch_size + 1) * length}, got {tokens}; make batch_size or length smaller"
+            raise ValueError(f"the text to train on must have at least {windows}, {got}")
+        self._splits = {part: getattr(self.corpus, part) for part in ("train", "validation", "test")}
+        for part, split in self._splits.items():
             if len(split) < 2:
                 raise ValueError(f"the text for {part} must have at least 2 {name}s, got {len(split)}")
         self._states: dict[int, Any] = {}
@@ -97,7 +96,6 @@ class LanguageTask:
 
     def describe(self) -> dict[str, Any]:
         """Description of the task: checksums of the text, streams and windows."""
-        parts = {"train": self.corpus.train, "validation": self.corpus.validation, "test": self.corpus.test}
         return {
             "type": type(self).__name__,
             "unit": self.tokeniser.unit,
@@ -105,7 +103,7 @@ class LanguageTask:
             **{name: getattr(self, name) or self.batch_size for name in ("valid_batch", "test_batch")},
             "classes": self.tokeniser.classes,
             "tokeniser": self.tokeniser.checksum,
-            **{name: {"tokens": len(split), "checksum": split.checksum} for name, split in parts.items()},
+            **{name: {"tokens": len(split), "checksum": split.checksum} for name, split in self._splits.items()},
         }
 
     # ---- training
@@ -126,8 +124,7 @@ class LanguageTask:
     def _lengths(self, epoch: int) -> Ids:
         if not (self.jitter or self.halved):
             return np.full(self._stream // self.length, self.length)
-        random = generator(self.seed, "lengths", epoch)
-        least = min(SHORTEST, self.length)
+        random, least = generator(self.seed, "lengths", epoch), min(SHORTEST, self.length)
         most = self._stream // least
         middle = torch.full((most,), float(self.length), dtype=torch.float64)
         middle[torch.rand(most, generator=random) < self.halved] /= 2
@@ -169,10 +166,7 @@ class LanguageTask:
     def derive(self, means: dict[str, float]) -> dict[str, float]:
         """Perplexity, or bits per character or byte, of the mean loss over all tokens."""
         counts: dict[str, float] = {name: round(means[name]) for name in means if name in ("batch", "tokens")}
-        if self.metric == "bpc":
-            return {**means, "bpc": means["loss"] / math.log(2), **counts}
-        perplexity = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
-        return {**means, "perplexity": perplexity, **counts}
+        return {**means, self.metric: measured(self.tokeniser.unit, means["loss"]), **counts}
 
     def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
         """See `Task.evaluate`."""
@@ -191,16 +185,14 @@ class LanguageTask:
 
         predicted = len(split) - 1
         batch = min(batch or self.batch_size, predicted)
-        # Stream i predicts the tokens from first[i] to first[i + 1], not included.
-        first = [1 + i * predicted // batch for i in range(batch + 1)]
+        # Stream i predicts the tokens from first[i] to first[i + 1], not included
+        first = 1 + np.arange(batch + 1) * predicted // batch
         mine = list(shard.of(batch))
         if not mine:
             return
-        device = next(model.parameters()).device
-        starts = np.array([first[i] - 1 for i in mine])
-        sizes = np.array([first[i + 1] - first[i] for i in mine])
+        device, state = next(model.parameters()).device, None
+        starts, sizes = first[mine] - 1, np.diff(first)[mine]
         shortest = int(sizes.min())
-        state: Any = None
         for at in range(0, shortest, self.length):
             steps = min(self.length, shortest - at)
             inputs, target = _cut(split.ids, starts + at, steps)
@@ -225,6 +217,13 @@ def detached(state: Any) -> Any:
     from torch.utils._pytree import tree_map_only
 
     return tree_map_only(torch.Tensor, lambda tensor: tensor.detach(), state)
+
+
+def measured(unit: str, loss: float) -> float:
+    """A loss in nats as perplexity of words, infinite if that overflows, or as bits per character or byte."""
+    if unit != "word":
+        return loss / math.log(2)
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 def check_language(options: Any) -> None:

@@ -96,12 +96,8 @@ def _refused(number: int, expected: str, word: bytes) -> ValueError:
 def arrange(skeletons: Skeletons) -> tuple[Joints, Numbers]:
     """Keep each body in one slot over time, by the six rules of docs/skeleton-ntu.md.
 
-    Returns:
-        Frames (T, 2, 25, 3), the body that moves most in the first slot, zero where there is none; and Kinect's first
-        id of the body in each slot, (2,), 0 for none.
-
-    Raises:
-        ValueError: if no frame has a body.
+    Returns frames (T, 2, 25, 3), the body that moves most in the first slot, zero where there is none; and Kinect's
+    first id of the body in each slot, (2,), 0 for none.
     """
     counts, ids, joints = skeletons
     seen = joints.any((1, 2))  # rule 1

@@ -44,10 +44,6 @@ def prepare(options: NtuOptions) -> dict[str, Any]:
     Returns:
         The manifest: the numbers of "samples", of their "frames" and of samples "left_out" with missing skeletons, the
         "broken" files with the error of each, by location; and "new", False if the folder held the same already.
-
-    Raises:
-        ValueError: for invalid options, missing or invalid files, or a folder that holds other files.
-        OSError: for a folder that is not there, or a file that the disk does not give.
     """
     out, strict, workers = options.out, options.strict, options.workers
     if not options.folder:

@@ -49,13 +49,10 @@ def ntu_split(
 ) -> tuple[Indices, Indices, Indices]:
     """Indices of the recordings for training, validation and test, divided as published; in ascending order.
 
-    Args:
-        recordings: the output of `indrnn prepare ntu`, of 60, 120 or both. Protocols of 60 leave out samples that are
-            in 120 only; all protocols leave out samples with missing skeletons.
-        protocol: 60-cs, 60-cv, 120-cs or 120-xset, which is also called 120-cv.
-        validation: fraction of the training samples held out for validation, at random.
-        seed: seed of this choice.
-        say: called with a message if samples are missing; None for no message.
+    `recordings` are those of `indrnn prepare ntu`, of 60, 120 or both; `protocol` is 60-cs, 60-cv, 120-cs or 120-xset,
+    which is also called 120-cv. Protocols of 60 leave out samples that are in 120 only; all leave out samples with
+    missing skeletons. The fraction `validation` of the training samples is held out at random. `say` is called with a
+    message if samples are missing.
 
     Raises:
         ValueError: if there are fewer than two samples for training or none for test, or if none is missing and their
