@@ -1,4 +1,4 @@
-"""Evaluation: metrics averaged over batches and processes, and what they say of a run's progress."""
+"""Evaluation: a run's best weights, metrics averaged over batches and processes, and a run's progress by them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,65 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_model
 from torch import Tensor, nn
 
-from .best import load_best
+from ..saving import load_module, new_module
+from .checkpoint import BrokenCheckpointError, load
 from .folder import RunFolder
 from .options import Training
 from .parallel import SINGLE, Processes, choose_device
 from .task import Measured, Shard, Task
 from .update import autocast
+
+
+def is_finished(folder: RunFolder) -> bool:
+    """Whether a run's saved weights belong to its last checkpoint, rather than to an end before it was resumed."""
+    if not (folder.result.exists() and folder.weights.exists()):
+        return False
+    header, _ = folder.checkpoints.newest(header_only=True)
+    return header is None or bool(header["step"] == folder.read_json(folder.result)["steps"])
+
+
+def best_model(folder: RunFolder) -> tuple[nn.Module, str]:
+    """A run's model with its best weights, in evaluation mode, and which they are; nothing in the folder changes.
+
+    Raises:
+        ValueError: if there are no weights yet, or they cannot be read.
+    """
+    if not folder.config.exists():
+        return load_module(folder.path), "the saved weights"
+    if is_finished(folder):
+        return load_module(folder.path), "the finished run's weights"
+    model = new_module(folder.path)
+    step = load_best(model, folder)
+    return model.eval(), f"the best weights so far, of step {step} (the run is not finished)"
+
+
+def load_best(model: nn.Module, folder: RunFolder) -> int | None:
+    """Load the best weights of a run into a model, without changing the run's folder; returns their step.
+
+    Raises:
+        ValueError: if there are no weights yet, or they cannot be read.
+    """
+    if is_finished(folder):
+        load_model(model, folder.weights)
+        return folder.read_json(folder.result)["best_step"]  # type: ignore[no-any-return]
+    header, problems = folder.checkpoints.newest(header_only=True)
+    if header is None:
+        raise ValueError("; ".join(problems.values()) or f"{folder.path} holds no weights and no checkpoint")
+    step: int | None = header["best_step"]
+    if step is None:
+        raise ValueError(f"{folder.path} holds no weights and no checkpoint with an evaluation yet")
+    try:
+        best = load(folder.checkpoints.best(step))
+    except (BrokenCheckpointError, OSError) as error:
+        raise ValueError(f"the best weights so far cannot be read: {error}") from None
+    model.load_state_dict(best.get("weights", best["model"]))
+    return step
+
+
+# ---- metrics
 
 
 def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "auto") -> dict[str, float]:

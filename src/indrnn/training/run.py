@@ -22,7 +22,8 @@ from torch import nn
 
 from ..files import now, write_atomically
 from ..saving import recorded_config, to_json, weights_as_bytes
-from .errors import NotFiniteError, RunError, first_not_finite, out_of_memory, signals
+from .checkpoint import load
+from .errors import NotFiniteError, RunError, out_of_memory, signals
 from .evaluation import Progress, measure
 from .folder import RunFolder, command, finite, machine
 from .listeners import Evaluation, Listener, Listeners, Start, Step, file_listeners, progress
@@ -31,7 +32,7 @@ from .options import Training
 from .parallel import Processes, choose_device, processes
 from .resume import open_folder
 from .task import Measured, Shard, Task
-from .update import Updater
+from .update import Updater, first_not_finite
 
 
 @dataclass(frozen=True)
@@ -134,15 +135,15 @@ class _Run:
     best_in_memory: dict[str, Any] = field(default_factory=dict)  # of a run without a folder
 
     def __post_init__(self) -> None:
-        task, options, group = self.task, self.options, self.group
+        task, options, group, folder = self.task, self.options, self.group, self.folder
         self.device = choose_device(options.device, group)
         if options.precision == "fp16" and self.device.type != "cuda":
             raise ValueError("precision fp16 needs a GPU; bf16 is for CPUs too")
         described = {"task": task.describe()} if hasattr(task, "describe") else {}
         recorded = {"training": options, "seed": self.seed, **described, "model": _describe(self.model)}
         self.config: dict[str, Any] = {**to_json(recorded | self.more_config), "processes": group.count}
-        self.model_config = None if self.folder is None else recorded_config(self.model)
-        self.path = None if self.folder is None else self.folder.path
+        self.model_config, self.path = (None, None) if folder is None else (recorded_config(self.model), folder.path)
+        self.written = folder if group.main else None  # by this process
         self.shard = Shard(group.rank, group.count)
         # Whether all processes take part in saving
         self.saves_together = options.distributed == "fsdp" or hasattr(task, "state_dict")
@@ -167,9 +168,9 @@ class _Run:
                 self.updater.load_state_dict(state)
                 self.progress = Progress(**{name.name: state[name.name] for name in fields(Progress)})
                 self.saved_step = self.progress.step
-            if folder is not None and self.group.main:
-                self._record(folder, resumed=state is not None)
-                self.tell.listeners[:0] = file_listeners(folder, self.task, self.options, self.tell)
+            if self.written is not None:
+                self._record(self.written, resumed=state is not None)
+                self.tell[:0] = file_listeners(self.written, self.task, self.options, self.tell)
 
     def _record(self, folder: RunFolder, *, resumed: bool) -> None:
         """Write config.json: the first start's record is kept, and resumptions are listed."""
@@ -186,8 +187,8 @@ class _Run:
             if self.model_config is not None:
                 folder.write_json(folder.model, self.model_config)
             folder.metrics.touch()
-            if getattr(self.task, "tokeniser", None) is not None:
-                write_atomically(folder.tokeniser, self.task.tokeniser.to_json().encode())  # type: ignore[attr-defined]
+            if (tokeniser := getattr(self.task, "tokeniser", None)) is not None:
+                write_atomically(folder.tokeniser, tokeniser.to_json().encode())
 
     # ---- from the first step to the last
 
@@ -246,9 +247,9 @@ class _Run:
         loss, norm = updater.means()
         best = progress.best_step, progress.best, progress.seconds
         event = Evaluation(progress.step, self.options.steps, updater.lr, loss, norm, measured, *best)
-        if self.folder is not None and self.group.main:
+        if self.written is not None:
             with self._writing():
-                self.folder.append_metrics({"step": event.step, **event.numbers})
+                self.written.append_metrics({"step": event.step, **event.numbers})
         self.tell("on_evaluation", event)
         if progress.best_step is not None and updater.schedule.evaluated(better):
             updater.load_training_state(self._load_best(progress.best_step))
@@ -258,20 +259,20 @@ class _Run:
 
     def _finish(self) -> Result:
         """Test the best weights and write them."""
-        best_step, model = self.progress.best_step, self.model
-        self.updater.load_best_weights(None if best_step is None else self._load_best(best_step))
-        with torch.no_grad(), self.updater.autocast():
-            test = self._measure(self.task.test(model, self.shard))
+        best_step, updater, folder = self.progress.best_step, self.updater, self.written
+        updater.load_best_weights(None if best_step is None else self._load_best(best_step))
+        with torch.no_grad(), updater.autocast():
+            test = self._measure(self.task.test(self.model, self.shard))
         if test is None:
             return self._stop()
         result = self._result(finished=True, test=test)
-        weights = self.updater.parallel.model_state()
-        if self.folder is not None and self.group.main:
+        weights = updater.parallel.state_of(self.model)
+        if folder is not None:
             record = {name: getattr(result, name) for name in ("steps", "seconds", "best_step", "best", "test")}
             origin = {"seed": self.seed, "command": command(), "machine": machine()}
             with self._writing():
-                write_atomically(self.folder.weights, weights_as_bytes(weights))
-                self.folder.write_json(self.folder.result, finite(record | origin))
+                write_atomically(folder.weights, weights_as_bytes(weights))
+                folder.write_json(folder.result, finite(record | origin))
         return result
 
     def _stop(self) -> Result:
@@ -280,15 +281,8 @@ class _Run:
 
     def _result(self, **others: Any) -> Result:
         progress = self.progress
-        return Result(
-            self.path,
-            progress.step,
-            round(progress.seconds, 1),
-            best_step=progress.best_step,
-            best=progress.best,
-            main=self.group.main,
-            **others,
-        )
+        others |= {"best_step": progress.best_step, "best": progress.best, "main": self.group.main}
+        return Result(self.path, progress.step, round(progress.seconds, 1), **others)
 
     def _stopped(self) -> bool:
         return bool(self.received)
@@ -300,28 +294,27 @@ class _Run:
 
     def _save(self) -> None:
         self.updater.scalars.check_last()
-        if self.folder is not None and (self.group.main or self.saves_together):
+        if self.written is not None or (self.folder is not None and self.saves_together):
             state = {"config": self.config, "fused": self.fused, **asdict(self.progress), **self.updater.state_dict()}
-            if self.group.main:
+            if self.written is not None:
                 with self._writing():
-                    self.folder.checkpoints.save(state | {"metrics_bytes": self.folder.flush_metrics()})
+                    self.written.checkpoints.save(state | {"metrics_bytes": self.written.flush_metrics()})
         self.saved_step = self.progress.step
 
     def _save_best(self, state: dict[str, Any]) -> None:
         """Keep the state of the best evaluation so far, on the disk or in memory."""
         if self.folder is None:
             self.best_in_memory = copy.deepcopy(state)
-        elif self.group.main:
+        elif self.written is not None:
             with self._writing():
-                self.folder.checkpoints.save_best(self.progress.step, state)
+                self.written.checkpoints.save_best(self.progress.step, state)
 
     def _load_best(self, step: int) -> dict[str, Any]:
         """The state of the best evaluation so far, for all processes."""
-        folder = self.folder
-        if folder is None:
+        if self.folder is None:
             return self.best_in_memory
-        state: dict[str, Any] = self.group.from_main(folder.checkpoints.load_best(step) if self.group.main else None)
-        return state
+        best = load(self.folder.checkpoints.best(step)) if self.group.main else None
+        return self.group.from_main(best)  # type: ignore[no-any-return]
 
     # ---- errors
 
@@ -360,16 +353,13 @@ class _Run:
         """End of a message: which checkpoint is kept."""
         if self.folder is None:
             return ""
-        return (
-            "; no checkpoint yet" if self.saved_step is None else f"; the checkpoint of step {self.saved_step} is kept"
-        )
+        step = self.saved_step
+        return "; no checkpoint yet" if step is None else f"; the checkpoint of step {step} is kept"
 
     def _diagnose(self, error: NotFiniteError) -> str:
         """Repeat the step whose loss or gradient was not finite, and say where that began."""
-        updater = self.updater
-        if updater.carried is not None:
-            updater.load_carried(updater.carried)
-        place = None
+        updater, place = self.updater, None
+        updater.load_carried(updater.carried)
         with updater.autocast():
             for piece in range(self.options.accumulate):
                 updater.seed_noise(error.step, piece)

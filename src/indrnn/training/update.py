@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..layers import constrain_
 from ..layers.statistics import gather_statistics, is_batch_norm
-from .batches import Batches
-from .ema import MovingAverage
 from .errors import NotFiniteError
 from .optimizers import make_optimizer
 from .options import Training
 from .parallel import Processes, in_parallel
 from .schedules import ScheduleState
-from .task import Batch, Task, derive_seed
+from .task import Batch, Shard, Task, derive_seed
 
 
 class Updater:
@@ -39,11 +39,12 @@ class Updater:
         self.model, self.task, self.options, self.seed = model, task, options, seed
         self.group, self.device = group, device
         self.parallel = in_parallel(options.distributed, model, group)
+        self.parameters = self.parallel.parameters
         self.runner: Any = torch.compile(self.parallel.runner) if options.compile else self.parallel.runner
         self.optimizer = make_optimizer(model, options, fused)
         self.schedule = ScheduleState(options.schedule)
         self.scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "fp16")
-        self.average = MovingAverage(self.parallel.parameters, options.ema) if options.ema is not None else None
+        self.average = None if options.ema is None else [weight.detach().clone() for weight in self.parameters]
         self.batches = Batches(task, group, options, device)
         self.lr = options.lr
         self.loss: Tensor | float = 0.0  # of the last step
@@ -54,6 +55,7 @@ class Updater:
         self.norms = [module for module in model.modules() if is_batch_norm(module)]
         self.frozen_from = math.inf if options.freeze_norms is None else round(options.freeze_norms * options.steps)
         self.scalars = DeferredScalars(device, waits=fused and device.type != "cpu")
+        self.autocast = functools.partial(autocast, options.precision, device)
         self._wide = torch.float32 if device.type == "mps" else torch.float64
 
     # ---- a step
@@ -75,7 +77,7 @@ class Updater:
         self.carried = _carried(self.task)
         loss, stops = self.parallel.reduce(self._backward(step), stop)
         self.scaler.unscale_(self.optimizer)
-        gradients = [parameter.grad for parameter in self.parallel.parameters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         self.loss, norm = self.scalars.read(loss), self.scalars.read(self.parallel.norm(gradients))
         stop = self._check_finite(step, self.loss, norm, stops)
         if self.options.clip_norm is not None and gradients:
@@ -87,14 +89,16 @@ class Updater:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         constrain_(self.model)
-        if self.average is not None:
-            self.average.update(step)
+        if self.average is not None and self.options.ema is not None:
+            decay = min(self.options.ema, (1 + step) / (10 + step))  # at first, the average follows the weights
+            with torch.no_grad():
+                torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
         self.loss_sum, self.norm_sum, self.summed = self.loss_sum + self.loss, self.norm_sum + norm, self.summed + 1
         return stop
 
     def _backward(self, step: int) -> Tensor:
         """Compute the gradients of this process's part of the batch; returns its part of the loss."""
-        total: Tensor | None = None
+        parts = []
         for piece in range(self.options.accumulate):
             self.seed_noise(step, piece)
             batch = self.batches(step, piece)
@@ -104,10 +108,8 @@ class Updater:
                 with self.autocast():
                     loss = self.task.loss(self.runner, batch)
                 self.scaler.scale(_times(loss, share * self.parallel.scale)).backward()
-            part = _times(loss.detach(), share).to(self._wide)
-            total = part if total is None else total + part
-        assert total is not None
-        return total
+            parts.append(_times(loss.detach(), share).to(self._wide))
+        return functools.reduce(Tensor.add, parts)
 
     def seed_noise(self, step: int, piece: int) -> None:
         """Seed the model's random numbers; directly in the generators, as torch.manual_seed is slow."""
@@ -117,10 +119,6 @@ class Updater:
             torch.cuda.default_generators[self.device.index].manual_seed(seed)
         elif self.device.type == "mps":
             torch.mps.manual_seed(seed)
-
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Autocast to half precision, if the options ask for it."""
-        return autocast(self.options.precision, self.device)
 
     def _check_finite(self, step: int, loss: Tensor | float, norm: Tensor | float, stops: Tensor | bool) -> bool:
         """Raise if numbers are not finite; where reading waits, a step later, without updating weights in between."""
@@ -159,12 +157,12 @@ class Updater:
         """
         self.parallel.share_buffers()
         gathers = self._gathers(step)
-        changed: list[Tensor] = [*self.parallel.parameters] if self.average is not None else []
+        changed: list[Tensor] = [] if self.average is None else [*self.parameters]
         changed += self.model.buffers() if gathers else []
         before = [tensor.detach().clone() for tensor in changed]
         try:
             if self.average is not None:
-                self.average.apply()
+                _copy(self.average, self.parameters)
             if gathers:
                 self._gather(step, stopped)
             self.model.eval()
@@ -172,23 +170,21 @@ class Updater:
                 yield self.model
         finally:
             self.train_mode(step)
-            with torch.no_grad():
-                for tensor, value in zip(changed, before, strict=True):
-                    tensor.copy_(value)
+            _copy(before, changed)
 
     def best_weights(self, step: int) -> dict[str, Any]:
         """A copy of the evaluated weights, as an entry of a checkpoint; none if they are those that are trained."""
         if self.average is None and not self._gathers(step):
             return {}
-        state = self.parallel.model_state()
+        state = self.parallel.state_of(self.model)
         return {"weights": {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}}
 
     def load_best_weights(self, best: dict[str, Any] | None) -> None:
         """Load the weights of the best evaluation into the model for good, in evaluation mode; None for the last."""
         if best is not None:
-            self.parallel.load_model(best.get("weights", best["model"]))
+            self.parallel.load(self.model, best.get("weights", best["model"]))
         elif self.average is not None:
-            self.average.apply()
+            _copy(self.average, self.parameters)
         self.model.eval()
 
     def _gathers(self, step: int) -> bool:
@@ -209,8 +205,7 @@ class Updater:
             with self.autocast():
                 gather_statistics(self.model, batches(), call=self.task.loss)
         finally:
-            if before is not None:
-                self.load_carried(before)
+            self.load_carried(before)
         self.parallel.share_buffers()
 
     # ---- checkpoints
@@ -234,8 +229,8 @@ class Updater:
         """Restore from a checkpoint."""
         self.load_training_state(state)
         self.schedule = ScheduleState(self.options.schedule, **state["schedule"])
-        self.loss_sum, self.norm_sum, self.summed = state["loss_sum"], state["norm_sum"], state["summed"]
-        self.lr = state["lr"]
+        for name in ("loss_sum", "norm_sum", "summed", "lr"):
+            setattr(self, name, state[name])
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
         if "task" in state:
@@ -243,20 +238,57 @@ class Updater:
 
     def training_state(self) -> dict[str, Any]:
         """Model, optimiser and moving average."""
-        state = {"model": self.parallel.model_state(), "optimizer": self.parallel.optimizer_state(self.optimizer)}
-        return state if self.average is None else state | {"average": self.average.values}
+        state = {"model": self.parallel.state_of(self.model), "optimizer": self.parallel.state_of(self.optimizer)}
+        return state if self.average is None else state | {"average": self.average}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore what is in `state` of model, optimiser and moving average."""
-        self.parallel.load_model(state["model"])
+        self.parallel.load(self.model, state["model"])
         if "optimizer" in state:
-            self.parallel.load_optimizer(self.optimizer, state["optimizer"])
+            self.parallel.load(self.optimizer, state["optimizer"])
         if self.average is not None and "average" in state:
-            self.average.load(state["average"])
+            _copy(state["average"], self.average)
 
-    def load_carried(self, state: dict[str, Any]) -> None:
-        """Set the state that the task carries from step to step."""
-        self.task.load_state_dict(_to_device(state, self.device))  # type: ignore[attr-defined]
+    def load_carried(self, state: dict[str, Any] | None) -> None:
+        """Set the state that the task carries from step to step, if it carries any."""
+        if state is not None:
+            self.task.load_state_dict(_to_device(state, self.device))  # type: ignore[attr-defined]
+
+
+class Batches:
+    """The batches of a run, on its device; prefetched in a thread if the task asks for it."""
+
+    def __init__(self, task: Task, group: Processes, options: Training, device: torch.device) -> None:
+        self.task, self.group, self.device = task, group, device
+        self.pieces, self.steps = options.accumulate, options.steps
+        self._pool = ThreadPoolExecutor(1, "batches") if getattr(task, "prefetch", False) else None
+        self._prefetched: dict[tuple[int, int], Future[Batch]] = {}  # the next one, by step and piece
+
+    def __call__(self, step: int, piece: int = 0) -> Batch:
+        """This process's piece of the batch of a step."""
+        if self._pool is None:
+            return self.again(step, piece)
+        future = self._prefetched.get((step, piece))
+        batch = self._make(step, piece) if future is None else future.result()
+        following = (step, piece + 1) if piece + 1 < self.pieces else (step + 1, 0)
+        self._prefetched = {}
+        if following[0] < self.steps:
+            self._prefetched[following] = self._pool.submit(self._make, *following)
+        return batch.to(self.device)
+
+    def again(self, step: int, piece: int = 0) -> Batch:
+        """This process's piece of any step's batch; the prefetched batch is not affected."""
+        return self._make(step, piece).to(self.device)
+
+    def _make(self, step: int, piece: int) -> Batch:
+        shard = Shard(self.group.rank * self.pieces + piece, self.group.count * self.pieces)
+        batch = self.task.batch(step, shard)
+        return batch.pinned() if self._pool is not None and self.device.type == "cuda" else batch
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
 
 class DeferredScalars:
@@ -280,18 +312,14 @@ class DeferredScalars:
         cuda = self.device.type == "cuda"
         copied = torch.zeros(values.shape, dtype=values.dtype, pin_memory=cuda)
         copied.copy_(values, non_blocking=cuda)
-        event = torch.cuda.Event() if cuda else None
-        if event is not None:
-            event.record()
-        self._pending = step, copied, event
+        self._pending = step, copied, torch.cuda.current_stream().record_event() if cuda else None
         return stop
 
     def check_last(self) -> bool:
         """Raise if the numbers sent last are not finite; returns whether some process was asked to stop."""
         if self._pending is None:
             return False
-        step, values, event = self._pending
-        self._pending = None
+        (step, values, event), self._pending = self._pending, None
         if event is not None:
             event.synchronize()
         bad, loss, stop = values.tolist()
@@ -312,6 +340,12 @@ def _times(value: Tensor, factor: float) -> Tensor:
     return value if factor == 1 else value * factor
 
 
+@torch.no_grad()
+def _copy(values: Sequence[Tensor], into: Sequence[Tensor]) -> None:
+    for value, tensor in zip(values, into, strict=True):
+        tensor.copy_(value)
+
+
 def _carried(task: Task) -> dict[str, Any] | None:
     """The state that a task carries from step to step; None if it carries none."""
     return task.state_dict() if hasattr(task, "state_dict") else None
@@ -320,3 +354,56 @@ def _carried(task: Task) -> dict[str, Any] | None:
 def _to_device(value: Any, device: torch.device) -> Any:
     """Move nested tensors to a device, detached; also in named tuples, such as a network's state."""
     return tree_map_only(Tensor, lambda tensor: tensor.detach().to(device), value)
+
+
+# ---- the module in which a number that is not finite first appeared
+
+
+def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str | None:
+    """Run a batch again and name the first module with a non-finite output or gradient.
+
+    Checked in turn: the batch; the modules' outputs, in the order of the forward pass; the loss; the gradients of those
+    outputs, in the order of the backward pass; the gradients of the parameters. None if all are finite this time.
+    """
+    for part in ("inputs", "target"):
+        tensor = getattr(batch, part)
+        if not _finite(tensor):
+            place = (~torch.isfinite(tensor)).nonzero()[0].tolist()
+            return f"first in the {part} of the batch, {tensor[tuple(place)].item()} at {place}"
+    names = {module: name or type(model).__name__ for name, module in model.named_modules()}
+    forward: list[str] = []
+    backward: list[str] = []
+
+    def check_output(module: nn.Module, _inputs: Any, output: Any) -> None:
+        if not _finite(output):
+            forward.append(names[module])
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient: None if _finite(gradient) else backward.append(names[module]))
+
+    handles = [module.register_forward_hook(check_output) for module in names]
+    try:
+        model.zero_grad()
+        loss = task.loss(model, batch)
+        if forward:
+            return f"first in the output of {forward[0]}"
+        if not _finite(loss):
+            return "in the loss itself; every module's output is finite"
+        loss.backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if backward:
+        return f"first in the gradient of the output of {backward[0]}; the forward pass is finite"
+    for name, parameter in reversed(list(model.named_parameters())):
+        if parameter.grad is not None and not _finite(parameter.grad):
+            return f"in the gradient of {name}; the forward pass is finite"
+    return None
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def _finite(value: Any) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(value))
