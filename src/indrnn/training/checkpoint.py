@@ -1,11 +1,8 @@
 """Checkpoints that survive a kill at any moment, a damaged file and a full disk.
 
 `last.ckpt` and `previous.ckpt` are two generations of the whole state of a run; `best-STEP.ckpt` holds the best weights
-that one of them refers to. Each is written under a temporary name, flushed to disk and renamed. A run can be resumed
-from a generation even without its best weights.
-
-A file is one line that names it, the checksums of its two parts, a line of JSON (format, step, best step,
-configuration) and what torch has written of all else. The first part is read without the second, and without torch.
+that one of them refers to. A file is a line that names it, the checksums of its two parts, a line of JSON (the header,
+which is read without torch) and what torch has written of all else.
 """
 
 from __future__ import annotations
@@ -61,12 +58,9 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_header(path: Path, *, verify: bool = False) -> dict[str, Any]:
-    """The step, best step and configuration of a checkpoint; its payload is read only to verify its checksum.
+    """The step, best step and configuration of a checkpoint; an error if they, or with `verify` all else, are damaged.
 
-    Raises:
-        BrokenCheckpointError: with the reason, if the header, or with `verify` any part of the file, is damaged.
-        OtherFormatError: if another version of this package wrote it.
-        OSError: if it cannot be read.
+    Errors are `BrokenCheckpointError`, with the reason, `OtherFormatError` and `OSError`.
     """
     with path.open("rb") as file:
         return _read_header(file, path, verify=verify)

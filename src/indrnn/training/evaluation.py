@@ -30,11 +30,7 @@ def is_finished(folder: RunFolder) -> bool:
 
 
 def best_model(folder: RunFolder) -> tuple[nn.Module, str]:
-    """A run's model with its best weights, in evaluation mode, and which they are; nothing in the folder changes.
-
-    Raises:
-        ValueError: if there are no weights yet, or they cannot be read.
-    """
+    """A run's model with its best weights, in evaluation mode, and which they are; see `load_best`."""
     if not folder.config.exists():
         return load_module(folder.path), "the saved weights"
     if is_finished(folder):
@@ -45,7 +41,7 @@ def best_model(folder: RunFolder) -> tuple[nn.Module, str]:
 
 
 def load_best(model: nn.Module, folder: RunFolder) -> int | None:
-    """Load the best weights of a run into a model, without changing the run's folder; returns their step.
+    """Load the best weights of a run into a model, and change no file; returns their step.
 
     Raises:
         ValueError: if there are no weights yet, or they cannot be read.
@@ -87,9 +83,8 @@ def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "au
     if precision == "fp16" and where.type == "cpu":
         precision = "float32"
     with torch.no_grad(), autocast(precision, where):
-        return (
-            measure(task.test(model, Shard()), task=task) or measure(task.evaluate(model, 0, Shard()), task=task) or {}
-        )
+        test = measure(task.test(model, Shard()), task=task)
+        return test or measure(task.evaluate(model, 0, Shard()), task=task) or {}
 
 
 def measure(
@@ -101,11 +96,7 @@ def measure(
 ) -> dict[str, float] | None:
     """Average metrics over the items of all batches and processes; None if any process was stopped before the end.
 
-    Args:
-        pieces: means and item counts, as a task yields them.
-        group: the processes.
-        stopped: called before each piece; whether to stop.
-        task: its `derive`, if any, is applied to the means.
+    `stopped` is asked before each piece. The `derive` of `task`, if any, is applied to the means.
     """
     pieces = iter(pieces)
     sums: dict[str, Tensor | float] = {}
@@ -130,20 +121,16 @@ def measure(
 
 @dataclass
 class Progress:
-    """How far a run is, and how good; part of its checkpoints."""
+    """How far a run is, and how good its best and its last evaluation; part of its checkpoints."""
 
     step: int = 0
     seconds: float = 0.0
     best_step: int | None = None
-    """Step of the best weights."""
     best: dict[str, float] = field(default_factory=dict)
-    """Metrics of the best weights."""
     measured: dict[str, float] = field(default_factory=dict)
-    """Metrics of the last evaluation."""
     measured_step: int | None = None
-    """Step of the last evaluation."""
     since_best: int = 0
-    """Evaluations since that of the best weights."""
+    """Evaluations since the best one."""
     due: bool = False
     """Flag of a last evaluation that was stopped before its end, and is to be repeated."""
 

@@ -25,16 +25,11 @@ class RunFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = path / "config.json"
-        self.metrics = path / "metrics.jsonl"
-        self.result = path / "result.json"
+        names = ("config", "result", "model", "tokeniser")
+        self.config, self.result, self.model, self.tokeniser = (path / f"{name}.json" for name in names)
+        self.path, self.lock, self.checkpoints = path, path / ".lock", Checkpoints(path / "checkpoints")
+        self.metrics, self.picture = path / "metrics.jsonl", path / "curve.png"
         self.weights = path / "weights.safetensors"
-        self.model = path / "model.json"
-        self.tokeniser = path / "tokeniser.json"
-        self.picture = path / "curve.png"
-        self.lock = path / ".lock"
-        self.checkpoints = Checkpoints(path / "checkpoints")
         self._replaced = (self.config, self.result, self.weights, self.model, self.tokeniser)
 
     @property

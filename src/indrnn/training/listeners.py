@@ -163,8 +163,6 @@ class _Curve(Listener):
         folder, task = self.folder, self.task
         try:
             draw_run(folder.picture, folder.read_metrics(), task.metric, higher_is_better=task.higher_is_better)
-        except ImportError:
-            raise RuntimeError("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')") from None
         except OSError as error:
             raise RuntimeError(f"{folder.picture} cannot be written: {error.strerror or error}") from None
 
@@ -180,7 +178,9 @@ def file_listeners(folder: RunFolder, task: Task, options: Training, tell: Liste
             listeners.append(_WandB(folder))
         except ImportError:
             tell("on_note", "nothing is logged to Weights & Biases: pip install 'indrnn[wandb]'")
-    return [*listeners, *([_Curve(folder, task)] if options.curve else [])]
+    if options.curve:
+        listeners.append(_Curve(folder, task))
+    return listeners
 
 
 class _Printer(Listener):

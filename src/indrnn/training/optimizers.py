@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_fraction
+from ..checks import check_fraction, check_not_negative
 from ..layers import parameter_groups
 from ..layers.bound import recurrent_weights
 from .options import Training
@@ -78,9 +78,8 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         for name, value in {"momentum": momentum, "betas[0]": betas[0], "betas[1]": betas[1]}.items():
             check_fraction(name, value)
-        for name, value in {"lr": lr, "eps": eps}.items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+        check_not_negative("lr", lr)
+        check_not_negative("eps", eps)
         complex_ones = [name for name, parameter in module.named_parameters() if parameter.is_complex()]
         if complex_ones:
             raise TypeError(f"module must have real parameters, got complex ones: {', '.join(complex_ones)}")
@@ -110,11 +109,11 @@ def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     not_matrices |= {id(u) for u in recurrent_weights(module)}
     groups = []
     for group in parameter_groups(module, weight_decay):
-        matrices = [p for p in group["params"] if id(p) not in not_matrices and min(_as_matrix(p).shape) > 1]
-        ids = {id(p) for p in matrices}
-        others = [p for p in group["params"] if id(p) not in ids]
-        groups += [{**group, "params": matrices, "matrices": True}, {**group, "params": others}]
-    return [group for group in groups if group["params"]]
+        parts: dict[bool, list[Tensor]] = {True: [], False: []}
+        for p in group["params"]:
+            parts[id(p) not in not_matrices and min(_as_matrix(p).shape) > 1].append(p)
+        groups += [{**group, "params": part, "matrices": kind} for kind, part in parts.items() if part]
+    return groups
 
 
 def _as_matrix(value: Tensor) -> Tensor:

@@ -156,7 +156,7 @@ class SingleProcess:
         wide = torch.float32 if device == "mps" else torch.float64
         # In float32, large ones may overflow together, where each is finite and will be clipped
         for dtype in (torch.float64,) if device == "cuda" else (None, torch.float64):
-            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0, dtype)), dtype=wide)
+            norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0, dtype)), dtype=wide)
             if device != "cpu" or math.isfinite(norm.item()):
                 break
         return norm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from safetensors.torch import load_file
@@ -27,13 +27,7 @@ def check_folder(folder: RunFolder, *, resume: bool, overwrite: bool) -> bool:
 
 
 def open_folder(
-    folder: RunFolder,
-    config: dict[str, Any],
-    tell: Listeners,
-    stack: contextlib.ExitStack,
-    *,
-    resume: bool,
-    overwrite: bool,
+    folder: RunFolder, config: dict[str, Any], tell: Listeners, stack: ExitStack, resume: bool, overwrite: bool
 ) -> dict[str, Any] | None:
     """Lock a run's folder, until `stack` is closed; returns the state to resume from, or None for a new run."""
     used = check_folder(folder, resume=resume, overwrite=overwrite)
@@ -105,7 +99,7 @@ def _restore_best_weights(folder: RunFolder, state: dict[str, Any], tell: Listen
         problem = str(error)
     if path.exists():
         path.replace(path.with_suffix(".damaged"))
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         weights = load_file(folder.weights)
         if folder.read_json(folder.result)["best_step"] == step and weights.keys() == state["model"].keys():
             checkpoints.save_best(step, {"model": weights})

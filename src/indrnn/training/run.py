@@ -134,34 +134,31 @@ class _Run:
     received: list[int] = field(default_factory=list)  # signals
     best_in_memory: dict[str, Any] = field(default_factory=dict)  # of a run without a folder
 
-    def __post_init__(self) -> None:
-        task, options, group, folder = self.task, self.options, self.group, self.folder
-        self.device = choose_device(options.device, group)
-        if options.precision == "fp16" and self.device.type != "cuda":
+    # ---- begin
+
+    def open(self, stack: contextlib.ExitStack, resume: bool, overwrite: bool) -> None:
+        """Check the arguments, lock the folder, and restore the last checkpoint if the run is resumed."""
+        model, task, options, group, folder = self.model, self.task, self.options, self.group, self.folder
+        device = choose_device(options.device, group)
+        if options.precision == "fp16" and device.type != "cuda":
             raise ValueError("precision fp16 needs a GPU; bf16 is for CPUs too")
         described = {"task": task.describe()} if hasattr(task, "describe") else {}
-        recorded = {"training": options, "seed": self.seed, **described, "model": _describe(self.model)}
+        recorded = {"training": options, "seed": self.seed, **described, "model": _describe(model)}
         self.config: dict[str, Any] = {**to_json(recorded | self.more_config), "processes": group.count}
-        self.model_config, self.path = (None, None) if folder is None else (recorded_config(self.model), folder.path)
+        self.path = None if folder is None else folder.path
         self.written = folder if group.main else None  # by this process
         self.shard = Shard(group.rank, group.count)
         # Whether all processes take part in saving
         self.saves_together = options.distributed == "fsdp" or hasattr(task, "state_dict")
-
-    # ---- begin
-
-    def open(self, stack: contextlib.ExitStack, resume: bool, overwrite: bool) -> None:
-        """Lock the folder, and restore the last checkpoint if the run is resumed."""
-        folder, state = self.folder, None
+        model_config = state = None
         if folder is not None:
-            state = self.group.on_main(
-                lambda: open_folder(folder, self.config, self.tell, stack, resume=resume, overwrite=overwrite)
-            )
+            model_config = recorded_config(model)
+            state = group.on_main(lambda: open_folder(folder, self.config, self.tell, stack, resume, overwrite))
         with self._errors():
-            self.model.to(self.device)
-            self.fused = may_fuse(self.model, self.options, self.group) if state is None else state["fused"]
-            self.updater = Updater(self.model, self.task, self.options, self.seed, self.group, self.device, self.fused)
-            stack.callback(self.updater.batches.close)
+            model.to(device)
+            self.fused = may_fuse(model, options, group) if state is None else state["fused"]
+            self.updater = Updater(model, task, options, self.seed, group, device, self.fused)
+            stack.callback(self.updater.close)
             if state is None:  # before all other files: where those are, there is a state
                 self._save()
             else:
@@ -169,10 +166,10 @@ class _Run:
                 self.progress = Progress(**{name.name: state[name.name] for name in fields(Progress)})
                 self.saved_step = self.progress.step
             if self.written is not None:
-                self._record(self.written, resumed=state is not None)
-                self.tell[:0] = file_listeners(self.written, self.task, self.options, self.tell)
+                self._record(self.written, model_config, resumed=state is not None)
+                self.tell[:0] = file_listeners(self.written, task, options, self.tell)
 
-    def _record(self, folder: RunFolder, *, resumed: bool) -> None:
+    def _record(self, folder: RunFolder, model_config: dict[str, Any] | None, *, resumed: bool) -> None:
         """Write config.json: the first start's record is kept, and resumptions are listed."""
         this_time = {"command": command(), "started": now(), "threads": torch.get_num_threads(), "machine": machine()}
         record = self.config | {"fused": self.fused} | this_time
@@ -184,8 +181,8 @@ class _Run:
             record["resumed"] = [*record.get("resumed", []), this_time]
         with self._writing():
             folder.write_json(folder.config, record)
-            if self.model_config is not None:
-                folder.write_json(folder.model, self.model_config)
+            if model_config is not None:
+                folder.write_json(folder.model, model_config)
             folder.metrics.touch()
             if (tokeniser := getattr(self.task, "tokeniser", None)) is not None:
                 write_atomically(folder.tokeniser, tokeniser.to_json().encode())
@@ -363,7 +360,7 @@ class _Run:
         with updater.autocast():
             for piece in range(self.options.accumulate):
                 updater.seed_noise(error.step, piece)
-                batch = updater.batches(error.step, piece)
+                batch = updater.batch(error.step, piece)
                 place = place or first_not_finite(self.model, self.task, batch)
         places = [*filter(None, self.group.of_all(place)), "which did not come again when the batch was run once more"]
         what = f"the loss became {error.loss}" if not math.isfinite(error.loss) else "a gradient is not finite"

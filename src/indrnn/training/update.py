@@ -39,13 +39,12 @@ class Updater:
         self.model, self.task, self.options, self.seed = model, task, options, seed
         self.group, self.device = group, device
         self.parallel = in_parallel(options.distributed, model, group)
-        self.parameters = self.parallel.parameters
+        self.parameters: list[Tensor] = [*self.parallel.parameters]
         self.runner: Any = torch.compile(self.parallel.runner) if options.compile else self.parallel.runner
         self.optimizer = make_optimizer(model, options, fused)
         self.schedule = ScheduleState(options.schedule)
         self.scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "fp16")
         self.average = None if options.ema is None else [weight.detach().clone() for weight in self.parameters]
-        self.batches = Batches(task, group, options, device)
         self.lr = options.lr
         self.loss: Tensor | float = 0.0  # of the last step
         self.loss_sum: Tensor | float = 0.0  # since the last evaluation
@@ -54,20 +53,47 @@ class Updater:
         self.carried: dict[str, Any] | None = None  # what the task carried into the last step
         self.norms = [module for module in model.modules() if is_batch_norm(module)]
         self.frozen_from = math.inf if options.freeze_norms is None else round(options.freeze_norms * options.steps)
+        self.gathers_until = self.frozen_from if options.gather and self.norms else -1
         self.scalars = DeferredScalars(device, waits=fused and device.type != "cpu")
         self.autocast = functools.partial(autocast, options.precision, device)
         self._wide = torch.float32 if device.type == "mps" else torch.float64
+        self._pool = ThreadPoolExecutor(1, "batches") if getattr(task, "prefetch", False) else None
+        self._prefetched: dict[tuple[int, int], Future[Batch]] = {}  # the next batch, by step and piece
+
+    # ---- batches
+
+    def next_batch(self, step: int, piece: int = 0) -> Batch:
+        """This process's piece of the batch of a step; the next one is prefetched if the task asks for it."""
+        if self._pool is None:
+            return self.batch(step, piece)
+        future = self._prefetched.get((step, piece))
+        batch = self._make_batch(step, piece) if future is None else future.result()
+        following = (step, piece + 1) if piece + 1 < self.options.accumulate else (step + 1, 0)
+        self._prefetched = {}
+        if following[0] < self.options.steps:
+            self._prefetched[following] = self._pool.submit(self._make_batch, *following)
+        return batch.to(self.device)
+
+    def batch(self, step: int, piece: int = 0) -> Batch:
+        """This process's piece of any step's batch, on its device; the prefetched batch is not affected."""
+        return self._make_batch(step, piece).to(self.device)
+
+    def _make_batch(self, step: int, piece: int) -> Batch:
+        pieces = self.options.accumulate
+        batch = self.task.batch(step, Shard(self.group.rank * pieces + piece, self.group.count * pieces))
+        return batch.pinned() if self._pool is not None and self.device.type == "cuda" else batch
+
+    def close(self) -> None:
+        """End the thread that prefetches."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     # ---- a step
 
     def update(self, step: int, stop: bool) -> bool:
-        """Update the weights once; returns whether some process was asked to stop.
-
-        Raises:
-            NotFiniteError: if the loss or a gradient is not finite, in this step or, on a GPU, in the one before.
-        """
+        """Update the weights once; returns whether some process was asked to stop. See `DeferredScalars` for errors."""
         if step == self.frozen_from:
-            if step and self._gathers(step):
+            if 0 < step <= self.gathers_until:
                 self._gather(step)
             self.train_mode(step + 1)
         self.lr = self.options.lr * self.schedule.factor(step, self.options.steps)
@@ -79,7 +105,10 @@ class Updater:
         self.scaler.unscale_(self.optimizer)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         self.loss, norm = self.scalars.read(loss), self.scalars.read(self.parallel.norm(gradients))
-        stop = self._check_finite(step, self.loss, norm, stops)
+        scales = self.scaler.is_enabled()  # it skips steps whose gradients are not finite
+        stop = self.scalars.check(step, self.loss, self.loss if scales else self.loss + norm, stops)
+        if self.scalars.waits and not scales:
+            self.optimizer.found_inf = self.scalars.bad  # type: ignore[attr-defined]
         if self.options.clip_norm is not None and gradients:
             factor = torch.as_tensor(self.options.clip_norm / (norm + 1e-6), dtype=self._wide, device=self.device)
             torch._foreach_mul_(gradients, factor.clamp(max=1.0).to(gradients[0].dtype))
@@ -101,7 +130,7 @@ class Updater:
         parts = []
         for piece in range(self.options.accumulate):
             self.seed_noise(step, piece)
-            batch = self.batches(step, piece)
+            batch = self.next_batch(step, piece)
             # The pieces' losses are means of their own items; together they are to be the mean of all.
             share = batch.count / batch.total
             with self.parallel.accumulate(last=piece == self.options.accumulate - 1):
@@ -119,19 +148,6 @@ class Updater:
             torch.cuda.default_generators[self.device.index].manual_seed(seed)
         elif self.device.type == "mps":
             torch.mps.manual_seed(seed)
-
-    def _check_finite(self, step: int, loss: Tensor | float, norm: Tensor | float, stops: Tensor | bool) -> bool:
-        """Raise if numbers are not finite; where reading waits, a step later, without updating weights in between."""
-        scales = self.scaler.is_enabled()
-        checked = loss if scales else loss + norm  # the scaler skips steps with gradients that are not finite
-        if not isinstance(loss, Tensor) or not isinstance(checked, Tensor):
-            if not math.isfinite(checked):
-                raise NotFiniteError(step, float(loss))
-            return bool(stops)
-        stop = self.scalars.put(step, torch.isfinite(checked), loss, stops)
-        if not scales:
-            self.optimizer.found_inf = self.scalars.bad  # type: ignore[attr-defined]
-        return stop
 
     def means(self) -> tuple[float, float]:
         """Mean loss and gradient norm since the last call."""
@@ -151,12 +167,9 @@ class Updater:
 
     @contextlib.contextmanager
     def evaluated_weights(self, step: int, stopped: Callable[[], bool]) -> Iterator[nn.Module]:
-        """The model as evaluated and saved, in evaluation mode; the training weights are restored on exit.
-
-        With `ema` it has the averaged weights, and with `gather` batch-norm statistics recomputed for these weights.
-        """
+        """The model in evaluation mode, with averaged weights and gathered statistics if any; until exit."""
         self.parallel.share_buffers()
-        gathers = self._gathers(step)
+        gathers = step <= self.gathers_until
         changed: list[Tensor] = [] if self.average is None else [*self.parameters]
         changed += self.model.buffers() if gathers else []
         before = [tensor.detach().clone() for tensor in changed]
@@ -174,7 +187,7 @@ class Updater:
 
     def best_weights(self, step: int) -> dict[str, Any]:
         """A copy of the evaluated weights, as an entry of a checkpoint; none if they are those that are trained."""
-        if self.average is None and not self._gathers(step):
+        if self.average is None and step > self.gathers_until:
             return {}
         state = self.parallel.state_of(self.model)
         return {"weights": {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}}
@@ -187,16 +200,12 @@ class Updater:
             _copy(self.average, self.parameters)
         self.model.eval()
 
-    def _gathers(self, step: int) -> bool:
-        """Whether batch-norm statistics are recomputed at this step."""
-        return self.options.gather > 0 and step <= self.frozen_from and bool(self.norms)
-
     def _gather(self, step: int, stopped: Callable[[], bool] = lambda: False) -> None:
         """Recompute batch-norm statistics over the last training batches before this step."""
 
         def batches() -> Iterator[Batch]:
             for recent in range(max(0, step - self.options.gather), step):
-                yield self.batches.again(recent)
+                yield self.batch(recent)
                 if self.group.count == 1 and stopped():  # of several processes, all must make the same calls
                     return
 
@@ -255,44 +264,11 @@ class Updater:
             self.task.load_state_dict(_to_device(state, self.device))  # type: ignore[attr-defined]
 
 
-class Batches:
-    """The batches of a run, on its device; prefetched in a thread if the task asks for it."""
-
-    def __init__(self, task: Task, group: Processes, options: Training, device: torch.device) -> None:
-        self.task, self.group, self.device = task, group, device
-        self.pieces, self.steps = options.accumulate, options.steps
-        self._pool = ThreadPoolExecutor(1, "batches") if getattr(task, "prefetch", False) else None
-        self._prefetched: dict[tuple[int, int], Future[Batch]] = {}  # the next one, by step and piece
-
-    def __call__(self, step: int, piece: int = 0) -> Batch:
-        """This process's piece of the batch of a step."""
-        if self._pool is None:
-            return self.again(step, piece)
-        future = self._prefetched.get((step, piece))
-        batch = self._make(step, piece) if future is None else future.result()
-        following = (step, piece + 1) if piece + 1 < self.pieces else (step + 1, 0)
-        self._prefetched = {}
-        if following[0] < self.steps:
-            self._prefetched[following] = self._pool.submit(self._make, *following)
-        return batch.to(self.device)
-
-    def again(self, step: int, piece: int = 0) -> Batch:
-        """This process's piece of any step's batch; the prefetched batch is not affected."""
-        return self._make(step, piece).to(self.device)
-
-    def _make(self, step: int, piece: int) -> Batch:
-        shard = Shard(self.group.rank * self.pieces + piece, self.group.count * self.pieces)
-        batch = self.task.batch(step, shard)
-        return batch.pinned() if self._pool is not None and self.device.type == "cuda" else batch
-
-    def close(self) -> None:
-        """End the thread."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-
 class DeferredScalars:
-    """Numbers of a step, read a step later if reading them at once would wait for the device."""
+    """Numbers of a step, read and checked a step later if reading them at once would wait for the device.
+
+    A fused optimiser skips the steps in between: `bad` is set on the device.
+    """
 
     def __init__(self, device: torch.device, *, waits: bool) -> None:
         self.device, self.waits = device, waits
@@ -303,9 +279,13 @@ class DeferredScalars:
         """Convert to a Python number, whose arithmetic needs no call of torch, unless reading it would wait."""
         return value if self.waits else value.item()
 
-    def put(self, step: int, finite: Tensor, loss: Tensor, stops: Tensor | bool) -> bool:
-        """Start copying a step's numbers to the CPU, and check those of the step before, which have arrived."""
-        self.bad = torch.maximum(self.bad, (~finite).to(self.bad))
+    def check(self, step: int, loss: Tensor | float, checked: Tensor | float, stops: Tensor | bool) -> bool:
+        """Raise if `checked` is not finite, now or a step later; returns whether some process was asked to stop."""
+        if not isinstance(loss, Tensor) or not isinstance(checked, Tensor):
+            if not math.isfinite(checked):
+                raise NotFiniteError(step, float(loss))
+            return bool(stops)
+        self.bad = torch.maximum(self.bad, (~torch.isfinite(checked)).to(self.bad))
         stops = stops.to(loss) if isinstance(stops, Tensor) else torch.full_like(loss, float(stops))
         values = torch.stack([self.bad.to(loss), loss, stops])
         stop = self.check_last()
@@ -316,7 +296,7 @@ class DeferredScalars:
         return stop
 
     def check_last(self) -> bool:
-        """Raise if the numbers sent last are not finite; returns whether some process was asked to stop."""
+        """Check the numbers that were sent to the CPU last."""
         if self._pending is None:
             return False
         (step, values, event), self._pending = self._pending, None
