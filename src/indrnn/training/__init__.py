@@ -9,8 +9,7 @@ from .._lazy import lazy_names
 from .errors import RunError
 from .folder import RunFolder
 from .listeners import Evaluation, Listener, Start, Step
-from .options import Training
-from .schedules import Constant, Cosine, OneCycle, Plateau, Schedule, Steps
+from .options import Constant, Cosine, OneCycle, Plateau, Schedule, Steps, Training
 from .task import Batch, Measured, Shard, Task, TensorTask, derive_seed, generator, rows_of
 
 if TYPE_CHECKING:

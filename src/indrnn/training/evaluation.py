@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from ..saving import load_module, new_module
@@ -47,6 +46,8 @@ def load_best(model: nn.Module, folder: RunFolder) -> int | None:
         ValueError: if there are no weights yet, or they cannot be read.
     """
     if is_finished(folder):
+        from safetensors.torch import load_model
+
         load_model(model, folder.weights)
         return folder.read_json(folder.result)["best_step"]  # type: ignore[no-any-return]
     header, problems = folder.checkpoints.newest(header_only=True)
@@ -80,8 +81,6 @@ def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "au
     where = choose_device(device)
     model.to(where).eval()
     precision = folder.read_json(folder.config)["training"]["precision"]
-    if precision == "fp16" and where.type == "cpu":
-        precision = "float32"
     with torch.no_grad(), autocast(precision, where):
         test = measure(task.test(model, Shard()), task=task)
         return test or measure(task.evaluate(model, 0, Shard()), task=task) or {}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from safetensors.torch import load_file
-
 from ..saving import flat
 from .checkpoint import BrokenCheckpointError, OtherFormatError, read_header
 from .errors import RunError
@@ -100,6 +98,8 @@ def _restore_best_weights(folder: RunFolder, state: dict[str, Any], tell: Listen
     if path.exists():
         path.replace(path.with_suffix(".damaged"))
     with suppress(Exception):
+        from safetensors.torch import load_file
+
         weights = load_file(folder.weights)
         if folder.read_json(folder.result)["best_step"] == step and weights.keys() == state["model"].keys():
             checkpoints.save_best(step, {"model": weights})

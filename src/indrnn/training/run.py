@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from .optimizers import may_fuse
 from .options import Training
 from .parallel import Processes, choose_device, processes
 from .resume import open_folder
-from .task import Measured, Shard, Task
+from .task import Shard, Task
 from .update import Updater, first_not_finite
 
 
@@ -148,6 +149,8 @@ class _Run:
         self.path = None if folder is None else folder.path
         self.written = folder if group.main else None  # by this process
         self.shard = Shard(group.rank, group.count)
+        self.stopped = lambda: bool(self.received)
+        self.measure = partial(measure, group=group, stopped=self.stopped, task=task)
         # Whether all processes take part in saving
         self.saves_together = options.distributed == "fsdp" or hasattr(task, "state_dict")
         model_config = state = None
@@ -211,7 +214,7 @@ class _Run:
         begun = saved - progress.seconds
         stop = progress.due and not self._evaluate()
         while not stop and progress.step < options.steps and not progress.enough(self.task, options):
-            stop = updater.update(progress.step, self._stopped())
+            stop = updater.update(progress.step, self.stopped())
             progress.step += 1
             progress.seconds = time.monotonic() - begun
             if progress.step % options.evaluate_every == 0 or progress.step == options.steps:
@@ -231,8 +234,8 @@ class _Run:
         task, progress, updater = self.task, self.progress, self.updater
         updater.scalars.check_last()
         weights: dict[str, Any] = {}
-        with updater.evaluated_weights(progress.step, self._stopped) as model:
-            measured = self._measure(task.evaluate(model, progress.step, self.shard))
+        with updater.evaluated_weights(progress.step, self.stopped) as model:
+            measured = self.measure(task.evaluate(model, progress.step, self.shard))
             progress.due = measured is None
             if measured is None:
                 return False
@@ -248,7 +251,7 @@ class _Run:
             with self._writing():
                 self.written.append_metrics({"step": event.step, **event.numbers})
         self.tell("on_evaluation", event)
-        if progress.best_step is not None and updater.schedule.evaluated(better):
+        if progress.best_step is not None and updater.divide_lr(better):
             updater.load_training_state(self._load_best(progress.best_step))
             back = f"back to the weights of step {progress.best_step} with a lower learning rate"
             self.tell("on_note", f"step {progress.step}: no better for a while; {back}")
@@ -259,7 +262,7 @@ class _Run:
         best_step, updater, folder = self.progress.best_step, self.updater, self.written
         updater.load_best_weights(None if best_step is None else self._load_best(best_step))
         with torch.no_grad(), updater.autocast():
-            test = self._measure(self.task.test(self.model, self.shard))
+            test = self.measure(self.task.test(self.model, self.shard))
         if test is None:
             return self._stop()
         result = self._result(finished=True, test=test)
@@ -280,12 +283,6 @@ class _Run:
         progress = self.progress
         others |= {"best_step": progress.best_step, "best": progress.best, "main": self.group.main}
         return Result(self.path, progress.step, round(progress.seconds, 1), **others)
-
-    def _stopped(self) -> bool:
-        return bool(self.received)
-
-    def _measure(self, pieces: Iterable[Measured]) -> dict[str, float] | None:
-        return measure(pieces, self.group, self._stopped, task=self.task)
 
     # ---- checkpoints
 

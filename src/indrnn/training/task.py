@@ -62,8 +62,8 @@ class Batch:
     lengths: Tensor | None = None
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        parts: dict[str, Any] = vars(self)
-        return replace(self, **{n: change(part) for n, part in parts.items() if isinstance(part, torch.Tensor)})
+        parts: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, torch.Tensor)}
+        return replace(self, **parts)
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to a device, asynchronously from pinned memory."""

@@ -17,10 +17,12 @@ from ..layers import constrain_
 from ..layers.statistics import gather_statistics, is_batch_norm
 from .errors import NotFiniteError
 from .optimizers import make_optimizer
-from .options import Training
+from .options import Plateau, Training
 from .parallel import Processes, in_parallel
-from .schedules import ScheduleState
 from .task import Batch, Shard, Task, derive_seed
+
+_NUMBERS = ("loss_sum", "norm_sum", "summed", "lr", "divisions", "waited")
+"""Numbers of an updater in a checkpoint."""
 
 
 class Updater:
@@ -42,15 +44,18 @@ class Updater:
         self.parameters: list[Tensor] = [*self.parallel.parameters]
         self.runner: Any = torch.compile(self.parallel.runner) if options.compile else self.parallel.runner
         self.optimizer = make_optimizer(model, options, fused)
-        self.schedule = ScheduleState(options.schedule)
         self.scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "fp16")
         self.average = None if options.ema is None else [weight.detach().clone() for weight in self.parameters]
         self.lr = options.lr
+        self.divisions = 0  # of the learning rate, by a plateau
+        self.waited = 0  # evaluations without a new best, since that or the last division
         self.loss: Tensor | float = 0.0  # of the last step
         self.loss_sum: Tensor | float = 0.0  # since the last evaluation
         self.norm_sum: Tensor | float = 0.0
         self.summed = 0  # steps
-        self.carried: dict[str, Any] | None = None  # what the task carried into the last step
+        # What the task carries from step to step, None if nothing; and what it carried into the last step
+        self.task_state: Callable[[], dict[str, Any] | None] = getattr(task, "state_dict", lambda: None)
+        self.carried: dict[str, Any] | None = None
         self.norms = [module for module in model.modules() if is_batch_norm(module)]
         self.frozen_from = math.inf if options.freeze_norms is None else round(options.freeze_norms * options.steps)
         self.gathers_until = self.frozen_from if options.gather and self.norms else -1
@@ -96,11 +101,15 @@ class Updater:
             if 0 < step <= self.gathers_until:
                 self._gather(step)
             self.train_mode(step + 1)
-        self.lr = self.options.lr * self.schedule.factor(step, self.options.steps)
+        schedule = self.options.schedule
+        if isinstance(schedule, Plateau):
+            self.lr = self.options.lr * float((1 / schedule.divide_by) ** self.divisions)
+        else:
+            self.lr = self.options.lr * schedule.factor(step, self.options.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
         self.optimizer.zero_grad()
-        self.carried = _carried(self.task)
+        self.carried = self.task_state()
         loss, stops = self.parallel.reduce(self._backward(step), stop)
         self.scaler.unscale_(self.optimizer)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -136,8 +145,10 @@ class Updater:
             with self.parallel.accumulate(last=piece == self.options.accumulate - 1):
                 with self.autocast():
                     loss = self.task.loss(self.runner, batch)
-                self.scaler.scale(_times(loss, share * self.parallel.scale)).backward()
-            parts.append(_times(loss.detach(), share).to(self._wide))
+                factor = share * self.parallel.scale
+                self.scaler.scale(loss if factor == 1 else loss * factor).backward()
+            part = loss.detach() if share == 1 else loss.detach() * share
+            parts.append(part.to(self._wide))
         return functools.reduce(Tensor.add, parts)
 
     def seed_noise(self, step: int, piece: int) -> None:
@@ -155,6 +166,15 @@ class Updater:
         loss, norm = float(self.loss_sum) / steps, float(self.norm_sum) / steps
         self.loss_sum, self.norm_sum, self.summed = 0.0, 0.0, 0
         return loss, norm
+
+    def divide_lr(self, better: bool) -> bool:
+        """Register an evaluation; returns whether a plateau divides the learning rate and restores the best weights."""
+        schedule = self.options.schedule
+        self.waited = 0 if better else self.waited + 1
+        if not isinstance(schedule, Plateau) or self.waited < schedule.patience:
+            return False
+        self.divisions, self.waited = self.divisions + 1, 0
+        return True
 
     # ---- the weights that are evaluated
 
@@ -209,7 +229,7 @@ class Updater:
                 if self.group.count == 1 and stopped():  # of several processes, all must make the same calls
                     return
 
-        before = _carried(self.task)
+        before = self.task_state()
         try:
             with self.autocast():
                 gather_statistics(self.model, batches(), call=self.task.loss)
@@ -223,22 +243,19 @@ class Updater:
         """State for a checkpoint; with fsdp, or a task with state, every process must call it."""
         state: dict[str, Any] = {
             **self.training_state(),
-            "schedule": {"divisions": self.schedule.divisions, "waited": self.schedule.waited},
+            **{name: getattr(self, name) for name in _NUMBERS},
             "loss_sum": float(self.loss_sum),
             "norm_sum": float(self.norm_sum),
-            "summed": self.summed,
-            "lr": self.lr,
             "scaler": self.scaler.state_dict(),
         }
-        if (carried := _carried(self.task)) is not None:
+        if (carried := self.task_state()) is not None:
             state["task"] = self.group.of_all(_to_device(carried, torch.device("cpu")))
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from a checkpoint."""
         self.load_training_state(state)
-        self.schedule = ScheduleState(self.options.schedule, **state["schedule"])
-        for name in ("loss_sum", "norm_sum", "summed", "lr"):
+        for name in _NUMBERS:
             setattr(self, name, state[name])
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
@@ -309,26 +326,16 @@ class DeferredScalars:
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Autocast of matrix products and activations to half precision, unless `precision` is float32."""
-    if precision == "float32":
+    """Autocast of matrix products and activations to half precision; none for float32, nor for fp16 on a CPU."""
+    if precision == "float32" or (precision == "fp16" and device.type == "cpu"):
         return contextlib.nullcontext()
     return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
-
-
-def _times(value: Tensor, factor: float) -> Tensor:
-    """The product, without a call of torch if the factor is 1."""
-    return value if factor == 1 else value * factor
 
 
 @torch.no_grad()
 def _copy(values: Sequence[Tensor], into: Sequence[Tensor]) -> None:
     for value, tensor in zip(values, into, strict=True):
         tensor.copy_(value)
-
-
-def _carried(task: Task) -> dict[str, Any] | None:
-    """The state that a task carries from step to step; None if it carries none."""
-    return task.state_dict() if hasattr(task, "state_dict") else None
 
 
 def _to_device(value: Any, device: torch.device) -> Any:
