@@ -76,7 +76,6 @@ OPTIONS = (
     "indrnn.networks.config",
     "indrnn.baselines.config",
     "indrnn.training.options",
-    "indrnn.training.schedules",
     "indrnn.training.task",
 )
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from indrnn.files import write_atomically
-from indrnn.training.checkpoint import BrokenCheckpointError, Checkpoints, load, save, verify
+from indrnn.training.checkpoint import BrokenCheckpointError, Checkpoints, load, read_header, save
 
 HEADER = len(b"indrnn checkpoint 1\n") + 65
 
@@ -223,10 +223,10 @@ def again(checkpoints: Checkpoints) -> Checkpoints:
 def resumed(checkpoints: Checkpoints) -> tuple[dict[str, Any] | None, list[str]]:
     """What a run that is resumed does."""
     before = {path: path.read_bytes() for path in checkpoints.folder.glob("*")}
-    found = checkpoints.find()
+    found, problems = checkpoints.newest()
     assert before == {path: path.read_bytes() for path in checkpoints.folder.glob("*")}  # and moves nothing
-    checkpoints.set_aside()
-    return found
+    checkpoints.set_aside(problems)
+    return found, [*problems.values()]
 
 
 def test_nothing_there(checkpoints: Checkpoints) -> None:
@@ -410,7 +410,7 @@ def test_best_weights_are_kept_while_a_generation_speaks_of_them(checkpoints: Ch
     assert best_steps(checkpoints) == {14, 28}  # 14 of the previous one
     checkpoints.save(generation(30, 28))
     assert best_steps(checkpoints) == {28}
-    assert_same(checkpoints.load_best(28), weights(28))
+    assert_same(load(checkpoints.best(28)), weights(28))
 
 
 def test_best_weights_of_an_earlier_process(checkpoints: Checkpoints) -> None:
@@ -451,8 +451,8 @@ def test_a_generation_does_not_need_its_best_weights(checkpoints: Checkpoints, h
     assert_same(found, generation(15, 14))
     assert troubles == []
     with pytest.raises((BrokenCheckpointError, FileNotFoundError)):
-        verify(checkpoints.best(14))
-    verify(checkpoints.best(7))
+        read_header(checkpoints.best(14), verify=True)
+    read_header(checkpoints.best(7), verify=True)
 
 
 def test_an_unreadable_one_is_set_aside_and_the_one_before_it_taken(checkpoints: Checkpoints) -> None:
@@ -463,11 +463,11 @@ def test_an_unreadable_one_is_set_aside_and_the_one_before_it_taken(checkpoints:
     checkpoints.last.mkdir()
     (checkpoints.folder / "last.damaged").write_bytes(b"an earlier one")
     later = Checkpoints(checkpoints.folder)
-    found, troubles = later.find()
-    later.set_aside()
+    found, problems = later.newest()
+    later.set_aside(problems)
     assert_same(found, generation(1))
-    assert len(troubles) == 1
-    assert "last.ckpt" in troubles[0]
+    assert [*problems] == [checkpoints.last]
+    assert "last.ckpt" in problems[checkpoints.last]
     assert (checkpoints.folder / "last.damaged").read_bytes() == b"an earlier one"
     assert (checkpoints.folder / "last.damaged2").is_dir()
 
@@ -536,7 +536,7 @@ def test_ended_at_any_point_of_a_save(checkpoints: Checkpoints, tmp_path: Path) 
         assert troubles == []
         steps.append(found["step"])
         assert_same(found, generation(found["step"], found["best_step"]))
-        assert_same(copy.load_best(found["best_step"]), weights(found["best_step"]))
+        assert_same(load(copy.best(found["best_step"])), weights(found["best_step"]))
     assert steps == sorted(steps)
     assert set(steps) == {9, 15, 16}
     assert set(steps[:between]) == {9}

@@ -593,9 +593,9 @@ def test_the_first_module_that_is_not_finite_is_named(tmp_path: Path, pieces: in
     assert f"The checkpoint of step {step} is kept in {out / 'checkpoints'}" in message
     assert not (out / "result.json").exists()
 
-    state, troubles = Checkpoints(out / "checkpoints").find()
+    state, troubles = Checkpoints(out / "checkpoints").newest()
     assert state is not None
-    assert troubles == []
+    assert troubles == {}
     assert state["step"] == step
     go(start, data, tmp_path / "until", replace(options, steps=step, evaluate_every=step))
     for name, value in start.state_dict().items():
@@ -685,8 +685,8 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
         with pytest.raises(RunError) as raised:
             go(classifier("after", 0.2), task(), out, options, resume_command="my program --resume")
     message = str(raised.value)
-    state, troubles = Checkpoints(out / "checkpoints").find()
-    assert troubles == []
+    state, troubles = Checkpoints(out / "checkpoints").newest()
+    assert troubles == {}
     step = int(message.split(":")[0].removeprefix("step "))
     assert step == 6 if after < 0 else 0 <= step < 6
     assert f"cannot write to {out}: No space left on device" in message
@@ -890,7 +890,7 @@ def test_gathered_statistics_are_evaluated_and_saved_and_the_run_goes_on_as_with
     without_out, _ = norm_run(tmp_path, "running", 0)
     ours, theirs = ([line["train_loss"] for line in metrics(out)] for out in (with_out, without_out))
     assert ours == theirs  # the run itself is the same
-    last: list[Any] = [Checkpoints(out / "checkpoints").find()[0] for out in (with_out, without_out)]
+    last: list[Any] = [Checkpoints(out / "checkpoints").newest()[0] for out in (with_out, without_out)]
     assert last[0]["model"].keys() == last[1]["model"].keys()
     for name, value in last[0]["model"].items():
         if isinstance(value, Tensor):

@@ -14,7 +14,7 @@ import tyro
 from ..checks import check_seed
 from ..tasks.recipe import Recipe, Row
 from ..tasks.rows import find, listed, rows
-from ..training.schedules import SCHEDULES
+from ..training.options import SCHEDULES
 from ..words import duration, numbers
 from .main import UsageError, say
 from .parse import Parser, option

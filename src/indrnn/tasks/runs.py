@@ -17,8 +17,7 @@ from ..layers.config import config_of
 from ..saving import from_json, to_json
 from ..system import limit_onednn, note
 from ..training import Result, RunFolder, Shard, Task, Training, train
-from ..training.best import best_model, load_best
-from ..training.evaluation import measure
+from ..training.evaluation import best_model, load_best, measure
 from ..training.parallel import choose_device
 from ..training.update import autocast
 

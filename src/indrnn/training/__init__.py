@@ -9,8 +9,7 @@ from .._lazy import lazy_names
 from .errors import RunError
 from .folder import RunFolder
 from .listeners import Evaluation, Listener, Start, Step
-from .options import Training
-from .schedules import Constant, Cosine, OneCycle, Plateau, Schedule, Steps
+from .options import Constant, Cosine, OneCycle, Plateau, Schedule, Steps, Training
 from .task import Batch, Measured, Shard, Task, TensorTask, derive_seed, generator, rows_of
 
 if TYPE_CHECKING:
@@ -18,33 +17,10 @@ if TYPE_CHECKING:
     from .optimizers import Muon
     from .run import Result, train
 
-__all__ = [
-    "Batch",
-    "Constant",
-    "Cosine",
-    "Evaluation",
-    "Listener",
-    "Measured",
-    "Muon",
-    "OneCycle",
-    "Plateau",
-    "Result",
-    "RunError",
-    "RunFolder",
-    "Schedule",
-    "Shard",
-    "Start",
-    "Step",
-    "Steps",
-    "Task",
-    "TensorTask",
-    "Training",
-    "derive_seed",
-    "evaluate",
-    "generator",
-    "rows_of",
-    "train",
-]
+__all__ = ["Muon", "Result", "RunError", "RunFolder", "Training", "evaluate", "train"]
+__all__ += ["Evaluation", "Listener", "Start", "Step"]
+__all__ += ["Constant", "Cosine", "OneCycle", "Plateau", "Schedule", "Steps"]
+__all__ += ["Batch", "Measured", "Shard", "Task", "TensorTask", "derive_seed", "generator", "rows_of"]
 
 _HOMES = {"evaluation": ("evaluate",), "optimizers": ("Muon",), "run": ("Result", "train")}  # which need torch
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,19 +1,18 @@
 """Checkpoints that survive a kill at any moment, a damaged file and a full disk.
 
 `last.ckpt` and `previous.ckpt` are two generations of the whole state of a run; `best-STEP.ckpt` holds the best weights
-that one of them refers to. Each is written under a temporary name, flushed to disk and renamed. A run can be resumed
-from a generation even without its best weights.
-
-A file is one line that names it, the checksums of its two parts, a line of JSON (format, step, best step,
-configuration) and what torch has written of all else. The first part is read without the second, and without torch.
+that one of them refers to. A file is a line that names it, the checksums of its two parts, a line of JSON (the header,
+which is read without torch) and what torch has written of all else.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,72 +46,61 @@ def save(path: Path, state: dict[str, Any]) -> None:
     payload = {name: value for name, value in state.items() if name not in content}
 
     def write(file: IO[bytes]) -> None:
-        file.write(_MAGIC + _line_of(hashlib.sha256(header)) + bytes(_CHECKSUM) + header)
+        file.write(_MAGIC + _checksum(io.BytesIO(header)) + bytes(_CHECKSUM) + header)
         start = file.tell()
         torch.save(payload, file)
         file.seek(start)
-        checksum = _checksum_of_rest(file)
+        checksum = _checksum(file)
         file.seek(len(_MAGIC) + _CHECKSUM)
         file.write(checksum)
 
     write_atomically(path, write)
 
 
-def _line_of(checksum: Any) -> bytes:
-    return checksum.hexdigest().encode() + b"\n"  # type: ignore[no-any-return]
+def read_header(path: Path, *, verify: bool = False) -> dict[str, Any]:
+    """The step, best step and configuration of a checkpoint; an error if they, or with `verify` all else, are damaged.
 
-
-def _checksum_of_rest(file: IO[bytes]) -> bytes:
-    return _line_of(hashlib.file_digest(file, "sha256"))  # type: ignore[arg-type]
-
-
-def _read_header(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes]:
-    """The header, verified, and the payload's checksum; the file then stands at the payload."""
-    magic, own, payload, header = file.read(len(_MAGIC)), file.read(_CHECKSUM), file.read(_CHECKSUM), file.readline()
-    if magic != _MAGIC or not header:
-        size = os.fstat(file.fileno()).st_size
-        raise BrokenCheckpointError(f"{path} is not a checkpoint, or only the start of one ({size} bytes)")
-    if _line_of(hashlib.sha256(header)) != own:
-        raise BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
-    content: dict[str, Any] = json.loads(header)
-    number = content.pop("format")
-    if number != FORMAT:
-        raise OtherFormatError(f"{path} has format {number}, this version reads {FORMAT}")
-    return content, payload
-
-
-def _verify(file: IO[bytes], path: Path) -> dict[str, Any]:
-    """The header; the whole file is verified, and then stands at the payload."""
-    header, expected = _read_header(file, path)
-    start = file.tell()
-    if _checksum_of_rest(file) != expected:
-        raise BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
-    file.seek(start)
-    return header
-
-
-def read_header(path: Path) -> dict[str, Any]:
-    """The step, best step and configuration of a checkpoint; its payload is not read."""
+    Errors are `BrokenCheckpointError`, with the reason, `OtherFormatError` and `OSError`.
+    """
     with path.open("rb") as file:
-        return _read_header(file, path)[0]
-
-
-def verify(path: Path) -> dict[str, Any]:
-    """The header of a checkpoint; raises `BrokenCheckpointError` or `OSError` unless all of it is intact."""
-    with path.open("rb") as file:
-        return _verify(file, path)
+        return _read_header(file, path, verify=verify)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read one checkpoint; raises `BrokenCheckpointError`, with the reason, if it is damaged."""
+    """Read one checkpoint, verified; raises the errors of `read_header`."""
     import torch
 
     from ..networks import State  # noqa: F401 - whose module lets torch load a network's state
 
     with path.open("rb") as file:
-        header = _verify(file, path)
+        header = _read_header(file, path, verify=True)
         payload: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
     return header | payload
+
+
+def _read_header(file: IO[bytes], path: Path, *, verify: bool) -> dict[str, Any]:
+    """See `read_header`; the file then stands at the payload."""
+    magic, own, rest, header = file.read(len(_MAGIC)), file.read(_CHECKSUM), file.read(_CHECKSUM), file.readline()
+    if magic != _MAGIC or not header:
+        size = os.fstat(file.fileno()).st_size
+        raise BrokenCheckpointError(f"{path} is not a checkpoint, or only the start of one ({size} bytes)")
+    damaged = BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
+    if _checksum(io.BytesIO(header)) != own:
+        raise damaged
+    content: dict[str, Any] = json.loads(header)
+    number = content.pop("format")
+    if number != FORMAT:
+        raise OtherFormatError(f"{path} has format {number}, this version reads {FORMAT}")
+    start = file.tell()
+    if verify and _checksum(file) != rest:
+        raise damaged
+    file.seek(start)
+    return content
+
+
+def _checksum(file: IO[bytes]) -> bytes:
+    """The SHA-256 of a file from where it stands, as a line."""
+    return hashlib.file_digest(file, "sha256").hexdigest().encode() + b"\n"  # type: ignore[arg-type]
 
 
 # ---- those of a run
@@ -124,7 +112,6 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.next, self.last, self.previous = (folder / f"{name}.ckpt" for name in ("next", "last", "previous"))
-        self._damaged: list[Path] = []
 
     def best(self, step: int) -> Path:
         """The file of best weights from this step."""
@@ -170,44 +157,28 @@ class Checkpoints:
 
     # ---- read
 
-    def load_best(self, step: int) -> dict[str, Any]:
-        """Read the best weights of this step."""
-        return load(self.best(step))
+    def newest(self, *, header_only: bool = False) -> tuple[dict[str, Any] | None, dict[Path, str]]:
+        """The newest intact generation, None if there is none, and what is wrong with others, by their paths.
 
-    def newest_header(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """The header of the newest generation, None if there is none; and what is wrong with newer ones."""
-        problems: list[str] = []
+        Each generation is read once, and no file is moved; with `header_only`, no payload is read.
+        """
+        state: dict[str, Any] | None = None
+        problems: dict[Path, str] = {}
         for path in (self.next, self.last, self.previous):
             try:
-                return read_header(path), problems
+                if state is None:
+                    state = read_header(path) if header_only else load(path)
+                elif not header_only:
+                    read_header(path, verify=True)
             except FileNotFoundError:
                 continue
             except (BrokenCheckpointError, OSError) as error:
-                problems.append(str(error))
-        return None, problems
-
-    def find(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """The newest intact generation, None if there is none, and what is wrong with the others.
-
-        Each generation is read once, and no file is moved.
-        """
-        state: dict[str, Any] | None = None
-        problems: list[str] = []
-        self._damaged = []
-        for path in filter(Path.exists, (self.next, self.last, self.previous)):
-            try:
-                if state is None:
-                    state = load(path)
-                else:
-                    verify(path)
-            except (BrokenCheckpointError, OSError) as error:
-                problems.append(str(error))
-                self._damaged.append(path)
+                problems[path] = str(error)
         return state, problems
 
-    def set_aside(self) -> None:
-        """Rename files after `find`: damaged ones, and one that a killed process had not renamed to `last.ckpt`."""
-        for path in self._damaged:
+    def set_aside(self, damaged: Iterable[Path]) -> None:
+        """Rename damaged generations, and one that a killed process had not renamed to `last.ckpt`."""
+        for path in damaged:
             names = (path.with_suffix(f".damaged{number}") for number in itertools.chain([""], itertools.count(2)))
             path.replace(next(name for name in names if not name.exists()))
         if self.next.exists():

@@ -1,4 +1,4 @@
-"""Evaluation: metrics averaged over batches and processes, and what they say of a run's progress."""
+"""Evaluation: a run's best weights, metrics averaged over batches and processes, and a run's progress by them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,60 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .best import load_best
+from ..saving import load_module, new_module
+from .checkpoint import BrokenCheckpointError, load
 from .folder import RunFolder
 from .options import Training
 from .parallel import SINGLE, Processes, choose_device
 from .task import Measured, Shard, Task
 from .update import autocast
+
+
+def is_finished(folder: RunFolder) -> bool:
+    """Whether a run's saved weights belong to its last checkpoint, rather than to an end before it was resumed."""
+    if not (folder.result.exists() and folder.weights.exists()):
+        return False
+    header, _ = folder.checkpoints.newest(header_only=True)
+    return header is None or bool(header["step"] == folder.read_json(folder.result)["steps"])
+
+
+def best_model(folder: RunFolder) -> tuple[nn.Module, str]:
+    """A run's model with its best weights, in evaluation mode, and which they are; see `load_best`."""
+    if not folder.config.exists():
+        return load_module(folder.path), "the saved weights"
+    if is_finished(folder):
+        return load_module(folder.path), "the finished run's weights"
+    model = new_module(folder.path)
+    step = load_best(model, folder)
+    return model.eval(), f"the best weights so far, of step {step} (the run is not finished)"
+
+
+def load_best(model: nn.Module, folder: RunFolder) -> int | None:
+    """Load the best weights of a run into a model, and change no file; returns their step.
+
+    Raises:
+        ValueError: if there are no weights yet, or they cannot be read.
+    """
+    if is_finished(folder):
+        from safetensors.torch import load_model
+
+        load_model(model, folder.weights)
+        return folder.read_json(folder.result)["best_step"]  # type: ignore[no-any-return]
+    header, problems = folder.checkpoints.newest(header_only=True)
+    if header is None:
+        raise ValueError("; ".join(problems.values()) or f"{folder.path} holds no weights and no checkpoint")
+    step: int | None = header["best_step"]
+    if step is None:
+        raise ValueError(f"{folder.path} holds no weights and no checkpoint with an evaluation yet")
+    try:
+        best = load(folder.checkpoints.best(step))
+    except (BrokenCheckpointError, OSError) as error:
+        raise ValueError(f"the best weights so far cannot be read: {error}") from None
+    model.load_state_dict(best.get("weights", best["model"]))
+    return step
+
+
+# ---- metrics
 
 
 def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "auto") -> dict[str, float]:
@@ -33,12 +81,9 @@ def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "au
     where = choose_device(device)
     model.to(where).eval()
     precision = folder.read_json(folder.config)["training"]["precision"]
-    if precision == "fp16" and where.type == "cpu":
-        precision = "float32"
     with torch.no_grad(), autocast(precision, where):
-        return (
-            measure(task.test(model, Shard()), task=task) or measure(task.evaluate(model, 0, Shard()), task=task) or {}
-        )
+        test = measure(task.test(model, Shard()), task=task)
+        return test or measure(task.evaluate(model, 0, Shard()), task=task) or {}
 
 
 def measure(
@@ -50,11 +95,7 @@ def measure(
 ) -> dict[str, float] | None:
     """Average metrics over the items of all batches and processes; None if any process was stopped before the end.
 
-    Args:
-        pieces: means and item counts, as a task yields them.
-        group: the processes.
-        stopped: called before each piece; whether to stop.
-        task: its `derive`, if any, is applied to the means.
+    `stopped` is asked before each piece. The `derive` of `task`, if any, is applied to the means.
     """
     pieces = iter(pieces)
     sums: dict[str, Tensor | float] = {}
@@ -79,20 +120,16 @@ def measure(
 
 @dataclass
 class Progress:
-    """How far a run is, and how good; part of its checkpoints."""
+    """How far a run is, and how good its best and its last evaluation; part of its checkpoints."""
 
     step: int = 0
     seconds: float = 0.0
     best_step: int | None = None
-    """Step of the best weights."""
     best: dict[str, float] = field(default_factory=dict)
-    """Metrics of the best weights."""
     measured: dict[str, float] = field(default_factory=dict)
-    """Metrics of the last evaluation."""
     measured_step: int | None = None
-    """Step of the last evaluation."""
     since_best: int = 0
-    """Evaluations since that of the best weights."""
+    """Evaluations since the best one."""
     due: bool = False
     """Flag of a last evaluation that was stopped before its end, and is to be repeated."""
 

@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,11 @@ class RunFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = path / "config.json"
-        self.metrics = path / "metrics.jsonl"
-        self.result = path / "result.json"
+        names = ("config", "result", "model", "tokeniser")
+        self.config, self.result, self.model, self.tokeniser = (path / f"{name}.json" for name in names)
+        self.path, self.lock, self.checkpoints = path, path / ".lock", Checkpoints(path / "checkpoints")
+        self.metrics, self.picture = path / "metrics.jsonl", path / "curve.png"
         self.weights = path / "weights.safetensors"
-        self.model = path / "model.json"
-        self.tokeniser = path / "tokeniser.json"
-        self.picture = path / "curve.png"
-        self.lock = path / ".lock"
-        self.checkpoints = Checkpoints(path / "checkpoints")
         self._replaced = (self.config, self.result, self.weights, self.model, self.tokeniser)
 
     @property
@@ -53,9 +49,7 @@ class RunFolder:
         """Create the folder and check that it is writable, before any work is done."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / f".{os.getpid()}.tmp"
-            probe.touch()
-            probe.unlink()
+            tempfile.TemporaryFile(dir=self.path).close()
         except OSError as error:
             raise ValueError(f"out: cannot write to the folder {self.path}: {error.strerror}") from None
 
@@ -107,23 +101,19 @@ class RunFolder:
 
     def recorded(self) -> dict[str, Any]:
         """The configuration that a run would be resumed with: of its newest checkpoint, which has a checksum."""
-        header, problems = self.checkpoints.newest_header()
+        header, problems = self.checkpoints.newest(header_only=True)
         if header is None:
-            what = "; ".join(problems) or f"{self.path} holds no checkpoint"
+            what = "; ".join(problems.values()) or f"{self.path} holds no checkpoint"
             raise ValueError(f"cannot resume {self.path}: {what}; start over with its recipe and --overwrite")
-        config: dict[str, Any] = header["config"]
-        return config
+        return header["config"]  # type: ignore[no-any-return]
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; damaged ones are left out."""
-        lines = []
-        if self.metrics.exists():
-            for text in self.metrics.read_bytes().splitlines():
-                with contextlib.suppress(ValueError):
-                    line = json.loads(text)
-                    if isinstance(line, dict) and "step" in line:
-                        lines.append(line)
-        return lines
+        lines: list[Any] = []
+        for text in self.metrics.read_bytes().splitlines() if self.metrics.exists() else ():
+            with contextlib.suppress(ValueError):
+                lines.append(json.loads(text))
+        return [line for line in lines if isinstance(line, dict) and "step" in line]
 
     def append_metrics(self, numbers: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
@@ -153,13 +143,11 @@ def machine() -> dict[str, str]:
 
     from indrnn import __version__
 
-    name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        name = models[0] if models else name
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if "model name" in line]
     return {
-        "cpu": name,
+        "cpu": models[0] if models else platform.processor() or platform.machine(),
         "cores": str(os.cpu_count()),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "system": platform.platform(),

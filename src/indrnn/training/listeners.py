@@ -8,9 +8,11 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..figures import draw_run
 from .folder import RunFolder, finite
 
 if TYPE_CHECKING:
@@ -94,19 +96,16 @@ class Listener:
         """Called when the run is finished or stopped."""
 
 
-class Listeners:
-    """Passes events to listeners, and keeps their errors from ending the run."""
-
-    def __init__(self, listeners: list[Listener]) -> None:
-        self.listeners = listeners
+class Listeners(list[Listener]):
+    """Listeners of a run, whose errors do not end it."""
 
     def __call__(self, name: str, event: Any) -> None:
         """Call the method of this name on each listener."""
-        for listener in list(self.listeners):
+        for listener in self.copy():
             try:
                 getattr(listener, name)(event)
             except Exception as error:
-                self.listeners.remove(listener)
+                self.remove(listener)
                 problem = str(error) or type(error).__name__
                 self("on_note", f"{type(listener).__name__.lstrip('_')} is told nothing more: {problem}")
                 if isinstance(listener, _Printer):  # whoever would have shown that
@@ -120,12 +119,10 @@ class _TensorBoard(Listener):
     def __init__(self, folder: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._open: Any = SummaryWriter
-        self._writer: Any = None
-        self.folder = folder
+        self._open = partial(SummaryWriter, str(folder.path / "tensorboard"))
 
     def on_start(self, event: Start) -> None:
-        self._writer = self._open(str(self.folder.path / "tensorboard"), purge_step=event.step)
+        self._writer: Any = self._open(purge_step=event.step)
 
     def on_evaluation(self, event: Evaluation) -> None:
         for name, value in finite(event.numbers).items():
@@ -142,13 +139,10 @@ class _WandB(Listener):
     def __init__(self, folder: RunFolder) -> None:
         import wandb  # type: ignore[import-not-found,unused-ignore]
 
-        self._open: Any = wandb.init
-        self._run: Any = None
-        self.name = folder.path.name
+        self._open = partial(wandb.init, name=folder.path.name)
 
     def on_start(self, event: Start) -> None:
-        project = os.environ.get("WANDB_PROJECT", "indrnn")
-        self._run = self._open(project=project, name=self.name, config=event.config)
+        self._run: Any = self._open(project=os.environ.get("WANDB_PROJECT", "indrnn"), config=event.config)
 
     def on_evaluation(self, event: Evaluation) -> None:
         self._run.log(finite(event.numbers), step=event.step)
@@ -166,15 +160,11 @@ class _Curve(Listener):
     def on_end(self, result: Result) -> None:
         if not result.finished:
             return
-        from ..figures import draw_run
-
-        lines, task = self.folder.read_metrics(), self.task
+        folder, task = self.folder, self.task
         try:
-            draw_run(self.folder.picture, lines, task.metric, higher_is_better=task.higher_is_better)
-        except ImportError:
-            raise RuntimeError("no picture was drawn: that needs matplotlib (pip install 'indrnn[report]')") from None
+            draw_run(folder.picture, folder.read_metrics(), task.metric, higher_is_better=task.higher_is_better)
         except OSError as error:
-            raise RuntimeError(f"{self.folder.picture} cannot be written: {error.strerror or error}") from None
+            raise RuntimeError(f"{folder.picture} cannot be written: {error.strerror or error}") from None
 
 
 def file_listeners(folder: RunFolder, task: Task, options: Training, tell: Listeners) -> list[Listener]:
@@ -188,16 +178,9 @@ def file_listeners(folder: RunFolder, task: Task, options: Training, tell: Liste
             listeners.append(_WandB(folder))
         except ImportError:
             tell("on_note", "nothing is logged to Weights & Biases: pip install 'indrnn[wandb]'")
-    return [*listeners, *([_Curve(folder, task)] if options.curve else [])]
-
-
-def format_evaluation(event: Evaluation, metric: str) -> str:
-    """Format an evaluation as a line."""
-    numbers = "  ".join(f"{name} {value:.4g}" for name, value in event.measured.items())
-    best = ""
-    if event.best_step is not None and event.best_step != event.step:
-        best = f"  best {metric} {event.best[metric]:.4g} at step {event.best_step}"
-    return f"step {event.step}/{event.steps}  loss {event.train_loss:.4g}  {numbers}{best}"
+    if options.curve:
+        listeners.append(_Curve(folder, task))
+    return listeners
 
 
 class _Printer(Listener):
@@ -212,7 +195,11 @@ class _Printer(Listener):
         print(text, flush=True)
 
     def on_evaluation(self, event: Evaluation) -> None:
-        self.on_note(format_evaluation(event, self._metric))
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in event.measured.items())
+        line = f"step {event.step}/{event.steps}  loss {event.train_loss:.4g}  {numbers}"
+        if event.best_step is not None and event.best_step != event.step:
+            line += f"  best {self._metric} {event.best[self._metric]:.4g} at step {event.best_step}"
+        self.on_note(line)
 
 
 class Lines(_Printer):
@@ -239,22 +226,21 @@ class Lines(_Printer):
             rate = (event.step - first) / max(now - start, 1e-9)
             line += f"  {rate:.3g} steps/s  {(event.steps - event.step) / rate / 60:.0f} min left"
         self._printed.append((now, event.step))
-        print(line, flush=True)
+        self.on_note(line)
 
 
 class _Bar(_Printer):
     """A progress bar, with the time left, below the lines of evaluations."""
+
+    _updated = 0.0
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = Console()
-        columns: list[Any] = [BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}")]
-        columns += [TimeRemainingColumn(), TextColumn("left")]
-        self._progress = Progress(*columns, console=self._console, transient=True)
-        self._task: Any = None
-        self._updated = 0.0
+        columns = BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
+        self._progress = Progress(*columns, TextColumn("left"), console=self._console, transient=True)
 
     def on_start(self, event: Start) -> None:
         super().on_start(event)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_fraction
+from ..checks import check_fraction, check_not_negative
 from ..layers import parameter_groups
 from ..layers.bound import recurrent_weights
 from .options import Training
@@ -31,7 +31,7 @@ def may_fuse(model: nn.Module, options: Training, group: Processes) -> bool:
     """Whether to use a fused optimiser: for real weights on CPUs and NVIDIA GPUs; not for muon or sharded weights."""
     if options.optimizer == "muon" or (options.distributed == "fsdp" and group.count > 1):
         return False
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
     return all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in trained)
 
 
@@ -78,14 +78,22 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         for name, value in {"momentum": momentum, "betas[0]": betas[0], "betas[1]": betas[1]}.items():
             check_fraction(name, value)
-        for name, value in {"lr": lr, "eps": eps}.items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+        check_not_negative("lr", lr)
+        check_not_negative("eps", eps)
         complex_ones = [name for name, parameter in module.named_parameters() if parameter.is_complex()]
         if complex_ones:
             raise TypeError(f"module must have real parameters, got complex ones: {', '.join(complex_ones)}")
+        tables = (nn.Embedding, nn.EmbeddingBag)
+        not_matrices = {id(layer.weight) for layer in module.modules() if isinstance(layer, tables)}
+        not_matrices |= {id(u) for u in recurrent_weights(module)}
+        groups = []
+        for group in parameter_groups(module, weight_decay):  # with the matrices of each in a group of their own
+            parts: dict[bool, list[Tensor]] = {True: [], False: []}
+            for p in group["params"]:
+                parts[id(p) not in not_matrices and min(_as_matrix(p).shape) > 1].append(p)
+            groups += [{**group, "params": part, "matrices": kind} for kind, part in parts.items() if part]
         defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": 0.0, "matrices": False}
-        super().__init__(_groups(module, weight_decay), defaults)
+        super().__init__(groups, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -101,20 +109,6 @@ class Muon(torch.optim.Optimizer):
                     raise RuntimeError("Muon does not take sparse gradients: use an Embedding with sparse=False")
                 update(parameter, parameter.grad, self.state[parameter], group)
         return loss
-
-
-def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """The groups of `parameter_groups`, with the matrices of each in a group of their own."""
-    tables = (nn.Embedding, nn.EmbeddingBag)
-    not_matrices = {id(layer.weight) for layer in module.modules() if isinstance(layer, tables)}
-    not_matrices |= {id(u) for u in recurrent_weights(module)}
-    groups = []
-    for group in parameter_groups(module, weight_decay):
-        matrices = [p for p in group["params"] if id(p) not in not_matrices and min(_as_matrix(p).shape) > 1]
-        ids = {id(p) for p in matrices}
-        others = [p for p in group["params"] if id(p) not in ids]
-        groups += [{**group, "params": matrices, "matrices": True}, {**group, "params": others}]
-    return [group for group in groups if group["params"]]
 
 
 def _as_matrix(value: Tensor) -> Tensor:

@@ -48,8 +48,7 @@ class Processes:
 
     def on_main(self, call: Callable[[], Any]) -> Any:
         """Call a function in the main process; its result, or its error, for all."""
-        result: Any = None
-        problem: Exception | None = None
+        result = problem = None
         if self.main:
             try:
                 result = call()
@@ -154,34 +153,21 @@ class SingleProcess:
         if not gradients:
             return torch.zeros(())
         device = gradients[0].device.type
-        norm = _norm(gradients, torch.float64 if device == "cuda" else None)
-        if device == "cpu" and not math.isfinite(norm.item()):
-            # Large ones may overflow together, where each is finite and will be clipped
-            norm = _norm(gradients, torch.float64)
+        wide = torch.float32 if device == "mps" else torch.float64
+        # In float32, large ones may overflow together, where each is finite and will be clipped
+        for dtype in (torch.float64,) if device == "cuda" else (None, torch.float64):
+            norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0, dtype)), dtype=wide)
+            if device != "cpu" or math.isfinite(norm.item()):
+                break
         return norm
 
-    def model_state(self) -> dict[str, Any]:
-        """The whole model's state."""
-        return self.model.state_dict()
+    def state_of(self, part: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
+        """The whole state of the model or of its optimiser."""
+        return part.state_dict()
 
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The whole optimiser's state."""
-        return optimizer.state_dict()
-
-    def load_model(self, state: dict[str, Any]) -> None:
-        """Load a state returned by `model_state`."""
-        self.model.load_state_dict(state)
-
-    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        """Load a state returned by `optimizer_state`."""
-        optimizer.load_state_dict(state)
-
-
-def _norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
-    norms = torch._foreach_norm(gradients, 2.0, dtype)
-    wide = torch.float32 if gradients[0].device.type == "mps" else torch.float64
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms), dtype=wide)
-    return norm
+    def load(self, part: nn.Module | torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Load a state returned by `state_of`."""
+        part.load_state_dict(state)
 
 
 class ExactAllReduce(SingleProcess):
@@ -257,34 +243,25 @@ class FSDP(DDP):
         norm: Any = nn.utils.get_total_norm(gradients)
         return norm.full_tensor().double()  # type: ignore[no-any-return]
 
-    def model_state(self) -> dict[str, Any]:
-        """See `SingleProcess.model_state`; all processes take part."""
-        return _gathered(self.model.state_dict())  # type: ignore[no-any-return]
+    def state_of(self, part: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
+        """See `SingleProcess.state_of`; all processes take part."""
+        from torch.distributed.tensor import DTensor
 
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """See `SingleProcess.optimizer_state`; all processes take part."""
-        return _gathered(optimizer.state_dict())  # type: ignore[no-any-return]
+        whole: dict[str, Any] = tree_map_only(DTensor, lambda tensor: tensor.full_tensor().cpu(), part.state_dict())
+        return whole
 
-    def load_model(self, state: dict[str, Any]) -> None:
-        """See `SingleProcess.load_model`."""
-        own = self.model.state_dict()
-        self.model.load_state_dict({name: _sharded(value, own[name]) for name, value in state.items()})
-
-    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        """See `SingleProcess.load_optimizer`."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    def load(self, part: nn.Module | torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """See `SingleProcess.load`."""
+        if isinstance(part, nn.Module):
+            own = part.state_dict()
+            part.load_state_dict({name: _sharded(value, own[name]) for name, value in state.items()})
+            return
+        parameters = [parameter for group in part.param_groups for parameter in group["params"]]
         sharded = {
             number: {name: _sharded(value, parameters[number]) for name, value in moments.items()}
             for number, moments in state["state"].items()
         }
-        optimizer.load_state_dict({**state, "state": sharded})
-
-
-def _gathered(state: Any) -> Any:
-    """Gather sharded tensors as whole ones, on the CPU."""
-    from torch.distributed.tensor import DTensor
-
-    return tree_map_only(DTensor, lambda tensor: tensor.full_tensor().cpu(), state)
+        part.load_state_dict({**state, "state": sharded})
 
 
 def _sharded(value: Any, like: Any) -> Any:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from ..saving import flat
-from .checkpoint import BrokenCheckpointError, OtherFormatError, verify
+from .checkpoint import BrokenCheckpointError, OtherFormatError, read_header
 from .errors import RunError
 from .folder import RunFolder
 from .listeners import Listeners
 from .options import FREE_ON_RESUME
-
-# What config.json says beside what a resumption must have in common
-_OF_ONE_START = ("processes", "fused", "command", "started", "threads", "machine", "resumed")
 
 
 def check_folder(folder: RunFolder, *, resume: bool, overwrite: bool) -> bool:
@@ -28,13 +25,7 @@ def check_folder(folder: RunFolder, *, resume: bool, overwrite: bool) -> bool:
 
 
 def open_folder(
-    folder: RunFolder,
-    config: dict[str, Any],
-    tell: Listeners,
-    stack: contextlib.ExitStack,
-    *,
-    resume: bool,
-    overwrite: bool,
+    folder: RunFolder, config: dict[str, Any], tell: Listeners, stack: ExitStack, resume: bool, overwrite: bool
 ) -> dict[str, Any] | None:
     """Lock a run's folder, until `stack` is closed; returns the state to resume from, or None for a new run."""
     used = check_folder(folder, resume=resume, overwrite=overwrite)
@@ -53,36 +44,32 @@ def _state_to_resume(folder: RunFolder, config: dict[str, Any], tell: Listeners)
     """The newest intact state. Raises if there is none: a run is never restarted by itself."""
     checkpoints = folder.checkpoints
     try:
-        state, problems = checkpoints.find()
+        state, problems = checkpoints.newest()
     except OtherFormatError as error:
         raise RunError(f"cannot resume {folder.path}: {error}") from None
     if state is None:
         if not checkpoints.any and not folder.config.exists():
             raise ValueError(f"out: {folder.path} holds something that is no run of indrnn; name another folder")
-        what = "; ".join(problems) or f"{checkpoints.folder} holds no checkpoint"
+        what = "; ".join(problems.values()) or f"{checkpoints.folder} holds no checkpoint"
         raise RunError(
             f"cannot resume {folder.path}: {what}. Nothing was changed: put the checkpoint back from a copy, or "
             "start over with overwrite (--overwrite), which throws this run away"
         )
     _compare(folder, state["config"], config)
-    checkpoints.set_aside()
-    for problem in problems:
+    checkpoints.set_aside(problems)
+    for problem in problems.values():
         tell("on_note", f"{problem}; it is set aside")
     _restore_best_weights(folder, state, tell)
     tell("on_note", f"resuming at step {state['step']}")
-    lost = folder.cut_metrics(state["metrics_bytes"])
-    if lost:
+    if lost := folder.cut_metrics(state["metrics_bytes"]):
         tell("on_note", f"{folder.metrics} lacks {lost} bytes that it had at the checkpoint; it goes on without them")
     return state
 
 
 def _compare(folder: RunFolder, earlier: dict[str, Any], config: dict[str, Any]) -> None:
     """Raise if a run differs from the earlier one in more than the options `FREE_ON_RESUME`."""
-    old, new = (
-        flat({name: value for name, value in entries.items() if name not in _OF_ONE_START})
-        for entries in (earlier, config)
-    )
-    free = {f"training.{name}" for name in FREE_ON_RESUME}
+    old, new = flat(earlier), flat(config)
+    free = {"processes", *(f"training.{name}" for name in FREE_ON_RESUME)}
     differences = [
         f"{name} was {old.get(name)!r} and is now {new.get(name)!r}"
         for name in sorted({*new, *old} - free)
@@ -104,20 +91,19 @@ def _restore_best_weights(folder: RunFolder, state: dict[str, Any], tell: Listen
         return
     path = checkpoints.best(step)
     try:
-        verify(path)
+        read_header(path, verify=True)
         return
     except (BrokenCheckpointError, OtherFormatError, OSError) as error:
         problem = str(error)
     if path.exists():
         path.replace(path.with_suffix(".damaged"))
-    with contextlib.suppress(Exception):
-        if folder.read_json(folder.result)["best_step"] == step:
-            from safetensors.torch import load_file
+    with suppress(Exception):
+        from safetensors.torch import load_file
 
-            weights = load_file(folder.weights)
-            if weights.keys() == state["model"].keys():
-                checkpoints.save_best(step, {"model": weights})
-                tell("on_note", f"{problem}; the best weights are taken from {folder.weights}")
-                return
+        weights = load_file(folder.weights)
+        if folder.read_json(folder.result)["best_step"] == step and weights.keys() == state["model"].keys():
+            checkpoints.save_best(step, {"model": weights})
+            tell("on_note", f"{problem}; the best weights are taken from {folder.weights}")
+            return
     tell("on_note", f"{problem}; the best weights of step {step} are lost, and the best are sought from here on")
     state["best_step"], state["best"], state["since_best"] = None, {}, 0

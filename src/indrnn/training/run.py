@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from torch import nn
 
 from ..files import now, write_atomically
 from ..saving import recorded_config, to_json, weights_as_bytes
-from .errors import NotFiniteError, RunError, first_not_finite, out_of_memory, signals
+from .checkpoint import load
+from .errors import NotFiniteError, RunError, out_of_memory, signals
 from .evaluation import Progress, measure
 from .folder import RunFolder, command, finite, machine
 from .listeners import Evaluation, Listener, Listeners, Start, Step, file_listeners, progress
@@ -30,8 +32,8 @@ from .optimizers import may_fuse
 from .options import Training
 from .parallel import Processes, choose_device, processes
 from .resume import open_folder
-from .task import Measured, Shard, Task
-from .update import Updater
+from .task import Shard, Task
+from .update import Updater, first_not_finite
 
 
 @dataclass(frozen=True)
@@ -133,45 +135,44 @@ class _Run:
     received: list[int] = field(default_factory=list)  # signals
     best_in_memory: dict[str, Any] = field(default_factory=dict)  # of a run without a folder
 
-    def __post_init__(self) -> None:
-        task, options, group = self.task, self.options, self.group
-        self.device = choose_device(options.device, group)
-        if options.precision == "fp16" and self.device.type != "cuda":
-            raise ValueError("precision fp16 needs a GPU; bf16 is for CPUs too")
-        described = {"task": task.describe()} if hasattr(task, "describe") else {}
-        recorded = {"training": options, "seed": self.seed, **described, "model": _describe(self.model)}
-        self.config: dict[str, Any] = {**to_json(recorded | self.more_config), "processes": group.count}
-        self.model_config = None if self.folder is None else recorded_config(self.model)
-        self.path = None if self.folder is None else self.folder.path
-        self.shard = Shard(group.rank, group.count)
-        # Whether all processes take part in saving
-        self.saves_together = options.distributed == "fsdp" or hasattr(task, "state_dict")
-
     # ---- begin
 
     def open(self, stack: contextlib.ExitStack, resume: bool, overwrite: bool) -> None:
-        """Lock the folder, and restore the last checkpoint if the run is resumed."""
-        folder, state = self.folder, None
+        """Check the arguments, lock the folder, and restore the last checkpoint if the run is resumed."""
+        model, task, options, group, folder = self.model, self.task, self.options, self.group, self.folder
+        device = choose_device(options.device, group)
+        if options.precision == "fp16" and device.type != "cuda":
+            raise ValueError("precision fp16 needs a GPU; bf16 is for CPUs too")
+        described = {"task": task.describe()} if hasattr(task, "describe") else {}
+        recorded = {"training": options, "seed": self.seed, **described, "model": _describe(model)}
+        self.config: dict[str, Any] = {**to_json(recorded | self.more_config), "processes": group.count}
+        self.path = None if folder is None else folder.path
+        self.written = folder if group.main else None  # by this process
+        self.shard = Shard(group.rank, group.count)
+        self.stopped = lambda: bool(self.received)
+        self.measure = partial(measure, group=group, stopped=self.stopped, task=task)
+        # Whether all processes take part in saving
+        self.saves_together = options.distributed == "fsdp" or hasattr(task, "state_dict")
+        model_config = state = None
         if folder is not None:
-            state = self.group.on_main(
-                lambda: open_folder(folder, self.config, self.tell, stack, resume=resume, overwrite=overwrite)
-            )
+            model_config = recorded_config(model)
+            state = group.on_main(lambda: open_folder(folder, self.config, self.tell, stack, resume, overwrite))
         with self._errors():
-            self.model.to(self.device)
-            self.fused = may_fuse(self.model, self.options, self.group) if state is None else state["fused"]
-            self.updater = Updater(self.model, self.task, self.options, self.seed, self.group, self.device, self.fused)
-            stack.callback(self.updater.batches.close)
+            model.to(device)
+            self.fused = may_fuse(model, options, group) if state is None else state["fused"]
+            self.updater = Updater(model, task, options, self.seed, group, device, self.fused)
+            stack.callback(self.updater.close)
             if state is None:  # before all other files: where those are, there is a state
                 self._save()
             else:
                 self.updater.load_state_dict(state)
                 self.progress = Progress(**{name.name: state[name.name] for name in fields(Progress)})
                 self.saved_step = self.progress.step
-            if folder is not None and self.group.main:
-                self._record(folder, resumed=state is not None)
-                self.tell.listeners[:0] = file_listeners(folder, self.task, self.options, self.tell)
+            if self.written is not None:
+                self._record(self.written, model_config, resumed=state is not None)
+                self.tell[:0] = file_listeners(self.written, task, options, self.tell)
 
-    def _record(self, folder: RunFolder, *, resumed: bool) -> None:
+    def _record(self, folder: RunFolder, model_config: dict[str, Any] | None, *, resumed: bool) -> None:
         """Write config.json: the first start's record is kept, and resumptions are listed."""
         this_time = {"command": command(), "started": now(), "threads": torch.get_num_threads(), "machine": machine()}
         record = self.config | {"fused": self.fused} | this_time
@@ -183,11 +184,11 @@ class _Run:
             record["resumed"] = [*record.get("resumed", []), this_time]
         with self._writing():
             folder.write_json(folder.config, record)
-            if self.model_config is not None:
-                folder.write_json(folder.model, self.model_config)
+            if model_config is not None:
+                folder.write_json(folder.model, model_config)
             folder.metrics.touch()
-            if getattr(self.task, "tokeniser", None) is not None:
-                write_atomically(folder.tokeniser, self.task.tokeniser.to_json().encode())  # type: ignore[attr-defined]
+            if (tokeniser := getattr(self.task, "tokeniser", None)) is not None:
+                write_atomically(folder.tokeniser, tokeniser.to_json().encode())
 
     # ---- from the first step to the last
 
@@ -213,7 +214,7 @@ class _Run:
         begun = saved - progress.seconds
         stop = progress.due and not self._evaluate()
         while not stop and progress.step < options.steps and not progress.enough(self.task, options):
-            stop = updater.update(progress.step, self._stopped())
+            stop = updater.update(progress.step, self.stopped())
             progress.step += 1
             progress.seconds = time.monotonic() - begun
             if progress.step % options.evaluate_every == 0 or progress.step == options.steps:
@@ -233,8 +234,8 @@ class _Run:
         task, progress, updater = self.task, self.progress, self.updater
         updater.scalars.check_last()
         weights: dict[str, Any] = {}
-        with updater.evaluated_weights(progress.step, self._stopped) as model:
-            measured = self._measure(task.evaluate(model, progress.step, self.shard))
+        with updater.evaluated_weights(progress.step, self.stopped) as model:
+            measured = self.measure(task.evaluate(model, progress.step, self.shard))
             progress.due = measured is None
             if measured is None:
                 return False
@@ -246,11 +247,11 @@ class _Run:
         loss, norm = updater.means()
         best = progress.best_step, progress.best, progress.seconds
         event = Evaluation(progress.step, self.options.steps, updater.lr, loss, norm, measured, *best)
-        if self.folder is not None and self.group.main:
+        if self.written is not None:
             with self._writing():
-                self.folder.append_metrics({"step": event.step, **event.numbers})
+                self.written.append_metrics({"step": event.step, **event.numbers})
         self.tell("on_evaluation", event)
-        if progress.best_step is not None and updater.schedule.evaluated(better):
+        if progress.best_step is not None and updater.divide_lr(better):
             updater.load_training_state(self._load_best(progress.best_step))
             back = f"back to the weights of step {progress.best_step} with a lower learning rate"
             self.tell("on_note", f"step {progress.step}: no better for a while; {back}")
@@ -258,20 +259,20 @@ class _Run:
 
     def _finish(self) -> Result:
         """Test the best weights and write them."""
-        best_step, model = self.progress.best_step, self.model
-        self.updater.load_best_weights(None if best_step is None else self._load_best(best_step))
-        with torch.no_grad(), self.updater.autocast():
-            test = self._measure(self.task.test(model, self.shard))
+        best_step, updater, folder = self.progress.best_step, self.updater, self.written
+        updater.load_best_weights(None if best_step is None else self._load_best(best_step))
+        with torch.no_grad(), updater.autocast():
+            test = self.measure(self.task.test(self.model, self.shard))
         if test is None:
             return self._stop()
         result = self._result(finished=True, test=test)
-        weights = self.updater.parallel.model_state()
-        if self.folder is not None and self.group.main:
+        weights = updater.parallel.state_of(self.model)
+        if folder is not None:
             record = {name: getattr(result, name) for name in ("steps", "seconds", "best_step", "best", "test")}
             origin = {"seed": self.seed, "command": command(), "machine": machine()}
             with self._writing():
-                write_atomically(self.folder.weights, weights_as_bytes(weights))
-                self.folder.write_json(self.folder.result, finite(record | origin))
+                write_atomically(folder.weights, weights_as_bytes(weights))
+                folder.write_json(folder.result, finite(record | origin))
         return result
 
     def _stop(self) -> Result:
@@ -280,48 +281,34 @@ class _Run:
 
     def _result(self, **others: Any) -> Result:
         progress = self.progress
-        return Result(
-            self.path,
-            progress.step,
-            round(progress.seconds, 1),
-            best_step=progress.best_step,
-            best=progress.best,
-            main=self.group.main,
-            **others,
-        )
-
-    def _stopped(self) -> bool:
-        return bool(self.received)
-
-    def _measure(self, pieces: Iterable[Measured]) -> dict[str, float] | None:
-        return measure(pieces, self.group, self._stopped, task=self.task)
+        others |= {"best_step": progress.best_step, "best": progress.best, "main": self.group.main}
+        return Result(self.path, progress.step, round(progress.seconds, 1), **others)
 
     # ---- checkpoints
 
     def _save(self) -> None:
         self.updater.scalars.check_last()
-        if self.folder is not None and (self.group.main or self.saves_together):
+        if self.written is not None or (self.folder is not None and self.saves_together):
             state = {"config": self.config, "fused": self.fused, **asdict(self.progress), **self.updater.state_dict()}
-            if self.group.main:
+            if self.written is not None:
                 with self._writing():
-                    self.folder.checkpoints.save(state | {"metrics_bytes": self.folder.flush_metrics()})
+                    self.written.checkpoints.save(state | {"metrics_bytes": self.written.flush_metrics()})
         self.saved_step = self.progress.step
 
     def _save_best(self, state: dict[str, Any]) -> None:
         """Keep the state of the best evaluation so far, on the disk or in memory."""
         if self.folder is None:
             self.best_in_memory = copy.deepcopy(state)
-        elif self.group.main:
+        elif self.written is not None:
             with self._writing():
-                self.folder.checkpoints.save_best(self.progress.step, state)
+                self.written.checkpoints.save_best(self.progress.step, state)
 
     def _load_best(self, step: int) -> dict[str, Any]:
         """The state of the best evaluation so far, for all processes."""
-        folder = self.folder
-        if folder is None:
+        if self.folder is None:
             return self.best_in_memory
-        state: dict[str, Any] = self.group.from_main(folder.checkpoints.load_best(step) if self.group.main else None)
-        return state
+        best = load(self.folder.checkpoints.best(step)) if self.group.main else None
+        return self.group.from_main(best)  # type: ignore[no-any-return]
 
     # ---- errors
 
@@ -360,20 +347,17 @@ class _Run:
         """End of a message: which checkpoint is kept."""
         if self.folder is None:
             return ""
-        return (
-            "; no checkpoint yet" if self.saved_step is None else f"; the checkpoint of step {self.saved_step} is kept"
-        )
+        step = self.saved_step
+        return "; no checkpoint yet" if step is None else f"; the checkpoint of step {step} is kept"
 
     def _diagnose(self, error: NotFiniteError) -> str:
         """Repeat the step whose loss or gradient was not finite, and say where that began."""
-        updater = self.updater
-        if updater.carried is not None:
-            updater.load_carried(updater.carried)
-        place = None
+        updater, place = self.updater, None
+        updater.load_carried(updater.carried)
         with updater.autocast():
             for piece in range(self.options.accumulate):
                 updater.seed_noise(error.step, piece)
-                batch = updater.batches(error.step, piece)
+                batch = updater.batch(error.step, piece)
                 place = place or first_not_finite(self.model, self.task, batch)
         places = [*filter(None, self.group.of_all(place)), "which did not come again when the batch was run once more"]
         what = f"the loss became {error.loss}" if not math.isfinite(error.loss) else "a gradient is not finite"

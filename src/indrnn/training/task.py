@@ -62,9 +62,8 @@ class Batch:
     lengths: Tensor | None = None
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
-        changed: dict[str, Any] = {name: change(tensor) for name, tensor in tensors.items()}
-        return replace(self, **changed)
+        parts: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, torch.Tensor)}
+        return replace(self, **parts)
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to a device, asynchronously from pinned memory."""
@@ -141,9 +140,7 @@ class _Items:
         batch = self.collate([self.dataset[number] for number in numbers])
         if not isinstance(batch, (tuple, list)):
             raise TypeError(f"{self.name} must have items of two parts, inputs and target, or three, with a length")
-        tensors = _tensors(self.name, batch)
-        _check_finite(self.name, tensors, numbers)
-        return tensors
+        return _checked_tensors(self.name, batch, numbers)
 
 
 class TensorTask:
@@ -183,10 +180,9 @@ class TensorTask:
         self.judged = "validation" if validation is not None else "train"
         self.prefetch = isinstance(self.data["train"], _Items)
         self.batch_size, self._loss, self.seed = batch_size, loss or F.cross_entropy, seed
-        self.classifies = not self._of("train", torch.tensor([0]))[1].is_floating_point()
+        self.classifies = self.higher_is_better = not self._of("train", torch.tensor([0]))[1].is_floating_point()
         self._prefix = "" if validation is not None else "training_"
         self.metric = self._prefix + ("accuracy" if self.classifies else "loss")
-        self.higher_is_better = self.classifies
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
     def describe(self) -> dict[str, Any]:
@@ -255,48 +251,38 @@ class TensorTask:
             yield from self._measure(model, "test", shard)
 
 
-def _tensors(name: str, data: Sequence[Any]) -> tuple[Tensor, ...]:
-    """Convert to tensors, with classes in int64."""
-    if len(data) not in (2, 3) or not all(isinstance(part, (torch.Tensor, np.ndarray)) for part in data):
-        raise TypeError(f"{name} must be two tensors or NumPy arrays, inputs and targets, or three, with lengths")
-    inputs, target, *lengths = (torch.as_tensor(part) for part in data)
-    return inputs, target if target.is_floating_point() else target.long(), *lengths
-
-
 def _checked(name: str, data: Data) -> tuple[Tensor, ...] | _Items:
     if isinstance(data, torch_data.DataLoader):
         return _Items(name, data.dataset, data.collate_fn)
     if isinstance(data, torch_data.Dataset):
         return _Items(name, data, torch_data.default_collate)
-    tensors = _tensors(name, tuple(data))
-    sizes = {len(tensor) if tensor.dim() else 0 for tensor in tensors}
-    if len(sizes) != 1 or 0 in sizes:
-        raise ValueError(
-            f"{name} must hold the same number of items, at least one, in each tensor, got {sorted(sizes)}"
-        )
-    _check_finite(name, tensors, range(len(tensors[0])))
-    return tensors
+    return _checked_tensors(name, tuple(data))
 
 
-def _check_finite(name: str, tensors: tuple[Tensor, ...], numbers: Sequence[int]) -> None:
-    """Raise with the place of the first number that is not finite."""
+def _checked_tensors(name: str, data: Sequence[Any], numbers: list[int] | None = None) -> tuple[Tensor, ...]:
+    """Items as tensors, with classes in int64; an error names one that is not finite, by its number if given."""
+    if len(data) not in (2, 3) or not all(isinstance(part, (torch.Tensor, np.ndarray)) for part in data):
+        raise TypeError(f"{name} must be two tensors or NumPy arrays, inputs and targets, or three, with lengths")
+    inputs, target, *lengths = (torch.as_tensor(part) for part in data)
+    tensors = inputs, target if target.is_floating_point() else target.long(), *lengths
+    sizes = sorted({len(tensor) if tensor.dim() else 0 for tensor in tensors})
+    if numbers is None and (len(sizes) != 1 or 0 in sizes):
+        raise ValueError(f"{name} must hold the same number of items, at least one, in each tensor, got {sizes}")
     for part, tensor in zip(("inputs", "targets"), tensors, strict=False):
         if not tensor.is_floating_point() or torch.isfinite(tensor.sum()):
             continue
         for item, *place in (~torch.isfinite(tensor)).nonzero().tolist():  # none if only the sum was too large
-            at = f", at {place}" if place else ""
-            value = tensor[(item, *place)].item()
-            raise ValueError(f"{name} must be finite, got {value} in the {part} of item {numbers[item]}{at}")
-
-
-_SAMPLED = 64  # items, evenly over a set, that its checksum is taken over
+            value, at = tensor[(item, *place)].item(), f", at {place}" if place else ""
+            number = item if numbers is None else numbers[item]
+            raise ValueError(f"{name} must be finite, got {value} in the {part} of item {number}{at}")
+    return tensors
 
 
 def _describe(data: tuple[Tensor, ...] | _Items) -> dict[str, Any]:
     if isinstance(data, _Items):
         return {"items": len(data), "dataset": type(data.dataset).__qualname__}
     count = len(data[0])
-    rows = torch.linspace(0, count - 1, min(count, _SAMPLED), dtype=torch.float64).long()
+    rows = torch.linspace(0, count - 1, min(count, 64), dtype=torch.float64).long()  # evenly over the set
     checksum = hashlib.blake2b(digest_size=8)
     for tensor in data:
         sample = tensor.detach().cpu()[rows].contiguous()

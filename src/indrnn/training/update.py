@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..layers import constrain_
 from ..layers.norm import gather_statistics, is_batch_norm
-from .batches import Batches
-from .ema import MovingAverage
 from .errors import NotFiniteError
 from .optimizers import make_optimizer
-from .options import Training
+from .options import Plateau, Training
 from .parallel import Processes, in_parallel
-from .schedules import ScheduleState
-from .task import Batch, Task, derive_seed
+from .task import Batch, Shard, Task, derive_seed
+
+_NUMBERS = ("loss_sum", "norm_sum", "summed", "lr", "divisions", "waited")
+"""Numbers of an updater in a checkpoint."""
 
 
 class Updater:
@@ -39,45 +41,83 @@ class Updater:
         self.model, self.task, self.options, self.seed = model, task, options, seed
         self.group, self.device = group, device
         self.parallel = in_parallel(options.distributed, model, group)
+        self.parameters: list[Tensor] = [*self.parallel.parameters]
         self.runner: Any = torch.compile(self.parallel.runner) if options.compile else self.parallel.runner
         self.optimizer = make_optimizer(model, options, fused)
-        self.schedule = ScheduleState(options.schedule)
         self.scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "fp16")
-        self.average = MovingAverage(self.parallel.parameters, options.ema) if options.ema is not None else None
-        self.batches = Batches(task, group, options, device)
+        self.average = None if options.ema is None else [weight.detach().clone() for weight in self.parameters]
         self.lr = options.lr
+        self.divisions = 0  # of the learning rate, by a plateau
+        self.waited = 0  # evaluations without a new best, since that or the last division
         self.loss: Tensor | float = 0.0  # of the last step
         self.loss_sum: Tensor | float = 0.0  # since the last evaluation
         self.norm_sum: Tensor | float = 0.0
         self.summed = 0  # steps
-        self.carried: dict[str, Any] | None = None  # what the task carried into the last step
+        # What the task carries from step to step, None if nothing; and what it carried into the last step
+        self.task_state: Callable[[], dict[str, Any] | None] = getattr(task, "state_dict", lambda: None)
+        self.carried: dict[str, Any] | None = None
         self.norms = [module for module in model.modules() if is_batch_norm(module)]
         self.frozen_from = math.inf if options.freeze_norms is None else round(options.freeze_norms * options.steps)
+        self.gathers_until = self.frozen_from if options.gather and self.norms else -1
         self.scalars = DeferredScalars(device, waits=fused and device.type != "cpu")
+        self.autocast = functools.partial(autocast, options.precision, device)
         self._wide = torch.float32 if device.type == "mps" else torch.float64
+        self._pool = ThreadPoolExecutor(1, "batches") if getattr(task, "prefetch", False) else None
+        self._prefetched: dict[tuple[int, int], Future[Batch]] = {}  # the next batch, by step and piece
+
+    # ---- batches
+
+    def next_batch(self, step: int, piece: int = 0) -> Batch:
+        """This process's piece of the batch of a step; the next one is prefetched if the task asks for it."""
+        if self._pool is None:
+            return self.batch(step, piece)
+        future = self._prefetched.get((step, piece))
+        batch = self._make_batch(step, piece) if future is None else future.result()
+        following = (step, piece + 1) if piece + 1 < self.options.accumulate else (step + 1, 0)
+        self._prefetched = {}
+        if following[0] < self.options.steps:
+            self._prefetched[following] = self._pool.submit(self._make_batch, *following)
+        return batch.to(self.device)
+
+    def batch(self, step: int, piece: int = 0) -> Batch:
+        """This process's piece of any step's batch, on its device; the prefetched batch is not affected."""
+        return self._make_batch(step, piece).to(self.device)
+
+    def _make_batch(self, step: int, piece: int) -> Batch:
+        pieces = self.options.accumulate
+        batch = self.task.batch(step, Shard(self.group.rank * pieces + piece, self.group.count * pieces))
+        return batch.pinned() if self._pool is not None and self.device.type == "cuda" else batch
+
+    def close(self) -> None:
+        """End the thread that prefetches."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     # ---- a step
 
     def update(self, step: int, stop: bool) -> bool:
-        """Update the weights once; returns whether some process was asked to stop.
-
-        Raises:
-            NotFiniteError: if the loss or a gradient is not finite, in this step or, on a GPU, in the one before.
-        """
+        """Update the weights once; returns whether some process was asked to stop. See `DeferredScalars` for errors."""
         if step == self.frozen_from:
-            if step and self._gathers(step):
+            if 0 < step <= self.gathers_until:
                 self._gather(step)
             self.train_mode(step + 1)
-        self.lr = self.options.lr * self.schedule.factor(step, self.options.steps)
+        schedule = self.options.schedule
+        if isinstance(schedule, Plateau):
+            self.lr = self.options.lr * float((1 / schedule.divide_by) ** self.divisions)
+        else:
+            self.lr = self.options.lr * schedule.factor(step, self.options.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
         self.optimizer.zero_grad()
-        self.carried = _carried(self.task)
+        self.carried = self.task_state()
         loss, stops = self.parallel.reduce(self._backward(step), stop)
         self.scaler.unscale_(self.optimizer)
-        gradients = [parameter.grad for parameter in self.parallel.parameters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         self.loss, norm = self.scalars.read(loss), self.scalars.read(self.parallel.norm(gradients))
-        stop = self._check_finite(step, self.loss, norm, stops)
+        scales = self.scaler.is_enabled()  # it skips steps whose gradients are not finite
+        stop = self.scalars.check(step, self.loss, self.loss if scales else self.loss + norm, stops)
+        if self.scalars.waits and not scales:
+            self.optimizer.found_inf = self.scalars.bad  # type: ignore[attr-defined]
         if self.options.clip_norm is not None and gradients:
             factor = torch.as_tensor(self.options.clip_norm / (norm + 1e-6), dtype=self._wide, device=self.device)
             torch._foreach_mul_(gradients, factor.clamp(max=1.0).to(gradients[0].dtype))
@@ -87,27 +127,29 @@ class Updater:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         constrain_(self.model)
-        if self.average is not None:
-            self.average.update(step)
+        if self.average is not None and self.options.ema is not None:
+            decay = min(self.options.ema, (1 + step) / (10 + step))  # at first, the average follows the weights
+            with torch.no_grad():
+                torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
         self.loss_sum, self.norm_sum, self.summed = self.loss_sum + self.loss, self.norm_sum + norm, self.summed + 1
         return stop
 
     def _backward(self, step: int) -> Tensor:
         """Compute the gradients of this process's part of the batch; returns its part of the loss."""
-        total: Tensor | None = None
+        parts = []
         for piece in range(self.options.accumulate):
             self.seed_noise(step, piece)
-            batch = self.batches(step, piece)
+            batch = self.next_batch(step, piece)
             # The pieces' losses are means of their own items; together they are to be the mean of all.
             share = batch.count / batch.total
             with self.parallel.accumulate(last=piece == self.options.accumulate - 1):
                 with self.autocast():
                     loss = self.task.loss(self.runner, batch)
-                self.scaler.scale(_times(loss, share * self.parallel.scale)).backward()
-            part = _times(loss.detach(), share).to(self._wide)
-            total = part if total is None else total + part
-        assert total is not None
-        return total
+                factor = share * self.parallel.scale
+                self.scaler.scale(loss if factor == 1 else loss * factor).backward()
+            part = loss.detach() if share == 1 else loss.detach() * share
+            parts.append(part.to(self._wide))
+        return functools.reduce(Tensor.add, parts)
 
     def seed_noise(self, step: int, piece: int) -> None:
         """Seed the model's random numbers; directly in the generators, as torch.manual_seed is slow."""
@@ -118,29 +160,21 @@ class Updater:
         elif self.device.type == "mps":
             torch.mps.manual_seed(seed)
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Autocast to half precision, if the options ask for it."""
-        return autocast(self.options.precision, self.device)
-
-    def _check_finite(self, step: int, loss: Tensor | float, norm: Tensor | float, stops: Tensor | bool) -> bool:
-        """Raise if numbers are not finite; where reading waits, a step later, without updating weights in between."""
-        scales = self.scaler.is_enabled()
-        checked = loss if scales else loss + norm  # the scaler skips steps with gradients that are not finite
-        if not isinstance(loss, Tensor) or not isinstance(checked, Tensor):
-            if not math.isfinite(checked):
-                raise NotFiniteError(step, float(loss))
-            return bool(stops)
-        stop = self.scalars.put(step, torch.isfinite(checked), loss, stops)
-        if not scales:
-            self.optimizer.found_inf = self.scalars.bad  # type: ignore[attr-defined]
-        return stop
-
     def means(self) -> tuple[float, float]:
         """Mean loss and gradient norm since the last call."""
         steps = max(1, self.summed)
         loss, norm = float(self.loss_sum) / steps, float(self.norm_sum) / steps
         self.loss_sum, self.norm_sum, self.summed = 0.0, 0.0, 0
         return loss, norm
+
+    def divide_lr(self, better: bool) -> bool:
+        """Register an evaluation; returns whether a plateau divides the learning rate and restores the best weights."""
+        schedule = self.options.schedule
+        self.waited = 0 if better else self.waited + 1
+        if not isinstance(schedule, Plateau) or self.waited < schedule.patience:
+            return False
+        self.divisions, self.waited = self.divisions + 1, 0
+        return True
 
     # ---- the weights that are evaluated
 
@@ -153,18 +187,15 @@ class Updater:
 
     @contextlib.contextmanager
     def evaluated_weights(self, step: int, stopped: Callable[[], bool]) -> Iterator[nn.Module]:
-        """The model as evaluated and saved, in evaluation mode; the training weights are restored on exit.
-
-        With `ema` it has the averaged weights, and with `gather` batch-norm statistics recomputed for these weights.
-        """
+        """The model in evaluation mode, with averaged weights and gathered statistics if any; until exit."""
         self.parallel.share_buffers()
-        gathers = self._gathers(step)
-        changed: list[Tensor] = [*self.parallel.parameters] if self.average is not None else []
+        gathers = step <= self.gathers_until
+        changed: list[Tensor] = [] if self.average is None else [*self.parameters]
         changed += self.model.buffers() if gathers else []
         before = [tensor.detach().clone() for tensor in changed]
         try:
             if self.average is not None:
-                self.average.apply()
+                _copy(self.average, self.parameters)
             if gathers:
                 self._gather(step, stopped)
             self.model.eval()
@@ -172,45 +203,38 @@ class Updater:
                 yield self.model
         finally:
             self.train_mode(step)
-            with torch.no_grad():
-                for tensor, value in zip(changed, before, strict=True):
-                    tensor.copy_(value)
+            _copy(before, changed)
 
     def best_weights(self, step: int) -> dict[str, Any]:
         """A copy of the evaluated weights, as an entry of a checkpoint; none if they are those that are trained."""
-        if self.average is None and not self._gathers(step):
+        if self.average is None and step > self.gathers_until:
             return {}
-        state = self.parallel.model_state()
+        state = self.parallel.state_of(self.model)
         return {"weights": {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}}
 
     def load_best_weights(self, best: dict[str, Any] | None) -> None:
         """Load the weights of the best evaluation into the model for good, in evaluation mode; None for the last."""
         if best is not None:
-            self.parallel.load_model(best.get("weights", best["model"]))
+            self.parallel.load(self.model, best.get("weights", best["model"]))
         elif self.average is not None:
-            self.average.apply()
+            _copy(self.average, self.parameters)
         self.model.eval()
-
-    def _gathers(self, step: int) -> bool:
-        """Whether batch-norm statistics are recomputed at this step."""
-        return self.options.gather > 0 and step <= self.frozen_from and bool(self.norms)
 
     def _gather(self, step: int, stopped: Callable[[], bool] = lambda: False) -> None:
         """Recompute batch-norm statistics over the last training batches before this step."""
 
         def batches() -> Iterator[Batch]:
             for recent in range(max(0, step - self.options.gather), step):
-                yield self.batches.again(recent)
+                yield self.batch(recent)
                 if self.group.count == 1 and stopped():  # of several processes, all must make the same calls
                     return
 
-        before = _carried(self.task)
+        before = self.task_state()
         try:
             with self.autocast():
                 gather_statistics(self.model, batches(), call=self.task.loss)
         finally:
-            if before is not None:
-                self.load_carried(before)
+            self.load_carried(before)
         self.parallel.share_buffers()
 
     # ---- checkpoints
@@ -219,23 +243,20 @@ class Updater:
         """State for a checkpoint; with fsdp, or a task with state, every process must call it."""
         state: dict[str, Any] = {
             **self.training_state(),
-            "schedule": {"divisions": self.schedule.divisions, "waited": self.schedule.waited},
+            **{name: getattr(self, name) for name in _NUMBERS},
             "loss_sum": float(self.loss_sum),
             "norm_sum": float(self.norm_sum),
-            "summed": self.summed,
-            "lr": self.lr,
             "scaler": self.scaler.state_dict(),
         }
-        if (carried := _carried(self.task)) is not None:
+        if (carried := self.task_state()) is not None:
             state["task"] = self.group.of_all(_to_device(carried, torch.device("cpu")))
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from a checkpoint."""
         self.load_training_state(state)
-        self.schedule = ScheduleState(self.options.schedule, **state["schedule"])
-        self.loss_sum, self.norm_sum, self.summed = state["loss_sum"], state["norm_sum"], state["summed"]
-        self.lr = state["lr"]
+        for name in _NUMBERS:
+            setattr(self, name, state[name])
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
         if "task" in state:
@@ -243,24 +264,28 @@ class Updater:
 
     def training_state(self) -> dict[str, Any]:
         """Model, optimiser and moving average."""
-        state = {"model": self.parallel.model_state(), "optimizer": self.parallel.optimizer_state(self.optimizer)}
-        return state if self.average is None else state | {"average": self.average.values}
+        state = {"model": self.parallel.state_of(self.model), "optimizer": self.parallel.state_of(self.optimizer)}
+        return state if self.average is None else state | {"average": self.average}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore what is in `state` of model, optimiser and moving average."""
-        self.parallel.load_model(state["model"])
+        self.parallel.load(self.model, state["model"])
         if "optimizer" in state:
-            self.parallel.load_optimizer(self.optimizer, state["optimizer"])
+            self.parallel.load(self.optimizer, state["optimizer"])
         if self.average is not None and "average" in state:
-            self.average.load(state["average"])
+            _copy(state["average"], self.average)
 
-    def load_carried(self, state: dict[str, Any]) -> None:
-        """Set the state that the task carries from step to step."""
-        self.task.load_state_dict(_to_device(state, self.device))  # type: ignore[attr-defined]
+    def load_carried(self, state: dict[str, Any] | None) -> None:
+        """Set the state that the task carries from step to step, if it carries any."""
+        if state is not None:
+            self.task.load_state_dict(_to_device(state, self.device))  # type: ignore[attr-defined]
 
 
 class DeferredScalars:
-    """Numbers of a step, read a step later if reading them at once would wait for the device."""
+    """Numbers of a step, read and checked a step later if reading them at once would wait for the device.
+
+    A fused optimiser skips the steps in between: `bad` is set on the device.
+    """
 
     def __init__(self, device: torch.device, *, waits: bool) -> None:
         self.device, self.waits = device, waits
@@ -271,27 +296,27 @@ class DeferredScalars:
         """Convert to a Python number, whose arithmetic needs no call of torch, unless reading it would wait."""
         return value if self.waits else value.item()
 
-    def put(self, step: int, finite: Tensor, loss: Tensor, stops: Tensor | bool) -> bool:
-        """Start copying a step's numbers to the CPU, and check those of the step before, which have arrived."""
-        self.bad = torch.maximum(self.bad, (~finite).to(self.bad))
+    def check(self, step: int, loss: Tensor | float, checked: Tensor | float, stops: Tensor | bool) -> bool:
+        """Raise if `checked` is not finite, now or a step later; returns whether some process was asked to stop."""
+        if not isinstance(loss, Tensor) or not isinstance(checked, Tensor):
+            if not math.isfinite(checked):
+                raise NotFiniteError(step, float(loss))
+            return bool(stops)
+        self.bad = torch.maximum(self.bad, (~torch.isfinite(checked)).to(self.bad))
         stops = stops.to(loss) if isinstance(stops, Tensor) else torch.full_like(loss, float(stops))
         values = torch.stack([self.bad.to(loss), loss, stops])
         stop = self.check_last()
         cuda = self.device.type == "cuda"
         copied = torch.zeros(values.shape, dtype=values.dtype, pin_memory=cuda)
         copied.copy_(values, non_blocking=cuda)
-        event = torch.cuda.Event() if cuda else None
-        if event is not None:
-            event.record()
-        self._pending = step, copied, event
+        self._pending = step, copied, torch.cuda.current_stream().record_event() if cuda else None
         return stop
 
     def check_last(self) -> bool:
-        """Raise if the numbers sent last are not finite; returns whether some process was asked to stop."""
+        """Check the numbers that were sent to the CPU last."""
         if self._pending is None:
             return False
-        step, values, event = self._pending
-        self._pending = None
+        (step, values, event), self._pending = self._pending, None
         if event is not None:
             event.synchronize()
         bad, loss, stop = values.tolist()
@@ -301,22 +326,71 @@ class DeferredScalars:
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Autocast of matrix products and activations to half precision, unless `precision` is float32."""
-    if precision == "float32":
+    """Autocast of matrix products and activations to half precision; none for float32, nor for fp16 on a CPU."""
+    if precision == "float32" or (precision == "fp16" and device.type == "cpu"):
         return contextlib.nullcontext()
     return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
 
 
-def _times(value: Tensor, factor: float) -> Tensor:
-    """The product, without a call of torch if the factor is 1."""
-    return value if factor == 1 else value * factor
-
-
-def _carried(task: Task) -> dict[str, Any] | None:
-    """The state that a task carries from step to step; None if it carries none."""
-    return task.state_dict() if hasattr(task, "state_dict") else None
+@torch.no_grad()
+def _copy(values: Sequence[Tensor], into: Sequence[Tensor]) -> None:
+    for value, tensor in zip(values, into, strict=True):
+        tensor.copy_(value)
 
 
 def _to_device(value: Any, device: torch.device) -> Any:
     """Move nested tensors to a device, detached; also in named tuples, such as a network's state."""
     return tree_map_only(Tensor, lambda tensor: tensor.detach().to(device), value)
+
+
+# ---- the module in which a number that is not finite first appeared
+
+
+def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str | None:
+    """Run a batch again and name the first module with a non-finite output or gradient.
+
+    Checked in turn: the batch; the modules' outputs, in the order of the forward pass; the loss; the gradients of those
+    outputs, in the order of the backward pass; the gradients of the parameters. None if all are finite this time.
+    """
+    for part in ("inputs", "target"):
+        tensor = getattr(batch, part)
+        if not _finite(tensor):
+            place = (~torch.isfinite(tensor)).nonzero()[0].tolist()
+            return f"first in the {part} of the batch, {tensor[tuple(place)].item()} at {place}"
+    names = {module: name or type(model).__name__ for name, module in model.named_modules()}
+    forward: list[str] = []
+    backward: list[str] = []
+
+    def check_output(module: nn.Module, _inputs: Any, output: Any) -> None:
+        if not _finite(output):
+            forward.append(names[module])
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient: None if _finite(gradient) else backward.append(names[module]))
+
+    handles = [module.register_forward_hook(check_output) for module in names]
+    try:
+        model.zero_grad()
+        loss = task.loss(model, batch)
+        if forward:
+            return f"first in the output of {forward[0]}"
+        if not _finite(loss):
+            return "in the loss itself; every module's output is finite"
+        loss.backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if backward:
+        return f"first in the gradient of the output of {backward[0]}; the forward pass is finite"
+    for name, parameter in reversed(list(model.named_parameters())):
+        if parameter.grad is not None and not _finite(parameter.grad):
+            return f"in the gradient of {name}; the forward pass is finite"
+    return None
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def _finite(value: Any) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(value))
