@@ -1,7 +1,6 @@
 """Ablation by memory: a task's metric with the neurons of a range of memory silenced, layer by layer.
 
-A silenced neuron outputs zero at every step to whatever reads its layer. Each number has a control: as many neurons of
-the same layers, drawn at random. A range matters if it costs more than its control.
+A range matters if it costs more than its control: as many neurons of the same layers, drawn at random.
 """
 
 from __future__ import annotations

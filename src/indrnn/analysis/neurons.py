@@ -35,10 +35,8 @@ class Layer:
 
     name: str
     """The weight's name in the model, such as `network.blocks.2.unit.weight_hh`."""
-    module: Any
-    """Module that holds the weight."""
-    weight: str
-    """Name of the weight in its module."""
+    module: Any  # that holds the weight
+    weight: str  # its name in the module
 
     @property
     def u(self) -> Tensor:
@@ -57,13 +55,12 @@ def layers_of(model: nn.Module) -> list[Layer]:
         raise TypeError(f"model must be a module, got {type(model).__name__}")
     layers = []
     for prefix, module in model.named_modules():
-        if not isinstance(getattr(module, "bound", None), RecurrentBound):
-            continue
-        names = [_COMPUTED_FROM.sub("", name) for name, _ in module.named_parameters(recurse=False)]
-        names += getattr(module, "parametrizations", {})
-        weights = [match for name in dict.fromkeys(names) if (match := _WEIGHT.fullmatch(name))]
-        for match in sorted(weights, key=lambda match: (int(match[1] or 0), match[2] is not None)):
-            layers.append(Layer(f"{prefix}.{match[0]}".lstrip("."), module, match[0]))
+        if isinstance(getattr(module, "bound", None), RecurrentBound):
+            names = [_COMPUTED_FROM.sub("", name) for name, _ in module.named_parameters(recurse=False)]
+            names += getattr(module, "parametrizations", {})
+            weights = [match for name in dict.fromkeys(names) if (match := _WEIGHT.fullmatch(name))]
+            for match in sorted(weights, key=lambda match: (int(match[1] or 0), match[2] is not None)):
+                layers.append(Layer(f"{prefix}.{match[0]}".lstrip("."), module, match[0]))
     if not layers:
         raise ValueError(f"model must hold independent recurrent weights, got {type(model).__name__} without any")
     return layers
@@ -106,7 +103,6 @@ class _RecurrenceMode(TorchDispatchMode):
         self._running.append(deque((layer, 0) for layer in layers))
 
     def leave(self, *_: Any) -> None:
-        """End it."""
         self._running.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

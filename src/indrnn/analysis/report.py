@@ -32,17 +32,14 @@ _SHOWN = 12  # layers whose histograms are drawn; of more, that of all
 _MANY = 15  # classes from which on a confusion matrix is drawn closer
 _SIZE = (4.6, 2.9)  # inches: a figure of this width can be read on a phone
 
-Chart = Callable[["Figure", str], str]
-"""Function that gives a figure, with its description, as part of the page."""
+Chart = Callable[["Figure", str], str]  # gives a figure, with its description, as part of the page
 
 
 def outcome_of(run: Reported) -> tuple[str, float] | None:
     """The main result of a run: the test metric if it has finished, else the best evaluation."""
-    reached = headline(run.scores) if run.finished else None
-    if reached is not None:
+    if run.finished and (reached := headline(run.scores)):
         return f"test {words(reached[0].removeprefix('test_'))}", reached[1]
-    curve = run.curve(run.description.metric)
-    if not curve:
+    if not (curve := run.curve(run.description.metric)):
         return None
     best = (max if run.description.higher_is_better else min)(value for _, value in curve)
     return f"best evaluation, {words(run.description.metric)}", best
@@ -326,9 +323,8 @@ def _gradients(runs: Sequence[Reported], chart: Chart) -> str:
                 parts.append((f"over {what}", _curves(chart, curves, across, "mean gradient norm")))
     about = "Norms of the gradient of the loss: at each step of the input, and at the input weights of each layer."
     shown = _small(about) + _side_by_side(parts) if parts else ""
-    for run in runs:
-        shown += _small(f"{run.name}: {run.gradients_note}" if len(runs) > 1 else run.gradients_note)
-    return shown
+    notes = (f"{run.name}: {run.gradients_note}" if len(runs) > 1 else run.gradients_note for run in runs)
+    return shown + "".join(map(_small, notes))
 
 
 def _machine(run: Reported) -> str:

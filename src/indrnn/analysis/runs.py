@@ -35,31 +35,19 @@ class Reported:
     """A run as the page shows it. Strings are plain text: they are escaped on the page."""
 
     name: str
-    """Name of the run on the page."""
     description: Description
-    """Task and data in words."""
-    config: dict[str, Any]
-    """Content of config.json."""
-    lines: list[dict[str, Any]]
-    """Lines of metrics.jsonl."""
-    result: dict[str, Any]
-    """Content of result.json."""
-    model: nn.Module | None = None
-    """Model with its best weights; None if there are none yet."""
-    recipe: str | None = None
-    """Name of the recipe's row; None for a run of `indrnn fit` or one that was started from Python."""
-    paper: tuple[str, str] | None = None
-    """Result that the paper reports, and its table or figure."""
+    config: dict[str, Any]  # content of config.json
+    lines: list[dict[str, Any]]  # of metrics.jsonl
+    result: dict[str, Any]  # content of result.json
+    model: nn.Module | None = None  # with its best weights; None if there are none yet
+    recipe: str | None = None  # name of its row; None for a run of `indrnn fit` or one that was started from Python
+    paper: tuple[str, str] | None = None  # result that the paper reports, and its table or figure
     changed: list[tuple[str, str, str]] = field(default_factory=list)
     """Options that differ from the recipe's: name, value, and the recipe's value."""
     answers: list[Answer] = field(default_factory=list)
-    """Predictions."""
     gradients: dict[str, list[float]] | None = None
-    """Gradient flow."""
-    gradients_note: str = "Not measured."
-    """Sentence on the batches that gradients were measured on, or why they were not."""
-    missing: list[str] = field(default_factory=list)
-    """Sentences on what could not be shown, and why."""
+    gradients_note: str = "Not measured."  # the batches that gradients were measured on, or why they were not
+    missing: list[str] = field(default_factory=list)  # sentences on what could not be shown, and why
 
     @property
     def finished(self) -> bool:
@@ -147,13 +135,11 @@ def _changed(recipe: Recipe, usual: Recipe | None) -> list[tuple[str, str, str]]
 
 def _in_words(value: object) -> str:
     """An option's value, formatted for readers."""
-    if value is None:
-        return "not set"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_in_words, value)) or "none"
-    return str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "not set" if value is None else str(value)
 
 
 # ---- summaries

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +21,10 @@ from ..memory import BOUNDS, finite, steps_of
 from ..runs import described, sizes
 from .program import Program, network_of, recurrent_states
 
-LARGEST = 4_000_000
-"""Parameters that a page takes: 21 MB as text."""
+LARGEST = 4_000_000  # parameters that a page takes: 21 MB as text
 _SCRIPTS = ("engine", "digits", "plots", "inputs", "app", "neurons")
 
-Fact = tuple[str, str] | tuple[str, str, str]
-"""A name, a value, and what stands beside it."""
+Fact = tuple[str, str] | tuple[str, str, str]  # a name, a value, and what stands beside it
 
 
 def explore(
@@ -121,11 +120,11 @@ def samples_of(run: Run, data_dir: Path | None) -> Samples:
         raise ValueError(f"the samples of this page need the run's data: {error}") from None
     if samples is not None:
         return samples
-    size = int(network_of(run.best[0]).input_size)  # type: ignore[arg-type]
+    network: Any = network_of(run.best[0])
     random = torch.Generator().manual_seed(0)
-    noise = [torch.randn(100, size, generator=random) for _ in range(4)]
+    noise = {f"noise {number}": torch.randn(100, network.input_size, generator=random) for number in range(1, 5)}
     remark = "Normally distributed noise: the data of this run is not known here."
-    samples = recorded(noise, [f"noise {number}" for number in range(1, 5)], note=remark)
+    samples = recorded([*noise.values()], [*noise], note=remark)
     samples.note = (
         "the run's own data is not known here, so that the page has noise in its place; see "
         "indrnn.analysis.explorer.explore to give it samples"
@@ -143,6 +142,6 @@ def facts_of(run: Run, model: nn.Module, which: str) -> tuple[str, list[tuple[st
     facts += [(name, value, "") for name, value in sizes(model, Program(model).layers).items()]
     if lines := reported.lines:
         facts.append(("training", rough_duration(lines[-1].get("seconds")), f"{reported.steps:,} steps"))
-    kind = reported.description.task if run.recipe_name else type(model).__name__
-    kind = f"Recipe {reported.recipe}" if reported.recipe else kind
+    task = reported.description.task if run.recipe_name else type(model).__name__
+    kind = f"Recipe {reported.recipe}" if reported.recipe else task
     return f"{kind}, with {which}. Give it something to read, and see what every neuron keeps of it.", facts

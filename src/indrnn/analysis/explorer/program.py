@@ -24,16 +24,15 @@ HEADS = (networks.SequenceClassifier, networks.SequenceRegressor, *BY_STEP)
 
 def network_of(model: nn.Module) -> nn.Module:
     """The network in a model; raises unless it is one whose neurons are independent."""
-    network: Any = getattr(model, "network", None)
+    network: nn.Module | None = getattr(model, "network", None)
     inner = network.network if isinstance(network, FrontNetwork) else network
-    if not isinstance(model, HEADS) or not isinstance(inner, (networks.Network, IndRNN)):
-        name = type(model).__name__ if network is None else f"{type(model).__name__} of {type(network).__name__}"
-        raise ValueError(
-            "model must be a classifier, regressor or language model around a plain, residual or dense IndRNN "
-            f"or an IndRNN layer, got {name}"
-        )
-    network_module: nn.Module = network
-    return network_module
+    if network is not None and isinstance(model, HEADS) and isinstance(inner, (networks.Network, IndRNN)):
+        return network
+    name = type(model).__name__ + ("" if network is None else f" of {type(network).__name__}")
+    raise ValueError(
+        "model must be a classifier, regressor or language model around a plain, residual or dense IndRNN "
+        f"or an IndRNN layer, got {name}"
+    )
 
 
 def recurrent_states(model: nn.Module, inputs: Tensor) -> list[Tensor]:
