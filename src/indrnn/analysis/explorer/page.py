@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...layers.options import EPSILON
+from ...layers import EPSILON
 from ...networks.front import FrontNetwork
 from ...tasks.recipe import Samples
 from ...tasks.runs import Run
