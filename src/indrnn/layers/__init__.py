@@ -7,8 +7,8 @@ from .._lazy import lazy_names
 if TYPE_CHECKING:
     from .bound import RecurrentBound, attach_constraint, constrain_, parameter_groups
     from .conv import ConvIndRNN1d, ConvIndRNN2d
-    from .dropout import SharedDropout, embedding_dropout, shared_dropout
     from .indrnn import IndRNN, IndRNNCell
+    from .masks import SharedDropout, embedding_dropout, shared_dropout
     from .norm import SequenceBatchNorm, StepBatchNorm, gather_statistics
 
 EPSILON = 0.2
@@ -31,7 +31,7 @@ class BoundOptions(TypedDict, total=False):
 _HOMES = {
     "bound": ("RecurrentBound", "attach_constraint", "constrain_", "parameter_groups"),
     "conv": ("ConvIndRNN1d", "ConvIndRNN2d"),
-    "dropout": ("SharedDropout", "embedding_dropout", "shared_dropout"),
+    "masks": ("SharedDropout", "embedding_dropout", "shared_dropout"),
     "indrnn": ("IndRNN", "IndRNNCell"),
     "norm": ("SequenceBatchNorm", "StepBatchNorm", "gather_statistics"),
 }

@@ -17,7 +17,7 @@ from . import BoundOptions
 from .bound import RecurrentBound
 from .config import describe
 from .indrnn import add_parameters, init_parameters
-from .padding import last_steps, without_padding
+from .masks import last_steps, without_padding
 
 # C is channels; S stands for the sizes of the positions: L, or H, W.
 

@@ -19,8 +19,7 @@ from ..ops.split import TimeSlice, check_whole
 from . import BoundOptions
 from .bound import RecurrentBound
 from .config import describe
-from .dropout import dropout_mask
-from .padding import last_steps, unpack, without_padding
+from .masks import dropout_mask, last_steps, unpack, without_padding
 from .recompute import Parameters, in_pieces
 
 Input = TypeVar("Input", Tensor, PackedSequence)
