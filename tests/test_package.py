@@ -72,7 +72,7 @@ OPTIONS = (
     "indrnn.checks",
     "indrnn.files",
     "indrnn.system",
-    "indrnn.layers.options",
+    "indrnn.layers",
     "indrnn.networks.config",
     "indrnn.baselines.config",
     "indrnn.training.options",

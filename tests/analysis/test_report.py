@@ -11,7 +11,7 @@ import torch
 import indrnn
 from indrnn.analysis.report import confusion_table, memory_counts, outcome_of, page_of
 from indrnn.analysis.runs import Reported
-from indrnn.layers.options import EPSILON
+from indrnn.layers import EPSILON
 from indrnn.networks import Head, Plain
 from indrnn.tasks.recipe import Confusion, Description, Pairs, Written
 from indrnn.words import headline

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from indrnn.layers.dropout import SharedDropout, dropout_mask, embedding_dropout, shared_dropout
+from indrnn.layers.masks import SharedDropout, dropout_mask, embedding_dropout, shared_dropout
 
 T, B, N = 11, 7, 63
 

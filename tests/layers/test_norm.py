@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from indrnn.layers.masks import valid_steps
 from indrnn.layers.norm import SequenceBatchNorm, StepBatchNorm, next_position
-from indrnn.layers.padding import valid_steps
 from tests.processes import Results, assert_one_batch, divided, work, work_in_processes
 
 T, B, N, R = 11, 7, 13, 5

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..checks import check_count
 from ..figures import add_legend, new_figure
-from ..layers.options import EPSILON
+from ..layers import EPSILON
 from ..networks.unit import RecurrentUnit
 from ..ops.calls import Forward
 from ..tasks.table import Results, markdown

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..checks import is_number
 from ..figures import new_figure
-from ..layers.options import EPSILON
+from ..layers import EPSILON
 from ..ops.autograd import OPS
 from ..ops.calls import Forward
 from ..ops.reference import THROUGH_ACTIVATION

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..figures import COLOURS, Curve, draw_curves, draw_pairs, named, new_figure, svg_of
-from ..layers.options import EPSILON
+from ..layers import EPSILON
 from ..networks.front import FrontNetwork
 from ..tasks.recipe import Answer, Confusion, Pairs
 from ..words import headline, rough_duration, value_of, words

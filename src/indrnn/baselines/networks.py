@@ -13,8 +13,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..checks import Lengths, as_lengths, check_count, check_tensor
-from ..layers.dropout import shared_dropout
-from ..layers.padding import without_padding
+from ..layers.masks import shared_dropout, without_padding
 from ..networks.config import Factory
 from ..networks.network import last_step
 from .config import QRNN, Baseline, Kind, Transformer

@@ -1,24 +1,39 @@
 """The layers: IndRNN, its cell and convolutions; norms, dropout, initialisation, constraint, parameter groups."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from .._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .bound import RecurrentBound, attach_constraint, constrain_, parameter_groups
     from .conv import ConvIndRNN1d, ConvIndRNN2d
-    from .dropout import SharedDropout, embedding_dropout, shared_dropout
     from .indrnn import IndRNN, IndRNNCell
+    from .masks import SharedDropout, embedding_dropout, shared_dropout
     from .norm import SequenceBatchNorm, StepBatchNorm, gather_statistics
-    from .options import EPSILON
+
+EPSILON = 0.2
+"""Default of `epsilon`: a long-memory neuron passes at least a fifth of a gradient over T steps (the value that the
+paper's authors used for pixel-by-pixel MNIST)."""
+
+
+class BoundOptions(TypedDict, total=False):
+    """Options of a layer for its recurrent weights; see `RecurrentBound`."""
+
+    gamma: float | None
+    sequence_length: int | None
+    epsilon: float
+    lower_bound: bool
+    bound: float | None
+    long_memory: bool
+    highest_start: float | None
+
 
 _HOMES = {
     "bound": ("RecurrentBound", "attach_constraint", "constrain_", "parameter_groups"),
     "conv": ("ConvIndRNN1d", "ConvIndRNN2d"),
-    "dropout": ("SharedDropout", "embedding_dropout", "shared_dropout"),
+    "masks": ("SharedDropout", "embedding_dropout", "shared_dropout"),
     "indrnn": ("IndRNN", "IndRNNCell"),
     "norm": ("SequenceBatchNorm", "StepBatchNorm", "gather_statistics"),
-    "options": ("EPSILON",),
 }
 
 __all__ = ["ConvIndRNN1d", "ConvIndRNN2d", "IndRNN", "IndRNNCell"]

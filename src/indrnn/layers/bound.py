@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ..checks import check_count, check_share, is_number
-from .options import EPSILON, BoundOptions
+from . import EPSILON, BoundOptions
 
 _RECURRENT_WEIGHT = re.compile(r"weight_hh(_l\d+)?(_reverse)?")
 _PATIENCE = 32  # training passes since the last constraint: more than an optimiser makes within one step

@@ -13,11 +13,11 @@ from ..checks import Lengths, as_lengths, check_count, check_resets, check_state
 from ..ops import recurrence, reference
 from ..ops.names import check_backend, check_nonlinearity
 from ..ops.split import TimeSlice
+from . import BoundOptions
 from .bound import RecurrentBound
 from .config import describe
 from .indrnn import add_parameters, init_parameters
-from .options import BoundOptions
-from .padding import last_steps, without_padding
+from .masks import last_steps, without_padding
 
 # C is channels; S stands for the sizes of the positions: L, or H, W.
 

@@ -16,11 +16,10 @@ from ..checks import Lengths, as_lengths, check_count, check_probability, check_
 from ..ops import recurrence_, reference
 from ..ops.names import check_backend, check_nonlinearity
 from ..ops.split import TimeSlice, check_whole
+from . import BoundOptions
 from .bound import RecurrentBound
 from .config import describe
-from .dropout import dropout_mask
-from .options import BoundOptions
-from .padding import last_steps, unpack, without_padding
+from .masks import dropout_mask, last_steps, unpack, without_padding
 from .recompute import Parameters, in_pieces
 
 Input = TypeVar("Input", Tensor, PackedSequence)

@@ -21,7 +21,7 @@ from ..checks import check_count
 from ..ops.reference import accumulation_dtype
 from ..ops.split import TimeSlice, check_whole
 from ..ops.watched import is_watched
-from .padding import per_step, valid_steps, without_padding
+from .masks import per_step, valid_steps, without_padding
 
 
 class _SumOverProcesses(torch.autograd.Function):

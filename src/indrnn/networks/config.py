@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeV
 
 from .. import networks
 from ..checks import check_choice, check_count, check_positive, check_probability
-from ..layers.options import EPSILON, BoundOptions
+from ..layers import EPSILON, BoundOptions
 from ..ops.names import check_backend, check_nonlinearity
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checks import Lengths, as_lengths
-from ..layers.dropout import shared_dropout
+from ..layers.masks import shared_dropout, valid_steps, without_padding
 from ..layers.norm import SequenceBatchNorm
-from ..layers.padding import valid_steps, without_padding
 from ..ops.watched import is_watched
 from .config import Factory, Front
 from .network import last_step

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from ..checks import Lengths, as_lengths, check_choice, check_count, check_tensor
 from ..layers.config import config_of
 from ..layers.indrnn import IndRNN, IndRNNCell
-from ..layers.padding import without_padding
+from ..layers.masks import without_padding
 from ..ops.split import TimeSlice, check_whole
 from .config import Head, Pool
 from .network import last_step

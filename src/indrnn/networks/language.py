@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from .. import checks
 from ..layers.config import config_of
-from ..layers.dropout import embedding_dropout, shared_dropout
-from ..layers.padding import valid_steps
+from ..layers.masks import embedding_dropout, shared_dropout, valid_steps
 from ..ops.watched import are_plain
 from . import cross_entropy
 from .config import Language

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import _register_namedtuple
 
 from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_tensor
+from ..layers.masks import unpack, without_padding
 from ..layers.norm import next_position
-from ..layers.padding import unpack, without_padding
 from ..layers.recompute import in_pieces
 from ..ops.split import TimeSlice, check_whole
 from .config import Factory, NetworkConfig

@@ -14,10 +14,9 @@ from torch.nn.modules import module as _torch_module
 
 from ..checks import check_count, check_probability
 from ..layers.bound import RecurrentBound
-from ..layers.dropout import dropout_mask, shared_dropout
 from ..layers.indrnn import project
+from ..layers.masks import dropout_mask, last_steps, shared_dropout, without_padding
 from ..layers.norm import SequenceBatchNorm, StepBatchNorm
-from ..layers.padding import last_steps, without_padding
 from ..ops import recurrence, recurrence_, recurrence_norm
 from ..ops.split import TimeSlice, check_whole
 from ..ops.watched import keeps_results

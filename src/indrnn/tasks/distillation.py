@@ -241,16 +241,13 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
         **{name: value for name, value in vars(distilled).items() if name != "model"},
         "rows": rows,
     }
-    cells = [
-        ["" if value is None else f"{value:.3g}" if isinstance(value, float) else value for value in row.values()]
-        for row in rows
-    ]
+    cells = [[f"{value:.3g}" if isinstance(value, float) else value or "" for value in row.values()] for row in rows]
     figure, (axes,) = new_figure(1)
     percent = [(step, 100 * value) for step, value in enumerate(distilled.per_step, 1)]
     draw_curves(axes, {"at each step": percent}, logarithmic=False, reference=(100 * distilled.error, "over all steps"))
     axes.set(ylim=(0, None), xlabel="step of the sequence", ylabel="difference of the outputs (% of the RNN's)")
     axes.legend(frameon=False)
-    say(results.write(numbers, figure, markdown(", ".join(name.replace("_", " ") for name in rows[0]), cells)))
+    say(results.write(numbers, figure, markdown("network, parameters, error, test MSE", cells)))
     say(results.drawn)
 
 

@@ -303,24 +303,13 @@ _FAST_EPOCH = 891  # of 64
 
 
 def _paper(model: AnyNetwork, *, lr: float = 2e-4) -> PixelsRecipe:
-    """The paper's training, for as many epochs as its longest run took; the plateaus decide.
-
-    The paper's text gives no batch size: 32 is from the authors' code, as is the weight decay of 1e-4. The bound
-    |u| <= 1 is the text's (their code had 5^(1/T)), and so is the division of the learning rate by 5. Batch norm comes
-    after the recurrence in all networks, as in their code: otherwise the sum over 784 steps in the last layer reaches
-    the classifier at any scale, and training starts from losses of hundreds.
-    """
+    """The paper's training (docs/pixels.md), for as many epochs as its longest run took; the plateaus decide."""
     training = Training(800 * _EPOCH, lr, Plateau(5, 100), weight_decay=1e-4, evaluate_every=_EPOCH)
     return PixelsRecipe(model=model, training=training)
 
 
 def _fast(model: AnyNetwork) -> PixelsRecipe:
-    """Best result in a few epochs: Muon, a one-cycle learning rate that rises high and falls to zero, no dropout.
-
-    Chosen by validation accuracy. Over two epochs of 14×14 pixels, permuted, Muon is ahead of Adam by 3 points, and
-    nothing else that was tried is better (docs/pixels.md). After one epoch with Adam: 95.3 % without dropout, 89.1 %
-    with 0.1; with dropout, a batch of 32 (89.3 %) or twice the learning rate (89.3 %) made no difference.
-    """
+    """The best result in a few epochs, by validation accuracy, of what was tried (docs/pixels.md)."""
     training = Training(10 * _FAST_EPOCH, 2e-3, OneCycle(), "muon", weight_decay=1e-4, evaluate_every=_FAST_EPOCH // 2)
     return PixelsRecipe(model=model, batch_size=64, training=training)
 

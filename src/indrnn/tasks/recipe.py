@@ -155,6 +155,7 @@ class Recipe:
     """Options that say where data are: they may differ from machine to machine, and a report leaves them out."""
     files: ClassVar[tuple[str, ...]] = ()
     """Options that are files, whose paths are made absolute: a run is resumed from any folder."""
+    _no_folder: ClassVar[str] = "this recipe makes its own data"
 
     @property
     def members(self) -> int:
@@ -185,7 +186,7 @@ class Recipe:
     def at(self, folder: Path) -> Self:
         """The recipe with its data in another folder."""
         if not hasattr(self, "data_dir"):
-            raise ValueError("data_dir: this recipe makes its own data")
+            raise ValueError(f"data_dir: {self._no_folder}")
         return replace(self, data_dir=folder)  # type: ignore[call-arg]
 
     def available(self) -> bool:
@@ -243,15 +244,11 @@ class Own(Recipe):
 
     training: Loop = field(default_factory=Training)
     seed: int = 0
-    _UNKNOWN: ClassVar[str] = "the data of this run are known to its own program alone"
-
-    def at(self, folder: Path) -> Self:
-        """See `Recipe.at`."""
-        raise ValueError(f"data_dir: {self._UNKNOWN}")
+    _no_folder = "the data of this run are known to its own program alone"
 
     def task(self, member: int = 0) -> Task:
         """See `Recipe.task`."""
-        raise ValueError(f"run: {self._UNKNOWN}; the functions of indrnn.analysis take its task")
+        raise ValueError(f"run: {self._no_folder}; the functions of indrnn.analysis take its task")
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
         """See `Recipe.describe`."""

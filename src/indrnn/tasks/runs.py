@@ -255,13 +255,11 @@ class Run:
     def evaluate(self, recipe: Recipe, device: str) -> tuple[dict[str, float], str]:
         """Measure the best weights on the test data; returns the measurements, and which weights they are of."""
         task = self.checked_task(recipe)
-        model, which = self.best
-        where = choose_device(device)
-        precision = recipe.training.precision
+        (model, which), where, precision = self.best, choose_device(device), recipe.training.precision
         if precision == "fp16" and where.type == "cpu":
             precision, which = "float32", f"{which}, in float32 (it was trained in fp16, on a GPU)"
         prepare_half_precision(replace(recipe.training, device=device, precision=precision))
-        model = model.to(where).eval()
+        model.to(where)
         with torch.inference_mode(), autocast(precision, where):
             measured = measure(task.test(model, Shard()), task=task)
         if not measured:
@@ -274,8 +272,7 @@ def open_run(path: Path, *, saved: bool = False, name: str = "run") -> Run:
     folder = RunFolder(path)
     if folder.config.exists() or (saved and folder.model.exists()):
         return Run(path)
-    members = runs_in(path)
-    if members:
+    if members := runs_in(path):
         count = len(members)
         raise ValueError(f"{name} must be of one network, and {path} is an ensemble of {count}; take {members[0]}")
     raise ValueError(f"{name} must be the folder of a run, and {path} holds no {folder.config.name}")

@@ -15,7 +15,7 @@ from torch import nn
 
 from indrnn.analysis.explorer import Body, Samples, explore, page_of, recorded
 from indrnn.analysis.explorer.page import LARGEST
-from indrnn.layers.options import EPSILON
+from indrnn.layers import EPSILON
 from indrnn.networks import Head, Language, Plain, Residual
 from indrnn.networks.config import Front
 from indrnn.networks.tokeniser import Tokeniser

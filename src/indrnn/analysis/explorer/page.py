@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...layers.options import EPSILON
+from ...layers import EPSILON
 from ...networks.front import FrontNetwork
 from ...tasks.recipe import Samples
 from ...tasks.runs import Run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from ...layers.options import EPSILON
+from ...layers import EPSILON
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...layers.padding import without_padding
+from ...layers.masks import without_padding
 from ...training.task import Batch, Measured, Shard, generator, rows_of
 from .defaults import Augmentation
 
