@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from . import library, reference
-from .calls import Backward, Forward, NormBackward, NormForward, NormResult
-from .layout import dense
+from .calls import Backward, Forward, NormBackward, NormForward, NormResult, dense
 from .watched import are_batched, are_plain, is_transformed, is_watched
 
 Rule = Callable[..., tuple[Any, Any]]

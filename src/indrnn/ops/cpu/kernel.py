@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import Backward, Forward, NormBackward, NormForward, NormResult
-from ..layout import with_contiguous_rows
+from ..calls import Backward, Call, Forward, NormBackward, NormForward, NormResult, with_contiguous_rows
 from ..reference import accumulation_dtype
 
 # ---- what is handed over: the structs of calls.h, with the same fields in the same order
@@ -195,9 +194,7 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
 # ---- tensors as the kernel takes them
 
 
-def pack(
-    name: str, x: Tensor, call: Forward | Backward | NormForward | NormBackward, *values: Tensor | float | None
-) -> ctypes.Structure:
+def pack(name: str, x: Tensor, call: Call, *values: Tensor | float | None) -> ctypes.Structure:
     """The struct of a pass over a tensor like x; the values are its `_FIELDS`, with tensors, which it keeps alive."""
     T, B, *between, N = x.shape
     values = (_as(torch.int64, call.lengths), _as(torch.bool, call.resets), 0, *values)

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import Backward, Forward, NormBackward, NormForward, NormResult
-from ..layout import with_contiguous_rows
+from ..calls import Backward, Forward, NormBackward, NormForward, NormResult, with_contiguous_rows
 from . import launch
 from .launch import Shape, contiguous, strided
 
