@@ -1,6 +1,7 @@
 """Checks of arguments: each names the argument, what was given and what is expected.
 
-Options are checked without torch: it is imported where there is a tensor.
+Options are checked without torch. Where there is a tensor it is in `sys.modules`, whence it comes quicker, at each step
+of a stream, than by an import.
 """
 
 from __future__ import annotations
@@ -30,9 +31,7 @@ def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
     """A list of lengths as a tensor; anything else as it is, for the checks that follow."""
     if not isinstance(lengths, (list, tuple)):
         return lengths  # type: ignore[return-value]
-    import torch
-
-    return torch.tensor(lengths, device=device)
+    return sys.modules["torch"].tensor(lengths, device=device)  # type: ignore[no-any-return]
 
 
 def is_number(value: object) -> bool:
@@ -88,7 +87,7 @@ def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> Non
     """Raise unless `value` is None or a tensor of this shape."""
     if value is None:
         return
-    if not isinstance(value, sys.modules["torch"].Tensor):  # quicker than to import it, at each step of a stream
+    if not isinstance(value, sys.modules["torch"].Tensor):
         raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}")
     if tuple(value.shape) != shape:
         raise ValueError(f"{name} must have the shape {shape} for this input, got {tuple(value.shape)}")
@@ -97,11 +96,7 @@ def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> Non
 def check_resets(resets: Tensor | None, shape: tuple[int, ...]) -> None:
     """Raise unless `resets` is None or a bool tensor of this shape."""
     check_tensor("resets", resets, shape)
-    if resets is None:
-        return
-    import torch
-
-    if resets.dtype != torch.bool:
+    if resets is not None and resets.dtype != sys.modules["torch"].bool:
         raise TypeError(f"resets must be bool, got {resets.dtype}")
 
 
@@ -118,9 +113,5 @@ def check_like_weight(name: str, value: Tensor | None, weight: Tensor) -> None:
         return
     if value.device != weight.device:
         raise ValueError(f"{name} must be on the layer's device, {weight.device}, got one on {value.device}")
-    if value.dtype == weight.dtype:
-        return
-    import torch
-
-    if not torch.is_autocast_enabled(value.device.type):
+    if value.dtype != weight.dtype and not sys.modules["torch"].is_autocast_enabled(value.device.type):
         raise TypeError(f"{name} must be of the layer's type, {weight.dtype}, got {value.dtype}")

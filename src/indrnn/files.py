@@ -153,11 +153,8 @@ def cache_folder() -> Path:
 def read(data: DataSet, data_dir: Path | None = None, say: Callable[[str], object] | None = None) -> dict[str, bytes]:
     """The verified content of each file of a data set, by its name; files that are missing are downloaded.
 
-    Args:
-        data: the data set.
-        data_dir: the folder that holds the files, directly or in a subfolder of the data set's name; None for
-            INDRNN_DATA or, without that, the user's cache.
-        say: called with messages about downloads; None for standard error.
+    They are in `data_folder(data_dir)` or a subfolder of the data set's name. `say` is called with messages about
+    downloads; None writes them to standard error.
 
     Raises:
         ValueError: if a file differs from the published one. It is not changed, and none is read in its place.

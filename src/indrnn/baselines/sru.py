@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..checks import check_count, check_tensor
 from ..layers.indrnn import project
+from ..ops.calls import written_out
 from ..ops.cpu import kernel
-from ..ops.layout import written_out
 
 
 class SRU(nn.Module):

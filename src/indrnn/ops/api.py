@@ -92,21 +92,10 @@ def recurrence_norm(
     With the batch's own statistics, so for training. reference.py has the specification; the C++ kernel and Triton
     do the same in fewer passes over memory.
 
-    Args:
-        x: (T, B, ..., N), as for `recurrence`.
-        u: (N,), the recurrent weight.
-        weight: (N,), the norm's scale.
-        shift: (N,), the norm's shift.
-        h_0: (B, ..., N), the state before the first step; zeros if None.
-        place: whether the norm is "before" or "after" the recurrence.
-        bias: (N,), added to each step of x; a norm before the recurrence removes it again.
-        mask: (1, B, ..., N), what the result is multiplied with at each step; None for nothing. It gets no gradient.
-        eps: added to the variance.
-        activation: as for `recurrence`.
-        lengths: as for `recurrence`; padding enters no statistic.
-        resets: as for `recurrence`.
-        backend: as for `recurrence`.
-        overwrite: x is the result of an operation and nothing else needs it, so that its memory may be used.
+    Arguments not named here are those of `recurrence`; padding enters no statistic. `weight` and `shift`, (N,), are the
+    norm's, and `eps` is added to the variance. `place` says whether the norm is "before" the recurrence, where it
+    removes the bias again, or "after" it. `mask` (1, B, ..., N) gets no gradient; None is no dropout. With `overwrite`
+    x is the result of an operation and nothing else needs it, so that its memory may be used.
 
     Returns:
         y (T, B, ..., N), h_last (B, ..., N), and the mean and biased variance (N,) of h, or of x without the bias. The

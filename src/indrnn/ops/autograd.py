@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from . import library, reference
-from .calls import Backward, Forward, NormBackward, NormForward, NormResult
-from .layout import dense
+from .calls import Backward, Forward, NormBackward, NormForward, NormResult, dense
 from .watched import are_batched, are_plain, is_transformed, is_watched
 
 Rule = Callable[..., tuple[Any, Any]]
@@ -123,8 +122,7 @@ def _backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tu
 
 def _vmap_forward(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
     x, u, bias, h_0, lengths, resets, *options = args
-    x_dim, u_dim, bias_dim, h_0_dim, lengths_dim, resets_dim, *_ = in_dims
-    size = info.batch_size
+    (x_dim, u_dim, bias_dim, h_0_dim, lengths_dim, resets_dim, *_), size = in_dims, info.batch_size
     if lengths_dim is not None or resets_dim is not None:
         return one_by_one(function, info, in_dims, *args)
     if u_dim is None and bias_dim is None:  # one more dimension between B and N
@@ -132,7 +130,7 @@ def _vmap_forward(function: Any, info: Any, in_dims: tuple[int | None, ...], *ar
         h_0 = _batch_at(h_0, h_0_dim, size, 1)
         return function(x, u, bias, h_0, lengths, resets, *options), (2, 1)
     wide = [_into_neurons(t, dim, size) for t, dim in zip((x, u, bias, h_0), in_dims[:4], strict=True)]
-    return _out_of_neurons(function(*wide, lengths, resets, *options), size, _neurons(u, u_dim))
+    return _out_of_neurons(function(*wide, lengths, resets, *options), size, u, u_dim)
 
 
 recurrence = differentiable("recurrence", _keep, _backward, _vmap_forward)
@@ -174,10 +172,8 @@ class _DoubleBackward(torch.autograd.Function):
             pull_back = torch.func.vjp(backward, *(inputs[i] for i in present))[1]
             return pull_back(grads)  # type: ignore[no-any-return]
         # torch.func refuses to work within saved_tensors_hooks; these of our own keep others' out of what is done here.
-        with (
-            torch.enable_grad(),
-            torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
-        ):
+        own_hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+        with torch.enable_grad(), own_hooks:
             leaves = [inputs[i].detach().requires_grad_() for i in present]
             results = backward(*leaves)
             used = [i for i, result in enumerate(results) if result.requires_grad]  # none of them where T is 0
@@ -202,7 +198,7 @@ def _vmap_backward(function: Any, info: Any, in_dims: tuple[int | None, ...], *a
     # u's gradient is wanted for each batch element apart, so u always gets the dimension.
     wide = [_into_neurons(t, dim, info.batch_size) for t, dim in zip(tensors, in_dims[: len(tensors)], strict=True)]
     results = function(*wide, lengths, resets, activation, reverse, backend)
-    return _out_of_neurons(results, info.batch_size, _neurons(tensors[3], in_dims[3]))
+    return _out_of_neurons(results, info.batch_size, tensors[3], in_dims[3])
 
 
 recurrence_backward = differentiable("recurrence_backward", _keep_all, _second_derivative, _vmap_backward)
@@ -221,18 +217,9 @@ def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) ->
     ctx.direct = ctx.overwritten = False
     ctx.mark_non_differentiable(result.mean, result.var)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(
-        result.y if ctx.y_is_h else result.h,
-        call.x if before else None,
-        call.u,
-        call.h_0,
-        call.weight,
-        result.mean,
-        result.var,
-        call.mask,
-        call.lengths,
-        call.resets,
-    )
+    series = (result.y if ctx.y_is_h else result.h, call.x if before else None)
+    of_norm = (call.weight, result.mean, result.var, call.mask)
+    ctx.save_for_backward(*series, call.u, call.h_0, *of_norm, call.lengths, call.resets)
 
 
 def _norm_backward(
@@ -271,36 +258,26 @@ def _batch_at(tensor: Tensor | None, dim: int | None, size: int, at: int) -> Ten
 
 def _into_neurons(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
     """(..., N) to (..., size * N): neurons are independent, so a batch of layers is one wide layer."""
-    if tensor is None:
-        return None
-    at = tensor.dim() - 1 if dim is None else tensor.dim() - 2
-    moved = _batch_at(tensor, dim, size, at)
-    assert moved is not None
-    return moved.flatten(-2)
+    moved = None if tensor is None else _batch_at(tensor, dim, size, tensor.dim() - (1 if dim is None else 2))
+    return None if moved is None else moved.flatten(-2)
 
 
-def _neurons(u: Tensor, dim: int | None) -> int:
-    """N of one call, which size * N does not give if the size is 0."""
-    return u.shape[-1 if dim is None else 1 - dim]
-
-
-def _out_of_neurons(tensors: tuple[Tensor, ...], size: int, N: int) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+def _out_of_neurons(
+    tensors: tuple[Tensor, ...], size: int, u: Tensor, u_dim: int | None
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    N = u.shape[-1 if u_dim is None else 1 - u_dim]  # which size * N does not give if the size is 0
     split = tuple(tensor.unflatten(-1, (size, N)) for tensor in tensors)
     return split, tuple(tensor.dim() - 2 for tensor in split)
 
 
 def one_by_one(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
     """A batch of calls as a loop, for batched lengths or resets, which are rare."""
-    results = [
-        function(*(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)))
-        for i in range(info.batch_size)
-    ]
-    stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+    pairs = [*zip(args, in_dims, strict=True)]
+    of_one = ([a if dim is None else a.select(dim, i) for a, dim in pairs] for i in range(info.batch_size))
+    stacked = tuple(torch.stack(parts) for parts in zip(*(function(*call) for call in of_one), strict=True))
     return stacked, (0,) * len(stacked)
 
 
-recurrence_norm = differentiable(
-    "recurrence_norm", _keep_norm, _norm_backward, one_by_one
-)  # the statistics are of one call
+recurrence_norm = differentiable("recurrence_norm", _keep_norm, _norm_backward, one_by_one)  # statistics of one call
 recurrence_norm_direct = direct(NormForward, _keep_norm, _norm_backward)
 _register_vmap("recurrence_norm_backward", one_by_one)

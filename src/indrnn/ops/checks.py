@@ -93,7 +93,7 @@ def _check_dense(name: str, value: Tensor | None, or_none: str = "") -> None:
 def is_usual(call: Call) -> bool:
     """Whether all are dense CPU tensors of one type and the right shapes, with all their numbers in memory.
 
-    If so, no check would raise and `layout.readable` has nothing to do: both are skipped, as a small call would spend
+    If so, no check would raise and `readable` has nothing to do: both are skipped, as a small call would spend
     much of its time in them. Not asked of calls with a norm, lengths or resets.
     """
     if isinstance(call, Forward):

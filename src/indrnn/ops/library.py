@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from . import choice, reference
-from .calls import Backward, Call, Forward, NormBackward, NormForward
+from .calls import Backward, Call, Forward, NormBackward, NormForward, readable
 from .checks import check, check_lengths, is_usual
 from .cpu import kernel
-from .layout import readable
 
 LIBRARY = torch.library.Library("indrnn", "DEF")
 _PASSES: dict[type[Call], tuple[str, str]] = {

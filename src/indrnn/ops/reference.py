@@ -49,7 +49,7 @@ def forward(call: Forward) -> tuple[Tensor, Tensor]:
     u = u.to(dtype)
     state = x.new_zeros(x.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
     rows: dict[int, Tensor] = {}
-    for t in _steps(x.shape[0], reverse):
+    for t in range(x.shape[0])[:: -1 if reverse else 1]:
         x_t = x[t].to(dtype) if bias is None else x[t].to(dtype) + bias.to(dtype)
         entering = state if resets is None else torch.where(_per_row(resets[t], x_t), 0.0, state)
         if lengths is None:
@@ -72,7 +72,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     sum_u, sum_bias = torch.zeros_like(start), torch.zeros_like(start)  # each chain's part of the two gradients
     rows: dict[int, Tensor] = {}
     T = h.shape[0]
-    for t in _steps(T, not reverse):
+    for t in range(T)[:: 1 if reverse else -1]:
         h_t = h[t].to(dtype)
         before = t + 1 if reverse else t - 1
         entering = h[before].to(dtype) if 0 <= before < T else start
@@ -109,10 +109,6 @@ def sum_to_neurons(values: Tensor) -> Tensor:
             left_over = left_over + values[-1]
         values = values[:half] + values[half : 2 * half]
     return left_over if len(values) == 0 else left_over + values[0]
-
-
-def _steps(T: int, reverse: bool) -> range:
-    return range(T - 1, -1, -1) if reverse else range(T)
 
 
 def _per_row(flags: Tensor, like: Tensor) -> Tensor:

@@ -165,21 +165,18 @@ def _agree(call: Forward, resets: Tensor | None, summed: bool, group: Group) -> 
 
 
 class _SplitRecurrence(torch.autograd.Function):
-    """Lengths and resets are this rank's own."""
-
     @staticmethod
     def forward(
         ctx: Any, anchor: Tensor | None, backend: str | None, group: Group, summed: bool, *call: Any
     ) -> tuple[Tensor, Tensor]:
+        """Of a call whose lengths and resets are this rank's own."""
         x, u, bias, h_0, lengths, resets, activation, reverse = call
         dtype = reference.accumulation_dtype(x.dtype)
         u_, bias_ = u.to(dtype), None if bias is None else bias.to(dtype)
         state = x.new_zeros(x.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)
 
-        def run(x: Tensor, start: Tensor, activation: str = activation) -> tuple[Tensor, Tensor]:
-            return OPS.recurrence(  # type: ignore[no-any-return]
-                x, u_, bias_, start, lengths, resets, activation, reverse, backend
-            )
+        def run(x: Tensor, start: Tensor, activation: str = activation) -> Any:
+            return OPS.recurrence(x, u_, bias_, start, lengths, resets, activation, reverse, backend)
 
         # The map's bounds are where the slice leads from the two ends of all numbers; its slope is known.
         exact = x.to(dtype)
@@ -187,13 +184,9 @@ class _SplitRecurrence(torch.autograd.Function):
         ends = (-largest, largest)
         if activation == "relu":
             ends = (run(exact, ends[0])[1], run(exact, ends[1])[1])
-        own = Map(
-            run(exact, torch.zeros_like(state), "identity")[1],
-            _slope(u_, x, lengths, resets),
-            torch.minimum(*ends).clamp(-largest, largest),
-            torch.maximum(*ends).clamp(-largest, largest),
-        )
-        maps = [Map(*part) for part in _gather(torch.stack(own), group)]
+        affine = run(exact, torch.zeros_like(state), "identity")[1], _slope(u_, x, lengths, resets)
+        bounds = (bound.clamp(-largest, largest) for bound in (torch.minimum(*ends), torch.maximum(*ends)))
+        maps = [Map(*part) for part in _gather(torch.stack([*affine, *bounds]), group)]
         rank, ranks = dist.get_rank(group), _ranks_in_order(group, reverse)
         states = [state]
         for source in ranks:
@@ -224,10 +217,8 @@ class _SplitRecurrence(torch.autograd.Function):
         activation, reverse, _ = ctx.options
         u_, rank, ranks = u.to(start.dtype), dist.get_rank(ctx.group), _ranks_in_order(ctx.group, not reverse)
 
-        def pull(carry: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            return OPS.recurrence_backward(  # type: ignore[no-any-return]
-                grad_h, carry, h, u_, start, lengths, resets, *ctx.options
-            )
+        def pull(carry: Tensor) -> Any:
+            return OPS.recurrence_backward(grad_h, carry, h, u_, start, lengths, resets, *ctx.options)
 
         zero = torch.zeros_like(start)
         slope = _slope(u_, h, lengths, resets, h if activation == "relu" else None)

@@ -80,11 +80,11 @@ def test_without_a_driver_for_the_gpu_it_says_so() -> None:
 def test_without_triton_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setitem(sys.modules, "triton", None)
-    triton_backend._import_error.cache_clear()
+    triton_backend._problem.cache_clear()
     try:
         assert "Triton cannot be imported" in (triton_backend.why_not(torch.zeros(1), "relu") or "")
     finally:
-        triton_backend._import_error.cache_clear()
+        triton_backend._problem.cache_clear()
 
 
 # ---- the recurrence

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import Backward, Forward, NormBackward, NormForward, NormResult
-from ..layout import with_contiguous_rows
+from ..calls import Backward, Call, Forward, NormBackward, NormForward, NormResult, with_contiguous_rows
 from ..reference import accumulation_dtype
 
 # ---- what is handed over: the structs of calls.h, with the same fields in the same order
@@ -106,7 +105,7 @@ def declare(loaded: ctypes.CDLL, name: str, struct: type[ctypes.Structure]) -> N
 
 
 def _difference(loaded: ctypes.CDLL) -> str | None:
-    """How a kernel's interface differs from the one used here; None if it does not."""
+    """How a kernel's interface differs from the one used here."""
     try:
         version, size = loaded.indrnn_version, loaded.indrnn_size
     except AttributeError:  # from before there were versions
@@ -116,8 +115,7 @@ def _difference(loaded: ctypes.CDLL) -> str | None:
     if version() != ABI_VERSION:
         return f"interface version {version()}, not {ABI_VERSION}"
     for name, struct in PASSES.items():
-        theirs, ours = size(name.encode()), ctypes.sizeof(struct)
-        if theirs != ours:
+        if (theirs := size(name.encode())) != (ours := ctypes.sizeof(struct)):
             return f"arguments of {theirs} bytes for {name}, not {ours}"
     return None
 
@@ -145,8 +143,7 @@ def why_not(x: Tensor, activation: str) -> str | None:
 
 def forward(call: Forward, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; with `overwrite` h takes the place of x, which must be contiguous."""
-    x = with_contiguous_rows(call.x)
-    dtype = accumulation_dtype(x.dtype)
+    x, dtype = call.x, accumulation_dtype(call.x.dtype)
     state = _start(call.h_0, x.shape[1:], dtype)
     h = x if overwrite else _empty(x.shape, x.dtype)
     run("forward", pack("forward", x, call, *strided(x), _as(dtype, call.u), _as(dtype, call.bias), h, state))
@@ -156,10 +153,8 @@ def forward(call: Forward, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
 def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.backward`."""
     grad_h, grad_h_last, h, u, h_0, *_ = call
-    h, grad_h = _as(h.dtype, h), None if grad_h is None else with_contiguous_rows(grad_h)
-    dtype = accumulation_dtype(h.dtype)
-    u_ = _as(dtype, u)
-    carry = _start(grad_h_last, h.shape[1:], dtype)
+    h, dtype = h.contiguous(), accumulation_dtype(h.dtype)
+    u_, carry = _as(dtype, u), _start(grad_h_last, h.shape[1:], dtype)
     grad_x, grad_u, grad_bias = torch.empty_like(h), torch.empty_like(u_), torch.empty_like(u_)
     inputs = (*strided(grad_h), h, u_, _as(dtype, h_0))
     run("backward", pack("backward", h, call, *inputs, grad_x, carry, grad_u, grad_bias))
@@ -169,8 +164,7 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
     """As `reference.norm_forward`; with `overwrite` h takes the place of x, which must be contiguous."""
-    x, before = with_contiguous_rows(call.x), call.place == "before"
-    dtype = accumulation_dtype(x.dtype)
+    x, before, dtype = call.x, call.place == "before", accumulation_dtype(call.x.dtype)
     state = _start(call.h_0, x.shape[1:], dtype)
     h = x if overwrite else _empty(x.shape, x.dtype)
     y = None if before and call.mask is None else _empty(x.shape, x.dtype)
@@ -185,12 +179,10 @@ def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
 def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `reference.norm_backward`."""
     x, u, h_0, weight = call.x, call.u, call.h_0, call.weight
-    h, grad_y = _as(call.h.dtype, call.h), with_contiguous_rows(call.grad_y)
-    x = None if x is None else with_contiguous_rows(x)
-    dtype = accumulation_dtype(h.dtype)
+    h, dtype = call.h.contiguous(), accumulation_dtype(call.h.dtype)
     carry = _start(call.grad_h_last, h.shape[1:], dtype)
     vectors = [_as(dtype, vector) for vector in (u, h_0, weight, call.mean, call.var)]
-    inputs = (call.eps, x is not None, *strided(grad_y), *strided(x), h, *vectors, _mask(call.mask, h, dtype))
+    inputs = (call.eps, x is not None, *strided(call.grad_y), *strided(x), h, *vectors, _mask(call.mask, h, dtype))
     grad_x = torch.empty_like(h)
     grad_u, grad_bias, grad_weight, grad_shift = sums = [_empty(u.shape, dtype) for _ in range(4)]
     run("norm_backward", pack("norm_backward", h, call, *inputs, grad_x, carry, *sums))
@@ -202,27 +194,22 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
 # ---- tensors as the kernel takes them
 
 
-def pack(
-    name: str, x: Tensor, call: Forward | Backward | NormForward | NormBackward, *values: Tensor | float | None
-) -> ctypes.Structure:
+def pack(name: str, x: Tensor, call: Call, *values: Tensor | float | None) -> ctypes.Structure:
     """The struct of a pass over a tensor like x; the values are its `_FIELDS`, with tensors, which it keeps alive."""
     T, B, *between, N = x.shape
-    lengths, resets = _as(torch.int64, call.lengths), _as(torch.bool, call.resets)
+    values = (_as(torch.int64, call.lengths), _as(torch.bool, call.resets), 0, *values)
+    reverse, threads = getattr(call, "reverse", False), torch.get_num_threads()
     packed = PASSES[name](
-        DTYPES[x.dtype],
-        _ACTIVATIONS[call.activation],
-        getattr(call, "reverse", False),
-        torch.get_num_threads(),
-        *(T, B, math.prod(between), N),
-        *(pointer(lengths), pointer(resets), 0),
+        *(DTYPES[x.dtype], _ACTIVATIONS[call.activation], reverse, threads, T, B, math.prod(between), N),
         *[value.data_ptr() if isinstance(value, Tensor) else value for value in values],
     )
-    packed.tensors = (lengths, resets, values)
+    packed.tensors = values
     return packed
 
 
 def strided(x: Tensor | None) -> tuple[Tensor | None, int, int]:
-    """A tensor over time with its strides over time and batch."""
+    """A tensor over time with contiguous rows, and its strides over time and batch."""
+    x = None if x is None else with_contiguous_rows(x)
     return (None, 0, 0) if x is None else (x, x.stride(0), x.stride(1))
 
 

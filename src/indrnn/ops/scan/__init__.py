@@ -9,13 +9,14 @@ backward pass does the same with affine maps.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import reference
-from ..calls import Backward, Forward, NormBackward, NormForward, NormResult
+from ..calls import Backward, Forward
 from ..reference import accumulation_dtype
 from ..triton import backend as triton_backend
 
@@ -45,14 +46,8 @@ def backward(call: Backward) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return triton_backend.backward(call, _chunk(call.h)) if _in_triton(call.h, call.activation) else _backward(call)
 
 
-def norm_forward(call: NormForward) -> NormResult:
-    """As `reference.norm_forward`."""
-    return reference.norm_forward(call, forward)
-
-
-def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `reference.norm_backward`."""
-    return reference.norm_backward(call, backward)
+norm_forward = partial(reference.norm_forward, run=forward)
+norm_backward = partial(reference.norm_backward, through=backward)
 
 
 def _chunk(x: Tensor) -> int | None:

@@ -14,26 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import Backward, Forward, NormBackward, NormForward, NormResult
-from ..layout import with_contiguous_rows
+from ..calls import Backward, Forward, NormBackward, NormForward, NormResult, with_contiguous_rows
 from . import launch
 from .launch import Shape, contiguous, strided
 
 
 @functools.cache
-def _import_error() -> str | None:
+def _problem(device: str) -> str | None:
+    """Why Triton does not run there; it needs a C compiler for its link to a GPU's driver, built when asked for it."""
     try:
         importlib.import_module("triton")
     except ImportError as error:
         return f"Triton cannot be imported: {error}"
-    return None
-
-
-@functools.cache
-def _driver_error() -> str | None:
-    """Triton builds its link to the GPU's driver when first asked for it, for which it needs a C compiler."""
     try:
-        importlib.import_module("triton.runtime").driver.active.get_current_target()
+        if device == "cuda":
+            importlib.import_module("triton.runtime").driver.active.get_current_target()
     except Exception as error:
         return f"Triton cannot reach a GPU: {error}"
     return None
@@ -46,7 +41,7 @@ def why_not(x: Tensor, activation: str) -> str | None:
         return "it supports GPU tensors, and CPU tensors only in Triton's interpreter (TRITON_INTERPRET=1), to test it"
     if device not in ("cuda", "cpu"):
         return f"it supports CUDA and ROCm tensors only, not {device}"
-    return _import_error() or (_driver_error() if device == "cuda" else None)
+    return _problem(device)
 
 
 # ---- the recurrence

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import Backward, Call, Forward
-from ..layout import with_contiguous_rows
+from ..calls import Backward, Call, Forward, with_contiguous_rows
 from ..reference import accumulation_dtype
 
 LANES = 64 if torch.version.hip else 32

@@ -3,9 +3,6 @@
 No step here depends on another, so time is divided as well: part p has the steps from p * span on, span of them.
 """
 
-# mypy: ignore-errors
-# These functions are Triton's language in Python's syntax, and Triton has no stubs.
-
 import triton
 import triton.language as tl
 

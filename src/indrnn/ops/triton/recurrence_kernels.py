@@ -13,9 +13,6 @@ type; how they join the sums over all of time is said where it is done. Nothing 
 same to the bit each time.
 """
 
-# mypy: ignore-errors
-# These functions are Triton's language in Python's syntax, and Triton has no stubs.
-
 import math
 
 import triton

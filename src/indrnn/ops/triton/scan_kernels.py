@@ -7,9 +7,6 @@ parts side by side. Where a number on the way is not finite, the second kernel g
 step by step: slow, but as the equation says, and nobody has to wait for the device to learn of it.
 """
 
-# mypy: ignore-errors
-# These functions are Triton's language in Python's syntax, and Triton has no stubs.
-
 import triton
 import triton.language as tl
 
