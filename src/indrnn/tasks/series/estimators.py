@@ -34,7 +34,7 @@ from .task import Part, SeriesTask, by_length, collate, pad
 
 FILE = "estimator.json"
 _AT_ONCE = 2_000_000  # steps × neurons of a batch of predictions
-_FITTED = ("n_features_in_", "flat_", "channels_", "preparation_", "target_", "plan_")
+_FITTED = ("n_features_in_", "flat_", "channels_", "preparation_", "target_", "plan_", "feature_names_in_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -369,9 +369,7 @@ class Estimator:
 
     def save_settings(self, folder: Path) -> None:
         """Write estimator.json beside the networks."""
-        fitted = {name: getattr(self, name) for name in _FITTED}
-        if hasattr(self, "feature_names_in_"):
-            fitted["feature_names_in_"] = self.feature_names_in_
+        fitted = {name: getattr(self, name) for name in _FITTED if hasattr(self, name)}
         content = {"estimator": _recorded(self), "members": len(self.models_), "fitted": fitted}
         write_atomically(folder / FILE, as_bytes(to_json(content)))
 
@@ -576,8 +574,7 @@ def _weights(sample_weight: Any, count: int) -> Array | None:
     if sample_weight is None:
         return None
     weights = as_array(sample_weight).astype(np.float64)
-    if weights.ndim == 0:
-        weights = np.full(count, float(weights))
+    weights = weights if weights.ndim else np.full(count, weights)
     if weights.shape != (count,):
         raise ValueError(f"sample_weight must have the shape ({count},), got {weights.shape}")
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:

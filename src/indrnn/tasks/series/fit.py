@@ -36,7 +36,6 @@ except ImportError:  # without a command line
     Positional, arg = Annotated[TypeVar("_T"), None], dict
 
 _SHOWN = 12  # classes that are listed with their counts
-_PLANNED = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation")
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Fit(Recipe):
         """See `Recipe.check`."""
         check_seed(self.seed)
         check_fraction("test_share", self.test_share)
-        check_options({name: getattr(self, name) for name in (*_PLANNED, "threads")} | {"members": self.networks})
+        check_options(vars(self) | {"members": self.networks})
 
     # ---- data, read once
 
@@ -174,7 +173,8 @@ class Fit(Recipe):
         from .estimators import IndRNNClassifier, IndRNNRegressor
 
         _, classifies = self.series
-        options: dict[str, Any] = {name: getattr(self, name) for name in (*_PLANNED, "core", "device", "threads")}
+        shared = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation", "core", "device", "threads")
+        options: dict[str, Any] = {name: getattr(self, name) for name in shared}
         options |= {"per_step": self.reading.per_step, "random_state": self.seed, "members": self.networks}
         if classifies:
             return IndRNNClassifier(self.effort, class_weight="balanced" if self.balanced else None, **options)
