@@ -15,7 +15,7 @@ from ..._lazy import Lazy
 from ...checks import check_fraction, check_seed
 from ...words import rough_duration, value_of, words
 from ..recipe import Answer, Confusion, Description, Extra, Pairs, Recipe, Samples, Say
-from .defaults import Core, Effort, check_options, members_of
+from .defaults import MEMBERS, Core, Effort, check_options
 from .reading import Reading
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Fit(Recipe):
     @property
     def members(self) -> int:
         """See `Recipe.members`."""
-        return self.networks or members_of(self.effort)
+        return self.networks or MEMBERS[self.effort]
 
     @property
     def training(self) -> Training:
@@ -306,12 +306,11 @@ class Fit(Recipe):
 
     def samples(self, model: nn.Module) -> Samples:
         """See `Recipe.samples`: some of the test series, or of the training series if there are none."""
-        from ..samples import SHOWN as MOST
-        from ..samples import recorded
+        from ..samples import SHOWN, recorded
 
         (train, test, _), preparation, target = self.split, self.fitting.preparation, self.fitting.target
         data = train if test is None else test
-        some = data.select(np.unique(np.linspace(0, len(data) - 1, min(len(data), MOST)).round().astype(np.int64)))
+        some = data.select(np.unique(np.linspace(0, len(data) - 1, min(len(data), SHOWN)).round().astype(np.int64)))
         assert some.y is not None
         names = list(some.names or (f"series {number + 1}" for number in range(len(some))))
         right: list[Any] | None = None
