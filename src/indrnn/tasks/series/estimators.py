@@ -332,16 +332,14 @@ class Estimator:
                 f"X must have the columns of training in their order, got {name!r} as column {at} in place of "
                 f"{expected!r}. The feature names should match those that were passed during fit"
             )
-        (got, steps), channels, this = data.x[0].shape, self.preparation_.channels, type(self).__name__
-        if got != channels:
+        got, expected, what, hint = len(data.x[0]), self.preparation_.channels, "channels", ""
+        if self.flat_ and len(_shape(X)) == 2:
+            got, expected, what = data.x[0].shape[1], self.n_features_in_, "steps"
+            hint = " in two dimensions; give (n, 1, time) for series of another length"
+        if got != expected:
             raise ValueError(
-                f"X must have the channels of training, {channels}, got {got}: X has {got} features, but {this} is "
-                f"expecting {channels} features as input"
-            )
-        if self.flat_ and steps != self.n_features_in_ and len(_shape(X)) == 2:
-            raise ValueError(
-                f"X has {steps} features, but {this} is expecting {self.n_features_in_} features as input (steps, in "
-                "two dimensions, as in training); give (n, 1, time) for series of another length"
+                f"X must have the {what} of training, {expected}, got {got}{hint}. X has {got} features, but "
+                f"{type(self).__name__} is expecting {expected} features as input"
             )
         return data
 
