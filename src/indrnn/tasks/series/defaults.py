@@ -19,8 +19,10 @@ FRAMES = 256  # approximate number of steps that the recurrent layers see of a l
 RAW = 8  # stride to `FRAMES` steps from which a signal counts as raw, such as sound
 
 
+MEMBERS: dict[Effort, int] = {"quick": 1, "default": 1, "best": 5}  # networks by default
 _COUNTS = ("hidden_size", "layers", "steps", "batch_size", "patience", "members", "threads")
 _CHECKS = dict.fromkeys(_COUNTS, check_count) | {"lr": check_positive, "validation": check_fraction}
+_CHOICES = {"effort": get_args(Effort), "core": get_args(Core)}
 
 
 @dataclass(frozen=True)
@@ -104,18 +106,18 @@ def check_options(options: dict[str, Any]) -> None:
             continue
         if name in _CHECKS:
             _CHECKS[name](name, value)
+        elif name in _CHOICES:
+            check_choice(name, value, _CHOICES[name])
         elif name in ("augment", "bidirectional") and not isinstance(value, bool):
             raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
 def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **options: Any) -> Plan:
     """Choose the plan for data of this shape; an estimator's options override it, unless None."""
-    check_choice("effort", effort, get_args(Effort))
-    check_choice("core", core, get_args(Core))
     values = {  # NumPy's as Python's
         name: value.item() if hasattr(value, "item") else value for name, value in options.items() if value is not None
     }
-    check_options(values)
+    check_options({"effort": effort, "core": core} | values)
     raw, series = shape.raw, shape.series
     # Smaller for few or very long series
     most = max(1, 2_000_000 // max(1, shape.longest))
@@ -138,13 +140,8 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **opti
         validation=validation,
         evaluate_every=max(1, min(steps, math.ceil(steps / 20))) if validation else steps,
         patience=values.get("patience", 8) if validation else None,
-        members=values.get("members", members_of(effort)),
+        members=values.get("members", MEMBERS[effort]),
     )
-
-
-def members_of(effort: Effort) -> int:
-    """Number of networks by default."""
-    return 5 if effort == "best" else 1
 
 
 def _network(shape: Shape, core: Core, values: dict[str, Any]) -> Any:

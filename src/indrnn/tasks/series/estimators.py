@@ -34,7 +34,7 @@ from .task import Part, SeriesTask, by_length, collate, pad
 
 FILE = "estimator.json"
 _AT_ONCE = 2_000_000  # steps × neurons of a batch of predictions
-_FITTED = ("n_features_in_", "flat_", "channels_", "preparation_", "target_", "plan_")
+_FITTED = ("n_features_in_", "flat_", "channels_", "preparation_", "target_", "plan_", "feature_names_in_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,16 +332,14 @@ class Estimator:
                 f"X must have the columns of training in their order, got {name!r} as column {at} in place of "
                 f"{expected!r}. The feature names should match those that were passed during fit"
             )
-        (got, steps), channels, this = data.x[0].shape, self.preparation_.channels, type(self).__name__
-        if got != channels:
+        got, expected, what, hint = len(data.x[0]), self.preparation_.channels, "channels", ""
+        if self.flat_ and len(_shape(X)) == 2:
+            got, expected, what = data.x[0].shape[1], self.n_features_in_, "steps"
+            hint = " in two dimensions; give (n, 1, time) for series of another length"
+        if got != expected:
             raise ValueError(
-                f"X must have the channels of training, {channels}, got {got}: X has {got} features, but {this} is "
-                f"expecting {channels} features as input"
-            )
-        if self.flat_ and steps != self.n_features_in_ and len(_shape(X)) == 2:
-            raise ValueError(
-                f"X has {steps} features, but {this} is expecting {self.n_features_in_} features as input (steps, in "
-                "two dimensions, as in training); give (n, 1, time) for series of another length"
+                f"X must have the {what} of training, {expected}, got {got}{hint}. X has {got} features, but "
+                f"{type(self).__name__} is expecting {expected} features as input"
             )
         return data
 
@@ -369,9 +367,7 @@ class Estimator:
 
     def save_settings(self, folder: Path) -> None:
         """Write estimator.json beside the networks."""
-        fitted = {name: getattr(self, name) for name in _FITTED}
-        if hasattr(self, "feature_names_in_"):
-            fitted["feature_names_in_"] = self.feature_names_in_
+        fitted = {name: getattr(self, name) for name in _FITTED if hasattr(self, name)}
         content = {"estimator": _recorded(self), "members": len(self.models_), "fitted": fitted}
         write_atomically(folder / FILE, as_bytes(to_json(content)))
 
@@ -576,8 +572,7 @@ def _weights(sample_weight: Any, count: int) -> Array | None:
     if sample_weight is None:
         return None
     weights = as_array(sample_weight).astype(np.float64)
-    if weights.ndim == 0:
-        weights = np.full(count, float(weights))
+    weights = weights if weights.ndim else np.full(count, weights)
     if weights.shape != (count,):
         raise ValueError(f"sample_weight must have the shape ({count},), got {weights.shape}")
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:

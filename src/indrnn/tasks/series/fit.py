@@ -15,7 +15,7 @@ from ..._lazy import Lazy
 from ...checks import check_fraction, check_seed
 from ...words import rough_duration, value_of, words
 from ..recipe import Answer, Confusion, Description, Extra, Pairs, Recipe, Samples, Say
-from .defaults import Core, Effort, check_options, members_of
+from .defaults import MEMBERS, Core, Effort, check_options
 from .reading import Reading
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ except ImportError:  # without a command line
     Positional, arg = Annotated[TypeVar("_T"), None], dict
 
 _SHOWN = 12  # classes that are listed with their counts
-_PLANNED = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation")
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Fit(Recipe):
         """See `Recipe.check`."""
         check_seed(self.seed)
         check_fraction("test_share", self.test_share)
-        check_options({name: getattr(self, name) for name in (*_PLANNED, "threads")} | {"members": self.networks})
+        check_options(vars(self) | {"members": self.networks})
 
     # ---- data, read once
 
@@ -174,7 +173,8 @@ class Fit(Recipe):
         from .estimators import IndRNNClassifier, IndRNNRegressor
 
         _, classifies = self.series
-        options: dict[str, Any] = {name: getattr(self, name) for name in (*_PLANNED, "core", "device", "threads")}
+        shared = ("steps", "lr", "batch_size", "hidden_size", "layers", "validation", "core", "device", "threads")
+        options: dict[str, Any] = {name: getattr(self, name) for name in shared}
         options |= {"per_step": self.reading.per_step, "random_state": self.seed, "members": self.networks}
         if classifies:
             return IndRNNClassifier(self.effort, class_weight="balanced" if self.balanced else None, **options)
@@ -197,7 +197,7 @@ class Fit(Recipe):
     @property
     def members(self) -> int:
         """See `Recipe.members`."""
-        return self.networks or members_of(self.effort)
+        return self.networks or MEMBERS[self.effort]
 
     @property
     def training(self) -> Training:
@@ -306,12 +306,11 @@ class Fit(Recipe):
 
     def samples(self, model: nn.Module) -> Samples:
         """See `Recipe.samples`: some of the test series, or of the training series if there are none."""
-        from ..samples import SHOWN as MOST
-        from ..samples import recorded
+        from ..samples import SHOWN, recorded
 
         (train, test, _), preparation, target = self.split, self.fitting.preparation, self.fitting.target
         data = train if test is None else test
-        some = data.select(np.unique(np.linspace(0, len(data) - 1, min(len(data), MOST)).round().astype(np.int64)))
+        some = data.select(np.unique(np.linspace(0, len(data) - 1, min(len(data), SHOWN)).round().astype(np.int64)))
         assert some.y is not None
         names = list(some.names or (f"series {number + 1}" for number in range(len(some))))
         right: list[Any] | None = None

@@ -20,8 +20,7 @@ from .targets import Target
 if TYPE_CHECKING:
     from .estimators import Estimator
 
-SHOWN = 12
-"""Classes that a confusion matrix in text has at most; of more, the most frequent confusions are listed."""
+SHOWN = 12  # classes of a confusion matrix in text; of more, the most frequent confusions are listed
 _Z = 1.959964  # 95 % of a normal distribution
 
 

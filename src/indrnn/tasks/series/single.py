@@ -17,8 +17,7 @@ from .preparation import from_first_time
 if TYPE_CHECKING:
     from .estimators import Estimator
 
-MOST = 20
-"""Most neurons that an explanation lists."""
+MOST = 20  # neurons that an explanation lists
 
 
 class Stream:
