@@ -27,9 +27,8 @@ from ...training import Cosine, Listener, Result, RunFolder, Training, derive_se
 from ..runs import member_folders, new_model, train_members
 from .collection import Array, Collection, as_array, as_numbers, hold_out, is_list_of_series, target_of
 from .defaults import FEW, Augmentation, Core, Effort, Plan, Shape, plan
-from .preparation import Preparation, from_first_time, rms_depends_on_class
+from .preparation import Preparation, Target, from_first_time, rms_depends_on_class
 from .single import Explanation, Stream, explain
-from .targets import Target
 from .task import Part, SeriesTask, by_length, collate, pad
 
 FILE = "estimator.json"

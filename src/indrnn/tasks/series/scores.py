@@ -14,8 +14,7 @@ import numpy as np
 from ...figures import draw_confusion
 from ...files import write_atomically
 from .collection import Array, Collection
-from .preparation import moments
-from .targets import Target
+from .preparation import Target, moments
 
 if TYPE_CHECKING:
     from .estimators import Estimator

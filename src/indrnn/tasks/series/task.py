@@ -30,12 +30,9 @@ class SeriesBatch(Batch):
 class Part:
     """Prepared series with their targets."""
 
-    x: list[Tensor]
-    """Series, (time, features) each."""
-    y: list[Tensor]
-    """Targets: a class (int64), labels or numbers (outputs,); at every step, (time,) or (time, outputs)."""
-    weights: Tensor | None = None
-    """Weights of the series, (n,), of mean 1."""
+    x: list[Tensor]  # (time, features) each
+    y: list[Tensor]  # a class (int64), labels or numbers (outputs,); at every step, (time,) or (time, outputs)
+    weights: Tensor | None = None  # (n,), of mean 1
 
     def select(self, items: Any) -> Part:
         """The series of these indices, an array."""
@@ -80,13 +77,12 @@ class SeriesTask:
 
     def describe(self) -> dict[str, Any]:
         """Describe the task: options, sizes, and a checksum of the series."""
-        parts = {"train": self.train, "validation": self.validation}
         return {
             "type": type(self).__name__,
             **{name: getattr(self, name) for name in ("kind", "per_step", "batch_size", "seed")},
             "augmentation": asdict(self.augmentation),
             "class_weights": None if self.class_weights is None else self.class_weights.tolist(),
-            **{name: part.describe() for name, part in parts.items() if part is not None},
+            **{name: part.describe() for name in ("train", "validation") if (part := getattr(self, name)) is not None},
         }
 
     @property

@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..collection import Array, Collection, checked_series, target_of
-from . import Reading, formats, sound, table
+from ..collection import Collection, checked_series, target_of
+from . import Reading
+from .formats import SOUNDS, read_folder, read_npz, read_ts
+from .table import TABLES, read_table
 from .values import SeriesFile, parsed, pick, where
 
 KINDS = ".npz, .ts, .csv, .tsv, .parquet, or a folder of WAV files by class"
 _READERS: dict[str, Callable[..., SeriesFile]]
-_READERS = {".npz": formats.read_npz, ".ts": formats.read_ts, "a folder": sound.read_folder, "table": table.read_table}
+_READERS = {".npz": read_npz, ".ts": read_ts, "a folder": read_folder, "table": read_table}
 
 
 def read(
@@ -53,8 +55,11 @@ def read_with(
     own = not alone or (reading.header is None and reading.layout != "auto")
     files = [_read_file(path, reading, target_needed=target_needed, ignore_needed=own)]
     reading = files[0].reading
-    test = Path(test) if test is not None else None if alone else _beside(path)
+    if test is None and not alone and path.suffix.lower() == ".ts" and path.stem.upper().endswith("_TRAIN"):
+        names = (path.stem[: -len("_TRAIN")] + word + path.suffix for word in ("_TEST", "_test", "_Test"))
+        test = next(filter(Path.is_file, map(path.with_name, names)), None)
     if test is not None:
+        test = Path(test)
         files.append(_read_file(test, reading, target_needed=target_needed, ignore_needed=False))
         one, two = (len(file.x[0]) for file in files)
         if one != two:
@@ -62,28 +67,19 @@ def read_with(
     return Read(_joined(files, reading), reading, test)
 
 
-def _beside(path: Path) -> Path | None:
-    """Path of NAME_TEST.ts for NAME_TRAIN.ts, if it exists."""
-    if path.suffix.lower() != ".ts" or not path.stem.upper().endswith("_TRAIN"):
-        return None
-    stem = path.stem[: -len("_TRAIN")]
-    names = (f"{stem}{word}{path.suffix}" for word in ("_TEST", "_test", "_Test"))
-    return next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
-
-
 def kind_of(path: Path) -> str:
     """Reader for a path: "a folder", "table", or the suffix of the file's name."""
     if path.is_dir():
         return "a folder"
     suffix = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
-    return "table" if suffix in table.SUFFIXES else suffix
+    return "table" if suffix in TABLES else suffix
 
 
 def _read_file(path: Path, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> SeriesFile:
     if not path.exists():
         raise FileNotFoundError(f"{path} is not there; DATA is {KINDS}")
     kind = kind_of(path)
-    if kind in sound.SUFFIXES:
+    if kind in SOUNDS:
         raise ValueError(f"{path} is one sound; DATA is the folder of the folders of all classes")
     if kind not in _READERS:
         raise ValueError(f"{path} must be {KINDS}, got {path.suffix or 'a name without an ending'}")
@@ -101,13 +97,13 @@ def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
     first = files[0]
     x = [series for file in files for series in checked_series(file.x, file.describe, first.channels)]
     labels = [file.y for file in files if file.y is not None]
-    y = target_of(_concatenated(labels), len(x)) if len(labels) == len(files) else None
+    y = target_of(parsed(*labels), len(x)) if len(labels) == len(files) else None
     if y is not None and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     named = [file.names for file in files if file.names is not None]
     names = tuple(chain(*named)) if len(named) == len(files) else None
     shared = [name for name in first.fields if all(name in file.fields for file in files)]
-    fields = {name: _concatenated([file.fields[name] for file in files]) for name in shared}
+    fields = {name: parsed(*(file.fields[name] for file in files)) for name in shared}
     groups = fields.get(reading.group or "")
     if reading.group is not None and groups is None and y is not None:
         pick(reading.group, "group", fields, first.path)
@@ -123,10 +119,3 @@ def _joined(files: list[SeriesFile], reading: Reading) -> Collection:
             raise ValueError(f"test_where: {reading.test_where} holds for {which}")
     channels = first.channels or tuple(map(str, range(len(x[0]))))
     return Collection(x, y, channels, names, groups, test)
-
-
-def _concatenated(parts: list[Array]) -> Array:
-    """Labels or fields of all files, as numbers if all are."""
-    if len({part.dtype.kind in "OUS" for part in parts}) > 1:
-        parts = [part.astype(str) for part in parts]
-    return parsed(np.concatenate(parts))

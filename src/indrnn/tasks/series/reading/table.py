@@ -18,7 +18,7 @@ from ..collection import Array
 from . import Reading
 from .values import SeriesFile, is_number, need, parsed, pick
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 _MISSING = ["", "?", "NA", "N/A", "NaN", "nan", "null", "None", "-nan"]
 _UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
 """Names that pandas gives to columns without one, such as the index that it writes."""
@@ -27,7 +27,7 @@ _UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
 def read_table(path: Path, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> SeriesFile:
     """Read a table. Messages name a row by its line in the file; `ignore_needed`: the ignored columns must be there."""
     table = (_Table if path.suffix.lower() in (".parquet", ".pq") else _CSV)(path, reading)
-    table.assign(target_needed=target_needed, ignore_needed=ignore_needed)
+    table.assign(target_needed, ignore_needed)
     repeated = reading.id is not None and not table.frame[reading.id].is_unique  # else each row is a series
     if reading.layout == "long" or (reading.layout == "auto" and (repeated or reading.time is not None)):
         return _long(table)
@@ -72,7 +72,7 @@ class _Table:
         """Raise for a row, with its position."""
         raise ValueError(f"{self.path}: {self.place(row)}: {message}")
 
-    def assign(self, *, target_needed: bool, ignore_needed: bool) -> None:
+    def assign(self, target_needed: bool, ignore_needed: bool) -> None:
         """Check the columns that the options name, and determine those of values."""
         reading = self.reading
         if target_needed and reading.target is None:
@@ -137,6 +137,8 @@ class _Table:
 
 
 class _CSV(_Table):
+    single = False  # column
+
     def read(self) -> Any:
         """Read the file; in a table of a single column, a blank line is a missing value, except at the end."""
         errors, reading = self.pandas.errors, self.reading
@@ -146,8 +148,7 @@ class _CSV(_Table):
         begin, cells = next(self._rows(), (1, []))
         if not cells:
             raise ValueError(f"{self.path} is empty; it must have a header and a row for each step or series")
-        self.header = not _is_data(cells) if reading.header is None else reading.header
-        names = _named(cells) if self.header else [str(i) for i in range(len(cells))]
+        self.header, names = _header(cells, reading.header)
         _check_once(names, self.path)
         text = [name for name in (reading.target, reading.id, reading.group) if name is not None]
         self.single = len(names) == 1
@@ -176,22 +177,22 @@ class _CSV(_Table):
             what = "a row has more cells than the first" if longer else " ".join(str(error).split())
             raise ValueError(f"{self.path} cannot be read as a table: {what}") from None
         if self.single:
-            filled = [i for i, (_, cells) in enumerate(self._rows()) if any(cells)]
-            return frame[: filled[-1] + 1 - self.header]
+            last = max(i for i, (_, cells) in enumerate(self._rows()) if any(cells))
+            return frame[: last + 1 - self.header]
         if self.sign == "\t" and (frame.isna() | (frame == "")).all(axis=1).any():  # perhaps of tabs alone: blank
-            rows = [cells for _, cells in self._rows() if len(cells) > 1 or any(cells)]
-            return frame[[any(cells) for cells in rows[self.header :]]].reset_index(drop=True)
+            filled = [any(cells) for _, cells in self._rows()]
+            return frame[filled[self.header :]].reset_index(drop=True)
         return frame
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield first line number and cells of each row from the first that is not blank; a cell may span lines."""
+        """Yield first line and cells of each row that is read, from the first with a value; a cell may span lines."""
         with self._open() as file:
             rows, line, begun = csv.reader(file, delimiter=self.sign, skipinitialspace=True), 1, False
             try:
                 for row in rows:
                     cells = [cell.strip() for cell in row]
                     begun = begun or any(cells)
-                    if begun:
+                    if begun and (self.single or len(cells) > 1 or any(cells)):
                         yield line, cells
                     line = rows.line_num + 1
             except csv.Error as error:
@@ -203,8 +204,8 @@ class _CSV(_Table):
 
     def place(self, row: int) -> str:
         """Describe the position of a row by its line in the file."""
-        rows = ((line, any(cells) or (len(cells) > 1 and self.sign != "\t")) for line, cells in self._rows())
-        lines = [line for line, counts in rows if counts or self.single]
+        blank = self.sign == "\t" and not self.single
+        lines = [line for line, cells in self._rows() if any(cells) or not blank]
         return f"line {lines[row + self.header]}"
 
 
@@ -214,16 +215,16 @@ def _check_once(names: list[str], path: Path) -> None:
             raise ValueError(f"{path} must have each column once, and {name!r} is there {count} times")
 
 
-def _is_data(cells: list[str]) -> bool:
-    """Whether the first row holds values rather than names; 0, 1, 2, ... are names that pandas gives."""
-    numbers = any(map(is_number, cells)) and all(is_number(cell) or cell in _MISSING for cell in cells)
-    return numbers and cells != [str(i) for i in range(len(cells))]
-
-
-def _named(cells: list[str]) -> list[str]:
-    """Names of the columns in a header, with pandas' names for those without one."""
+def _header(cells: list[str], header: bool | None) -> tuple[bool, list[str]]:
+    """Whether the first row names the columns, rather than holding values, and the names, pandas' if there are none."""
+    counted = [str(i) for i in range(len(cells))]
+    if header is None:
+        numbers = any(map(is_number, cells)) and all(is_number(cell) or cell in _MISSING for cell in cells)
+        header = not numbers or cells == counted
+    if not header:
+        return False, counted
     names = [cell or f"Unnamed: {i}" for i, cell in enumerate(cells)]
-    return [name if cell or name not in cells else f"{name}.1" for name, cell in zip(names, cells, strict=True)]
+    return True, [name if cell or name not in cells else f"{name}.1" for name, cell in zip(names, cells, strict=True)]
 
 
 # ---- a row per series

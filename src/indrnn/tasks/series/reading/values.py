@@ -22,17 +22,12 @@ class SeriesFile:
     """Series of a file, with their labels and fields, as a reader returns them."""
 
     path: Path
-    reading: Reading
-    """Options, with what follows from the file: the rate of the sounds, the form and the columns of the table."""
-    x: list[Array]
-    """Series, each (channels, time)."""
-    y: Array | None = None
-    """Labels as text where the file has them as text: `parsed` makes numbers of them once all files are read."""
-    channels: tuple[str, ...] = ()
-    """Names of the channels; none: their numbers."""
+    reading: Reading  # with what follows from the file: the rate of the sounds, the form and columns of the table
+    x: list[Array]  # (channels, time) each
+    y: Array | None = None  # as text where the file has text: `parsed` makes numbers of it once all files are read
+    channels: tuple[str, ...] = ()  # names; none: their numbers
     names: tuple[str, ...] | None = None
-    fields: dict[str, Array] = field(default_factory=dict)
-    """Further values of each series, by name."""
+    fields: dict[str, Array] = field(default_factory=dict)  # further values of each series
 
     def describe(self, number: int) -> str:
         """Name a series in a message."""
@@ -111,8 +106,11 @@ def _normalised(text: str) -> str:
     return str(int(value)) if value.is_integer() else str(value)
 
 
-def parsed(labels: Array) -> Array:
-    """Convert labels read as text to integers or floats if all of them are such; otherwise keep them as text."""
+def parsed(*parts: Array) -> Array:
+    """Join labels of all files, those read as text as integers or floats if all of them are such."""
+    if len({part.dtype.kind in "OUS" for part in parts}) > 1:
+        parts = tuple(part.astype(str) for part in parts)
+    labels = np.concatenate(parts)
     if labels.dtype.kind not in "OUS" or (len(labels) and isinstance(labels[0], np.ndarray)):
         return labels
     texts = [(label.decode() if isinstance(label, bytes) else str(label)).strip() for label in labels]
