@@ -58,9 +58,6 @@ def measured(unit: str, loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-# ---- runs summed up
-
-
 def _summary(run: Summary) -> Summary:
     options, config = run["options"], run.pop("config")
     task = config["task"]
