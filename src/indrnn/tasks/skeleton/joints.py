@@ -125,9 +125,6 @@ def joints_of(count: int, path: Path | None = None) -> Joints:
     return joints
 
 
-# ---- samples
-
-
 @dataclass(frozen=True)
 class Sampling:
     """Sampling of recordings: frames, features and data augmentation."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from ..._lazy import Lazy
 from ...baselines import Baseline
 from ...checks import check_choice, check_count, check_fraction, check_seed
 from ...files import data_folder
@@ -25,15 +25,11 @@ with contextlib.suppress(ImportError):  # without a command line
     from tyro.conf import Positional
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
     from torch import nn
 
     from ..runs import Run
     from .recordings import Recordings
     from .task import SkeletonTask
-else:
-    np, torch = Lazy("numpy"), Lazy("torch")
 
 Protocol = Literal["own", "utd", "ntu60-cs", "ntu60-cv", "ntu120-cs", "ntu120-cv"]
 
@@ -199,8 +195,6 @@ class SkeletonRecipe(Recipe):
         check_seed(self.seed)
         check_seed(self.split_seed, "split_seed")
 
-    # ---- data
-
     @property
     def _is_ntu(self) -> bool:
         return self.protocol.startswith("ntu")
@@ -243,9 +237,8 @@ class SkeletonRecipe(Recipe):
         if len(actions) == count:
             return [f"{number} {name}" for number, name in enumerate(actions, 1)]
         labels = self.recordings().fields.get(self.label_field) if self.protocol == "own" else None
-        if labels is not None:
-            return [label if isinstance(label, str) else f"action {label}" for label in np.unique(labels).tolist()]
-        return [f"action {number}" for number in range(1, count + 1)]
+        names = range(1, count + 1) if labels is None else sorted(set(labels.tolist()))
+        return [name if isinstance(name, str) else f"action {name}" for name in names]
 
     def _sizes(self) -> tuple[Joints, int, int]:
         """The joints, bodies and classes."""
@@ -261,8 +254,6 @@ class SkeletonRecipe(Recipe):
         if not to_begin and any(name in recorded and recorded[name] != now.get(name) for name in ("test", "frames")):
             raise ValueError("the recordings are no longer those")
 
-    # ---- training
-
     def task(self, member: int = 0) -> SkeletonTask:
         """See `Recipe.task`."""
         from .ntu.splits import ntu_split
@@ -273,13 +264,12 @@ class SkeletonRecipe(Recipe):
         if self.protocol == "own" and self.joints is None and joints.bones:
             order = "NTU RGB+D" if joints.count == 25 else "UTD-MHAD"
             note(f"{joints.count} joints are taken to be in the order of {order}; --joints names a file of others")
-        parts: tuple[Any, ...]
+        validation, seed = self.validation_subjects or self.validation, self.split_seed
         if self._is_ntu:
             protocol = self.protocol.removeprefix("ntu")
-            parts = ntu_split(recordings, protocol, validation=self.validation, seed=self.split_seed, say=note)
+            parts = ntu_split(recordings, protocol, validation=self.validation, seed=seed, say=note)
         else:
-            validation = self.validation_subjects or self.validation
-            parts = split_by_subject(recordings, test=self.test_subjects, validation=validation, seed=self.split_seed)
+            parts = split_by_subject(recordings, test=self.test_subjects, validation=validation, seed=seed)
         _, has_bodies, has_joints, _ = recordings.frames.shape
         has_classes = 1 + max(recordings.label[part].max(initial=0) for part in parts)
         if (has_joints, has_bodies) != (joints.count, bodies) or has_classes > classes:
@@ -298,15 +288,13 @@ class SkeletonRecipe(Recipe):
         size = len(names_of(self.sampling.features, joints, bodies))
         return Head(self.model.sized(size, self.sampling.frames), classes, pool=self.pool)
 
-    # ---- what is shown
-
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
         """See `Recipe.describe`."""
         title = _SETS[self.protocol].title
         data = f"{title}."
         if recorded:
-            uses = {"train": "to train on", "validation": "kept back to choose the best weights by"}
-            uses["test"] = "for the test"
+            judged = "kept back to choose the best weights by"
+            uses = {"train": "to train on", "validation": judged, "test": "for the test"}
             counts = [f"{recorded[part]['items']:,} {use}" for part, use in uses.items() if part in recorded]
             data = (
                 f"{title}: {recorded['frames']['shape'][0]:,} frames of {recorded['joints']['count']} joints. "
@@ -330,6 +318,8 @@ class SkeletonRecipe(Recipe):
 
     def samples(self, model: nn.Module) -> Samples:
         """See `Recipe.samples`: held-out recordings, or training recordings if there are none, of each action."""
+        import torch
+
         head: Any = model
         task, actions = self.task(), self.actions(head.config.outputs)
         split = next(name for name in ("validation", "test", "train") if task.size(name))
@@ -399,14 +389,12 @@ _LSTM = {layers: Baseline("lstm", hidden_size=128, layers=layers, dropout=0.5) f
 
 def _ntu(
     size: int, name: str, model: AnyNetwork, values: tuple[str, str], cost: str, parameters: int, **options: Any
-) -> tuple[Row, ...]:
+) -> Iterator[Row]:
     """A row for cross-subject and one for cross-view (of NTU RGB+D 120, cross-setup)."""
-    protocols: tuple[Any, Any] = (f"ntu{size}-cs", f"ntu{size}-cv")
     table = "Table 7" if size == 120 else "Table 5" if "augmented" in options else "Table 4"
-    return tuple(
-        Row(f"{protocol}-{name}", _setup(protocol, model, **options), table, value, cost, parameters)
-        for protocol, value in zip(protocols, values, strict=True)
-    )
+    for split, value in zip(("cs", "cv"), values, strict=True):
+        protocol: Any = f"ntu{size}-{split}"
+        yield Row(f"{protocol}-{name}", _setup(protocol, model, **options), table, value, cost, parameters)
 
 
 _GAMMAS = {"1": (1.0, "80.82 %"), "2": (2.0, "80.68 %"), "10": (10.0, "80.43 %"), "none": (None, "80.24 %")}

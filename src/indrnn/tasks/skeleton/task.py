@@ -180,8 +180,7 @@ def _rows(frames: np.ndarray[Any, Any], rows: Tensor) -> Tensor:
 def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
     """Indices (T, B) of one frame from each of T equal parts of recordings (B,): ⌊(t + r_t) · length / T⌋.
 
-    In a recording shorter than T frames, frames are taken more than once. `where`, (T, B) in [0, 1), is r: the position
-    of each frame within its part.
+    `where`, (T, B) in [0, 1), is r. In a recording shorter than T frames, frames are taken more than once.
     """
     steps = where.shape[0]
     time = torch.arange(steps).unsqueeze(1)
@@ -281,10 +280,7 @@ def sized(first: Tensor, joints: Joints) -> Tensor:
 
 
 def swung(x: Tensor, factor: Tensor) -> Tensor:
-    """Scale the movement of samples (T, B, M, J, 3) about their mean pose by a factor (B,).
-
-    An absent body stays zero, and is left out of the mean.
-    """
+    """Scale the movement of samples (T, B, M, J, 3) about the mean pose of the bodies present by a factor (B,)."""
     here = present(x)
     # Frame by frame: torch's sum over a dimension rounds by the size of the others; pieces of a batch are the same bits
     total = functools.reduce(torch.add, x.unbind(0))
@@ -293,11 +289,7 @@ def swung(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def random_turns(count: int, turn: float, tilt: float, scale: float, source: torch.Generator) -> Tensor:
-    """Random matrices, (count, 3, 3), with uniform angles and factors.
-
-    They rotate by at most `turn` degrees either way about y, the vertical axis, and `tilt` about x and z; and scale by
-    a factor in 1 ± scale.
-    """
+    """Random rotations by ± `turn` degrees about y and ± `tilt` about x and z, times 1 ± `scale`: (count, 3, 3)."""
     numbers = torch.rand(4, count, generator=source).mul_(2).sub_(1)
     about_y, about_x, about_z = (numbers[i] * math.radians(most) for i, most in enumerate((turn, tilt, tilt)))
     rotation = _rotations(about_z, 2) @ _rotations(about_x, 0) @ _rotations(about_y, 1)

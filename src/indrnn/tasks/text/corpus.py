@@ -1,7 +1,4 @@
-"""Corpora: text files or the Penn Treebank, as token ids for training, validation and test, with their tokeniser.
-
-A file is encoded in pieces, and cached as one array beside its checksum.
-"""
+"""Corpora: text files or the Penn Treebank as token ids, encoded in pieces and cached, with their tokeniser."""
 
 from __future__ import annotations
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..._lazy import Lazy
 from ...baselines import Baseline, Transformer
-from ...checks import check_count
+from ...checks import check_count, check_fraction, check_not_negative, check_seed
 from ...networks import Dense, Language, Plain, Residual
 from ...networks.config import NetworkConfig
 from ...networks.tokeniser import END, NAMES
@@ -17,15 +17,15 @@ from ...training import Cosine, Plateau, Training
 from ..recipe import Answer, AnyNetwork, Description, Extra, Loop, Recipe, Row, Samples, Written
 from ..table import Summary, Table, command_of, mean, time_of
 from .corpus import PENN_CLASSES, Corpus, penn_is_here, read_penn_treebank, read_text
-from .task import WINDOWS, LanguageTask, check_language, measured
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from ..runs import Run
-else:
-    torch = Lazy("torch")
+    from .task import LanguageTask
+
+WINDOWS = ("batch_size", "length", "valid_batch", "test_batch", "jitter", "halved", "reset", "seed")
+"""Options of `LanguageTask`."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,11 @@ class EvaluationOptions:
 _EVALUATE = Extra("evaluate", "language models", EvaluationOptions, "indrnn.tasks.text.dynamic:evaluate")
 
 
-# ---- runs summed up
+def measured(unit: str, loss: float) -> float:
+    """A loss in nats as perplexity of words, infinite if that overflows, or as bits per character or byte."""
+    if unit != "word":
+        return loss / math.log(2)
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 def _summary(run: Summary) -> Summary:
@@ -89,7 +93,15 @@ def _curve(run: Summary) -> tuple[str, str, list[tuple[float, float]]]:
     return run["task"], run["name"], points
 
 
-# ---- recipes
+def check_language(options: Any) -> None:
+    """Raise for invalid options of a `LanguageTask`, given as attributes."""
+    for name in ("batch_size", "length", "valid_batch", "test_batch"):
+        if name in ("batch_size", "length") or getattr(options, name) is not None:
+            check_count(name, getattr(options, name))
+    check_not_negative("jitter", options.jitter)
+    check_fraction("halved", options.halved)
+    check_fraction("reset", options.reset)
+    check_seed(options.seed)
 
 
 @dataclass(frozen=True)
@@ -171,6 +183,8 @@ class _LanguageRecipe(Recipe):
                 raise ValueError(f"the {what} is no longer that")
 
     def task(self, member: int = 0) -> LanguageTask:
+        from .task import LanguageTask
+
         return LanguageTask(self.corpus, **{name: getattr(self, name) for name in WINDOWS})
 
     def model_config(self, member: int = 0) -> Language:
@@ -199,6 +213,8 @@ class _LanguageRecipe(Recipe):
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
         """See `Recipe.answers`: two texts that the model generates after a line end."""
+        import torch
+
         language: Any = model
         tokeniser = language.tokeniser
         if tokeniser is None:

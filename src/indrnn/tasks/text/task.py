@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._lazy import Lazy
-from ...checks import check_count, check_fraction, check_not_negative, check_seed
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from ...networks.cross_entropy import IGNORED
 from ...networks.tokeniser import NAMES, Ids
 from ...training.task import Batch, Measured, Shard, generator, rows_of
 from .corpus import Corpus, Split
+from .recipe import WINDOWS, check_language, measured
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor, nn
-else:
-    np, torch = Lazy("numpy"), Lazy("torch")
-
-WINDOWS = ("batch_size", "length", "valid_batch", "test_batch", "jitter", "halved", "reset", "seed")
-"""Options of `LanguageTask`."""
 SHORTEST = 5
 """Number of tokens in a window that jitter made too short."""
 
@@ -106,8 +101,6 @@ class LanguageTask:
             **{name: {"tokens": len(split), "checksum": split.checksum} for name, split in self._splits.items()},
         }
 
-    # ---- training
-
     def state_dict(self) -> dict[str, Any]:
         """The state that each piece of the batch carries to the next step."""
         return {"states": dict(self._states)}
@@ -161,8 +154,6 @@ class LanguageTask:
         self._states = {**self._states, batch.piece: detached(state)}
         return loss  # type: ignore[no-any-return]
 
-    # ---- evaluation
-
     def derive(self, means: dict[str, float]) -> dict[str, float]:
         """Perplexity, or bits per character or byte, of the mean loss over all tokens."""
         counts: dict[str, float] = {name: round(means[name]) for name in means if name in ("batch", "tokens")}
@@ -181,8 +172,6 @@ class LanguageTask:
 
     def measure(self, model: nn.Module, split: Split, batch: int | None, shard: Shard) -> Iterator[Measured]:
         """The loss over all tokens of a part but the first; the streams are divided among the processes."""
-        from ...networks.cross_entropy import IGNORED
-
         predicted = len(split) - 1
         batch = min(batch or self.batch_size, predicted)
         # Stream i predicts the tokens from first[i] to first[i + 1], not included
@@ -214,24 +203,4 @@ def _cut(ids: Ids, starts: Any, length: int) -> tuple[Tensor, Tensor]:
 
 def detached(state: Any) -> Any:
     """Detach a state from its graph: the gradient ends at a window's first token."""
-    from torch.utils._pytree import tree_map_only
-
     return tree_map_only(torch.Tensor, lambda tensor: tensor.detach(), state)
-
-
-def measured(unit: str, loss: float) -> float:
-    """A loss in nats as perplexity of words, infinite if that overflows, or as bits per character or byte."""
-    if unit != "word":
-        return loss / math.log(2)
-    return math.exp(loss) if loss < 700 else math.inf
-
-
-def check_language(options: Any) -> None:
-    """Raise for invalid options of a `LanguageTask`, given as attributes."""
-    for name in ("batch_size", "length", "valid_batch", "test_batch"):
-        if name in ("batch_size", "length") or getattr(options, name) is not None:
-            check_count(name, getattr(options, name))
-    check_not_negative("jitter", options.jitter)
-    check_fraction("halved", options.halved)
-    check_fraction("reset", options.reset)
-    check_seed(options.seed)
