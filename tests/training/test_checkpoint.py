@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from indrnn.files import write_atomically
-from indrnn.training.checkpoint import BrokenCheckpointError, Checkpoints, load, read_header, save
+from indrnn.training.checkpoint import BrokenCheckpointError, Checkpoints, load, save
 
 HEADER = len(b"indrnn checkpoint 1\n") + 65
 
@@ -451,8 +451,8 @@ def test_a_generation_does_not_need_its_best_weights(checkpoints: Checkpoints, h
     assert_same(found, generation(15, 14))
     assert troubles == []
     with pytest.raises((BrokenCheckpointError, FileNotFoundError)):
-        read_header(checkpoints.best(14), verify=True)
-    read_header(checkpoints.best(7), verify=True)
+        load(checkpoints.best(14), header_only=True)
+    load(checkpoints.best(7), header_only=True)
 
 
 def test_an_unreadable_one_is_set_aside_and_the_one_before_it_taken(checkpoints: Checkpoints) -> None:

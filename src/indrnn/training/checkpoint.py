@@ -54,48 +54,41 @@ def save(path: Path, state: dict[str, Any]) -> None:
         file.seek(len(_MAGIC) + _CHECKSUM)
         file.write(checksum)
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, write)
 
 
-def read_header(path: Path, *, verify: bool = False) -> dict[str, Any]:
-    """The step, best step and configuration of a checkpoint; an error if they, or with `verify` all else, are damaged.
+def load(path: Path, *, header_only: bool = False, verify: bool = True) -> dict[str, Any]:
+    """Read one checkpoint, or its header alone: step, best step and configuration.
 
-    Errors are `BrokenCheckpointError`, with the reason, `OtherFormatError` and `OSError`.
+    Raises:
+        BrokenCheckpointError: with the reason, if the file, or without `verify` its header, is damaged.
+        OtherFormatError: if another version of this package wrote it.
     """
     with path.open("rb") as file:
-        return _read_header(file, path, verify=verify)
+        magic, own, rest, header = file.read(len(_MAGIC)), file.read(_CHECKSUM), file.read(_CHECKSUM), file.readline()
+        if magic != _MAGIC or not header:
+            size = os.fstat(file.fileno()).st_size
+            raise BrokenCheckpointError(f"{path} is not a checkpoint, or only the start of one ({size} bytes)")
+        damaged = BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
+        if _checksum(io.BytesIO(header)) != own:
+            raise damaged
+        content: dict[str, Any] = json.loads(header)
+        number = content.pop("format")
+        if number != FORMAT:
+            raise OtherFormatError(f"{path} has format {number}, this version reads {FORMAT}")
+        start = file.tell()
+        if verify and _checksum(file) != rest:
+            raise damaged
+        if header_only:
+            return content
+        import torch
 
+        from ..networks import State  # noqa: F401 - whose module lets torch load a network's state
 
-def load(path: Path) -> dict[str, Any]:
-    """Read one checkpoint, verified; raises the errors of `read_header`."""
-    import torch
-
-    from ..networks import State  # noqa: F401 - whose module lets torch load a network's state
-
-    with path.open("rb") as file:
-        header = _read_header(file, path, verify=True)
+        file.seek(start)
         payload: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
-    return header | payload
-
-
-def _read_header(file: IO[bytes], path: Path, *, verify: bool) -> dict[str, Any]:
-    """See `read_header`; the file then stands at the payload."""
-    magic, own, rest, header = file.read(len(_MAGIC)), file.read(_CHECKSUM), file.read(_CHECKSUM), file.readline()
-    if magic != _MAGIC or not header:
-        size = os.fstat(file.fileno()).st_size
-        raise BrokenCheckpointError(f"{path} is not a checkpoint, or only the start of one ({size} bytes)")
-    damaged = BrokenCheckpointError(f"{path} is damaged: its checksum does not match")
-    if _checksum(io.BytesIO(header)) != own:
-        raise damaged
-    content: dict[str, Any] = json.loads(header)
-    number = content.pop("format")
-    if number != FORMAT:
-        raise OtherFormatError(f"{path} has format {number}, this version reads {FORMAT}")
-    start = file.tell()
-    if verify and _checksum(file) != rest:
-        raise damaged
-    file.seek(start)
-    return content
+        return content | payload
 
 
 def _checksum(file: IO[bytes]) -> bytes:
@@ -126,7 +119,6 @@ class Checkpoints:
 
     def save(self, state: dict[str, Any]) -> None:
         """Write a new generation; `state["best_step"]` is the step of its best weights, or None."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         save(self.next, state)
         # From here on nothing is written, only renamed: a full disk does not matter, nor a kill in between.
         self._rename_next()
@@ -135,7 +127,6 @@ class Checkpoints:
 
     def save_best(self, step: int, state: dict[str, Any]) -> None:
         """Write the best weights so far."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         save(self.best(step), state)
         self._remove_unused(step)  # but these, which the next generation will refer to
 
@@ -147,11 +138,13 @@ class Checkpoints:
 
     def _remove_unused(self, *steps: int) -> None:
         """Remove best weights that no generation refers to, except those of the given steps."""
-        generations = filter(Path.exists, (self.last, self.previous))
         try:
-            used = {*steps, *(read_header(path)["best_step"] for path in generations)}
+            headers = [
+                load(path, header_only=True, verify=False) for path in (self.last, self.previous) if path.exists()
+            ]
         except (BrokenCheckpointError, OtherFormatError, OSError):
             return  # better to keep too much
+        used = {*steps, *(header["best_step"] for header in headers)}
         for path in {*self.folder.glob("best-*.ckpt")} - {self.best(step) for step in used}:
             path.unlink(missing_ok=True)
 
@@ -167,9 +160,9 @@ class Checkpoints:
         for path in (self.next, self.last, self.previous):
             try:
                 if state is None:
-                    state = read_header(path) if header_only else load(path)
+                    state = load(path, header_only=header_only, verify=not header_only)
                 elif not header_only:
-                    read_header(path, verify=True)
+                    load(path, header_only=True)
             except FileNotFoundError:
                 continue
             except (BrokenCheckpointError, OSError) as error:

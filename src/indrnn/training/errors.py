@@ -41,7 +41,6 @@ def signals() -> Iterator[list[int]]:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an exception means that memory ran out."""
+    said = str(error).lower() if isinstance(error, RuntimeError) else ""
     words = ("can't allocate memory", "out of memory", "not enough memory")
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
-    )
+    return isinstance(error, MemoryError) or any(word in said for word in words)

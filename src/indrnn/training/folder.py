@@ -18,11 +18,7 @@ from .checkpoint import Checkpoints
 
 
 class RunFolder:
-    """A run's files.
-
-    config.json, metrics.jsonl, checkpoints/, tokeniser.json for a language model, and at the end result.json,
-    weights.safetensors, model.json and curve.png.
-    """
+    """A run's files, of which result.json, weights.safetensors and curve.png are written at its end."""
 
     def __init__(self, path: Path) -> None:
         names = ("config", "result", "model", "tokeniser")
@@ -55,10 +51,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder for this process; raises `ValueError`, with its holder, if it is locked already.
-
-        A killed process releases its lock. On systems without such locks (not Linux, not macOS), none is taken.
-        """
+        """Lock the folder for this process, as `files.locked`; a `ValueError`, with its holder, if it is locked."""
         try:
             with locked(self.lock, wait=False):
                 yield

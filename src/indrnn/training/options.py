@@ -189,9 +189,8 @@ class Training:
             check_threads(self.threads)
         if not (isinstance(self.checkpoint_every, (int, float)) and self.checkpoint_every >= 0):
             raise ValueError(f"checkpoint_every must be seconds, at least 0, got {self.checkpoint_every!r}")
-        check_choice("optimizer", self.optimizer, get_args(Optimizer))
-        check_choice("precision", self.precision, get_args(Precision))
-        check_choice("distributed", self.distributed, get_args(Distributed))
+        for name, kind in {"optimizer": Optimizer, "precision": Precision, "distributed": Distributed}.items():
+            check_choice(name, getattr(self, name), get_args(kind))
         if self.distributed == "fsdp" and self.ema is not None:
             raise ValueError(f"ema must be None with distributed fsdp, whose weights are sharded, got {self.ema!r}")
         if self.distributed == "fsdp" and self.optimizer == "muon":

@@ -1,8 +1,4 @@
-"""Data parallelism: the processes that `torchrun` started, and four ways to train in them.
-
-SingleProcess; ExactAllReduce, which sums gradients in a fixed order; DDP, which overlaps the sum with the backward
-pass; FSDP, which shards the weights.
-"""
+"""Data parallelism: the processes that `torchrun` started, and four ways to train in them."""
 
 from __future__ import annotations
 
@@ -75,7 +71,6 @@ class Processes:
 
 
 SINGLE = Processes()
-"""Processes of a run in a single process."""
 
 
 @contextlib.contextmanager
@@ -90,9 +85,8 @@ def processes(device: str) -> Iterator[Processes]:
         # And not after each run: torch's processes do not reliably meet a second time
         atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     control = dist.new_group(backend="gloo")
-    rank = int(os.environ.get("LOCAL_RANK", "0"))
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), rank, control)
+        yield Processes(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")), control)
         dist.barrier(group=control)  # or the first to leave takes the connection of the others with it
     except RuntimeError as error:
         if not re.search("Connection (closed|reset) by peer", str(error)):
@@ -175,11 +169,9 @@ class ExactAllReduce(SingleProcess):
 
     def __init__(self, model: nn.Module, group: Processes) -> None:
         super().__init__(model, group)
-        wide = any(parameter.dtype == torch.float64 for parameter in self.parameters)
-        sizes = [parameter.numel() for parameter in self.parameters]
-        device = self.parameters[0].device
-        dtype = torch.float64 if wide else torch.float32
-        self.buffer = torch.zeros(sum(sizes) + len(sizes) + 2, dtype=dtype, device=device)
+        sizes, types = [p.numel() for p in self.parameters], {p.dtype for p in self.parameters}
+        dtype = torch.float64 if torch.float64 in types else torch.float32
+        self.buffer = torch.zeros(sum(sizes) + len(sizes) + 2, dtype=dtype, device=self.parameters[0].device)
         *parts, self.present, self.totals = self.buffer.split([*sizes, len(sizes), 2])
         self.views = [part.view_as(parameter) for part, parameter in zip(parts, self.parameters, strict=True)]
         self.used: list[bool] | None = None

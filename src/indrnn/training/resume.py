@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from ..saving import flat
-from .checkpoint import BrokenCheckpointError, OtherFormatError, read_header
+from .checkpoint import BrokenCheckpointError, OtherFormatError, load
 from .errors import RunError
 from .folder import RunFolder
 from .listeners import Listeners
@@ -91,7 +91,7 @@ def _restore_best_weights(folder: RunFolder, state: dict[str, Any], tell: Listen
         return
     path = checkpoints.best(step)
     try:
-        read_header(path, verify=True)
+        load(path, header_only=True)
         return
     except (BrokenCheckpointError, OtherFormatError, OSError) as error:
         problem = str(error)

@@ -161,7 +161,7 @@ class _Run:
             model.to(device)
             self.fused = may_fuse(model, options, group) if state is None else state["fused"]
             self.updater = Updater(model, task, options, self.seed, group, device, self.fused)
-            stack.callback(self.updater.close)
+            stack.callback(self.updater.pool.shutdown, cancel_futures=True)
             if state is None:  # before all other files: where those are, there is a state
                 self._save()
             else:

@@ -62,21 +62,22 @@ class Updater:
         self.scalars = DeferredScalars(device, waits=fused and device.type != "cpu")
         self.autocast = functools.partial(autocast, options.precision, device)
         self._wide = torch.float32 if device.type == "mps" else torch.float64
-        self._pool = ThreadPoolExecutor(1, "batches") if getattr(task, "prefetch", False) else None
+        self.prefetches = getattr(task, "prefetch", False)
+        self.pool = ThreadPoolExecutor(1, "batches")
         self._prefetched: dict[tuple[int, int], Future[Batch]] = {}  # the next batch, by step and piece
 
     # ---- batches
 
     def next_batch(self, step: int, piece: int = 0) -> Batch:
         """This process's piece of the batch of a step; the next one is prefetched if the task asks for it."""
-        if self._pool is None:
+        if not self.prefetches:
             return self.batch(step, piece)
         future = self._prefetched.get((step, piece))
         batch = self._make_batch(step, piece) if future is None else future.result()
         following = (step, piece + 1) if piece + 1 < self.options.accumulate else (step + 1, 0)
         self._prefetched = {}
         if following[0] < self.options.steps:
-            self._prefetched[following] = self._pool.submit(self._make_batch, *following)
+            self._prefetched[following] = self.pool.submit(self._make_batch, *following)
         return batch.to(self.device)
 
     def batch(self, step: int, piece: int = 0) -> Batch:
@@ -86,12 +87,7 @@ class Updater:
     def _make_batch(self, step: int, piece: int) -> Batch:
         pieces = self.options.accumulate
         batch = self.task.batch(step, Shard(self.group.rank * pieces + piece, self.group.count * pieces))
-        return batch.pinned() if self._pool is not None and self.device.type == "cuda" else batch
-
-    def close(self) -> None:
-        """End the thread that prefetches."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        return batch.pinned() if self.prefetches and self.device.type == "cuda" else batch
 
     # ---- a step
 
@@ -102,10 +98,8 @@ class Updater:
                 self._gather(step)
             self.train_mode(step + 1)
         schedule = self.options.schedule
-        if isinstance(schedule, Plateau):
-            self.lr = self.options.lr * float((1 / schedule.divide_by) ** self.divisions)
-        else:
-            self.lr = self.options.lr * schedule.factor(step, self.options.steps)
+        divided = (1 / schedule.divide_by) ** self.divisions if isinstance(schedule, Plateau) else 1.0
+        self.lr = self.options.lr * (divided * schedule.factor(step, self.options.steps))
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
         self.optimizer.zero_grad()
@@ -241,13 +235,10 @@ class Updater:
 
     def state_dict(self) -> dict[str, Any]:
         """State for a checkpoint; with fsdp, or a task with state, every process must call it."""
-        state: dict[str, Any] = {
-            **self.training_state(),
-            **{name: getattr(self, name) for name in _NUMBERS},
-            "loss_sum": float(self.loss_sum),
-            "norm_sum": float(self.norm_sum),
-            "scaler": self.scaler.state_dict(),
-        }
+        state = self.training_state() | {"scaler": self.scaler.state_dict()}
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            state[name] = value.item() if isinstance(value, Tensor) else value
         if (carried := self.task_state()) is not None:
             state["task"] = self.group.of_all(_to_device(carried, torch.device("cpu")))
         return state
@@ -282,10 +273,7 @@ class Updater:
 
 
 class DeferredScalars:
-    """Numbers of a step, read and checked a step later if reading them at once would wait for the device.
-
-    A fused optimiser skips the steps in between: `bad` is set on the device.
-    """
+    """Numbers of a step, checked a step later if reading them at once would wait; `bad` is set on the device."""
 
     def __init__(self, device: torch.device, *, waits: bool) -> None:
         self.device, self.waits = device, waits
