@@ -271,10 +271,8 @@ def _model(eigen: _Eigen, W: Tensor, bias: Tensor | None, dtype: torch.dtype, ba
 
 def _matrices(rnn: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """W, U and b of `rnn`, checked."""
-    W, U, bias = parts = _parts(rnn)
-    for name, value in zip(("W", "U", "bias"), parts, strict=True):
-        if value is None and name == "bias":
-            continue
+    W, U, bias = _parts(rnn)
+    for name, value in {"W": W, "U": U, **({} if bias is None else {"bias": bias})}.items():
         if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.float64):
             kind = getattr(value, "dtype", type(value))
             raise TypeError(f"{name} must be a tensor of float32 or float64, got {kind}")

@@ -93,10 +93,8 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
         script="\n".join(source(f"explorer/{name}.js") for name in _SCRIPTS),
         data=embedded_json(data),
         numbers=base64.b64encode(content).decode(),
-        memory=escape(
-            f"A neuron's influence shrinks by |u| with every step. Its memory is the number of steps until less than "
-            f"{EPSILON:.0%} is left: ln {EPSILON:g} / ln |u|. Activity is the mean of |h| over the sequence above."
-        ),
+        share=f"{EPSILON:.0%}",
+        epsilon=f"{EPSILON:g}",
         made=escape(f"{count:,} parameters, {size} of numbers."),
     )
 

@@ -101,14 +101,10 @@ class Program:
                 front.append({"op": "convolution", "weight": weight, "stride": stride, "norm": self._norm(norm)})
             return front + self._network(network.network, f"convolution {len(front)}")
         self._sources = [{"name": reads, "size": network.input_size}]
-        if isinstance(network, IndRNN):
-            return self._stack(network)
-        if isinstance(network, networks.PlainIndRNN):
-            return self._plain(network)
-        if isinstance(network, networks.ResidualIndRNN):
-            return self._residual(network)
-        if isinstance(network, networks.DenseIndRNN):
-            return self._dense(network)
+        kinds = (IndRNN, networks.PlainIndRNN, networks.ResidualIndRNN, networks.DenseIndRNN)
+        for kind, nodes_of in zip(kinds, (self._stack, self._plain, self._residual, self._dense), strict=True):
+            if isinstance(network, kind):
+                return nodes_of(network)
         raise ValueError(f"network must be a plain, residual or dense IndRNN, got {type(network).__name__}")
 
     def _plain(self, network: Any) -> list[Node]:
@@ -151,7 +147,7 @@ class Program:
         node = {"weight": weight, "norm": norm, "activation": config.nonlinearity}
         return self._recurrence(name, unit.bias, unit.weight_hh, config.bidirectional, node)
 
-    def _stack(self, layer: IndRNN) -> list[Node]:
+    def _stack(self, layer: Any) -> list[Node]:
         nodes = []
         for number in range(layer.num_layers):
             ways = [f"_l{number}", f"_l{number}_reverse"][: 1 + layer.bidirectional]

@@ -6,6 +6,7 @@ import difflib
 from typing import NamedTuple
 
 from ...system import load_torch
+from ...tasks.recipe import Extra
 from ...tasks.rows import extras, rows
 from ..main import UsageError, say
 from ..parse import Parser
@@ -35,19 +36,18 @@ KINDS = {
 def analyse(arguments: list[str]) -> int:
     """Look into trained models."""
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    special = extras("analyse")
+    kinds: dict[str, Kind | Extra] = KINDS | extras("analyse")
     if name in ("--help", "-h"):
-        say(f"usage: indrnn analyse {{{','.join((*KINDS, *special))}}} [OPTIONS]\n")
-        lines = {f"{name} {kind.arguments}": kind.about for name, kind in KINDS.items()}
-        lines |= {f"{name} RUN": extra.about for name, extra in special.items()}
-        for call, about in lines.items():
-            say(f"  {call:<17}  {about}")
+        say(f"usage: indrnn analyse {{{','.join(kinds)}}} [OPTIONS]\n")
+        for name, kind in kinds.items():
+            call = f"{name} {kind.arguments if isinstance(kind, Kind) else 'RUN'}"
+            say(f"  {call:<17}  {kind.about}")
         return 0
-    kind = KINDS.get(name) or special.get(name)
-    if kind is None:
-        close = difflib.get_close_matches(name, (*KINDS, *special), n=1)
+    if name not in kinds:
+        close = difflib.get_close_matches(name, kinds, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise UsageError(f"analyse needs the name of an analysis: {', '.join((*KINDS, *special))}{hint}")
+        raise UsageError(f"analyse needs the name of an analysis: {', '.join(kinds)}{hint}")
+    kind = kinds[name]
     options = Parser(f"analyse {name}", kind.options)(rest)
     load_torch()
     if isinstance(kind, Kind):
