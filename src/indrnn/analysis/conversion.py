@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..checks import check_choice, check_count, check_tensor
 from ..layers import IndRNN
+from ..layers.indrnn import add_parameters
 
 MAX_CONDITION = 1e8
 """The condition number of eigenvectors beyond which a matrix counts as not diagonalisable: half of float64's digits."""
@@ -37,6 +38,8 @@ class ComplexIndRNN(nn.Module):
         dtype: their type, complex64 or complex128.
     """
 
+    weight_ih: nn.Parameter
+    weight_hh: nn.Parameter
     bias: nn.Parameter | None
 
     def __init__(
@@ -56,12 +59,7 @@ class ComplexIndRNN(nn.Module):
         if not dtype.is_complex:
             raise ValueError(f"dtype must be complex64 or complex128, got {dtype}")
         self.input_size, self.hidden_size, self.backend = input_size, hidden_size, backend
-
-        def parameter(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.zeros(shape, device=device, dtype=dtype))
-
-        self.weight_ih, self.weight_hh = parameter(hidden_size, input_size), parameter(hidden_size)
-        self.register_parameter("bias", parameter(hidden_size) if bias else None)
+        add_parameters(self, (hidden_size, input_size), (hidden_size,), bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     @torch.no_grad()

@@ -70,22 +70,21 @@ def page_of(runs: Sequence[Reported]) -> str:
     def chart(figure: Figure, label: str) -> str:
         return svg_of(figure, label, next(numbers))
 
-    sections = (
-        ("What was asked", _columns(runs, _options)),
-        ("Data", _columns(runs, lambda run: f"<p>{escape(run.description.data)}</p>")),
-        ("Training", _training(runs, chart)),
-        ("Results", _columns(runs, _results)),
-        ("Answers", _columns(runs, lambda run: _answers(run, chart))),
-        ("Memory of the neurons", _memory(runs, chart)),
-        ("Gradient flow", _gradients(runs, chart)),
-        ("Time and machine", _columns(runs, _machine)),
-    )
     return fill(
         source("report.html"),
         title=escape(f"{', '.join(run.name for run in runs)}: report"),
         style=source("explorer/style.css") + source("report.css"),
         head=_head(runs),
-        sections="\n".join(f'<section class="card wide"><h2>{name}</h2>{html}</section>' for name, html in sections),
+        asked=_columns(runs, _options),
+        data=_columns(runs, lambda run: f"<p>{escape(run.description.data)}</p>"),
+        training=_training(runs, chart),
+        results=_columns(runs, _results),
+        answers=_columns(runs, lambda run: _answers(run, chart)),
+        share=f"{EPSILON:.0%}",
+        epsilon=f"{EPSILON:g}",
+        memory=_columns(runs, lambda run: _memory(run, chart)),
+        gradients=_gradients(runs, chart),
+        machine=_columns(runs, _machine),
     )
 
 
@@ -284,21 +283,15 @@ def confusion_table(counts: Sequence[Sequence[int]], names: Sequence[str]) -> st
     return _scrolled(f'<table class="matrix{" close" if many else ""}">{table}</table>', "Confusion matrix")
 
 
-def _memory(runs: Sequence[Reported], chart: Chart) -> str:
-    relation = f"ln {EPSILON:g} / ln |u|, for every neuron's recurrent weight u"
-    about = f"How many neurons keep {EPSILON:.0%} of what they hold for so many steps: {relation}."
-
-    def histograms(run: Reported) -> str:
-        layers = layers_of(run.model)
-        if not layers:
-            return _small("Its neurons have no recurrent weight of their own.")
-        if len(layers) > _SHOWN:
-            layers = {f"all {len(layers)} layers": torch.cat([*layers.values()])}
-        counts = {name: memory_counts(u) for name, u in layers.items()}
-        most = max(map(max, counts.values()))
-        return f'<div class="histograms">{"".join(_histogram(chart, *item, most) for item in counts.items())}</div>'
-
-    return _small(about) + _columns(runs, histograms)
+def _memory(run: Reported, chart: Chart) -> str:
+    layers = layers_of(run.model)
+    if not layers:
+        return _small("Its neurons have no recurrent weight of their own.")
+    if len(layers) > _SHOWN:
+        layers = {f"all {len(layers)} layers": torch.cat([*layers.values()])}
+    counts = {name: memory_counts(u) for name, u in layers.items()}
+    most = max(map(max, counts.values()))
+    return f'<div class="histograms">{"".join(_histogram(chart, *item, most) for item in counts.items())}</div>'
 
 
 def _histogram(chart: Chart, title: str, counts: Sequence[int], most: int) -> str:
