@@ -332,20 +332,25 @@ def test_step_evaluation_reads_each_samples_row(
     assert_close(norm.state_dict(), before, rtol=0, atol=0)
 
 
+def position_after(
+    x: Tensor, position: Tensor | None = None, lengths: Tensor | None = None, resets: Tensor | None = None
+) -> Tensor:
+    return next_position(x, position, lengths, resets, None)
+
+
 @pytest.mark.parametrize("options", step_options().values(), ids=step_options().keys())
 def test_next_position(options: dict[str, Tensor]) -> None:
     x = sequence()
     expected = walk(StepBatchNorm(N, R, dtype=torch.float64), x, **options)[3]
-    arguments: dict[str, Any] = {"position": None, **options}
-    assert torch.equal(next_position(x, **arguments), expected)
-    assert torch.equal(next_position(x[:0], expected, torch.zeros_like(expected)), expected)
-    assert torch.equal(next_position(x[:0], None), torch.zeros(B, dtype=torch.int64))
+    assert torch.equal(position_after(x, **options), expected)
+    assert torch.equal(position_after(x[:0], expected, torch.zeros_like(expected)), expected)
+    assert torch.equal(position_after(x[:0]), torch.zeros(B, dtype=torch.int64))
 
 
 def test_a_reset_in_the_padding_is_none() -> None:
     lengths, resets = torch.full((B,), 6), torch.zeros(T, B, dtype=torch.bool)
     resets[8] = True
-    assert next_position(sequence(), None, lengths, resets).tolist() == [6] * B
+    assert position_after(sequence(), None, lengths, resets).tolist() == [6] * B
 
 
 @options_of_steps
@@ -360,7 +365,7 @@ def test_step_in_chunks_equals_whole(sizes: list[int], options: dict[str, Tensor
         part = x[piece]
         left = None if lengths is None else (lengths - start).clamp(0, size)
         pieces.append(norm(part, position, left))
-        position = next_position(part, position, left)
+        position = position_after(part, position, left)
         start += size
     assert start == T
     assert_close(torch.cat(pieces), norm(x, **options), rtol=0, atol=0)

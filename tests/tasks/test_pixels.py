@@ -72,24 +72,6 @@ def test_idx_of_bytes_by_hand() -> None:
     assert read_idx(content).tolist() == [[0, 1, 255], [128, 5, 6]]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "must begin with 00 00 08"),
-        (b"\0\0\x08", "must begin with 00 00 08"),
-        (b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", "must begin with 00 00 08"),
-        (b"\x1f\x8b\x08\x00 compressed", "must begin with 00 00 08"),
-        (b"\0\0\x08\x03\0\0\0\x01\0\0", "must have a head of 16 bytes, got 10"),
-        (b"\0\0\x08\x01\0\0\0\x03ab", "must hold 3 bytes after its head"),
-        (b"\0\0\x08\x01\0\0\0\x03abcd", "must hold 3 bytes after its head"),
-    ],
-    ids=["empty", "short", "floats", "compressed", "head", "too few", "too many"],
-)
-def test_what_is_no_idx_file_is_refused(content: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_idx(content)
-
-
 def test_the_four_files_are_images_and_labels_for_training_and_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

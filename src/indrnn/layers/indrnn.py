@@ -164,12 +164,7 @@ class IndRNN(nn.Module):
         return (output.transpose(0, 1) if self.batch_first else output), h_n
 
     def _run(
-        self,
-        x: Tensor,
-        h_0: Tensor | None,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        time_slice: TimeSlice | None = None,
+        self, x: Tensor, h_0: Tensor | None, lengths: Tensor | None, resets: Tensor | None, time_slice: TimeSlice | None
     ) -> tuple[Tensor, Tensor]:
         """Time-major and batched: (T, B, M) to (T, B, directions · N) and (num_layers · directions, B, N)."""
         if self.training and torch.is_grad_enabled():
@@ -255,7 +250,7 @@ class IndRNN(nn.Module):
         if (order := input.sorted_indices) is not None:
             hx = None if hx is None else hx.index_select(1, order)
             resets = None if resets is None else resets.index_select(1, order)
-        output, h_n = self._run(padded, hx, steps, resets)
+        output, h_n = self._run(padded, hx, steps, resets, None)
         if input.unsorted_indices is not None:
             h_n = h_n.index_select(1, input.unsorted_indices)
         return pack(output), h_n

@@ -253,11 +253,7 @@ class StepBatchNorm(_BatchNorm):
 
 
 def next_position(
-    x: Tensor,
-    position: Tensor | None,
-    lengths: Tensor | None = None,
-    resets: Tensor | None = None,
-    time_slice: TimeSlice | None = None,
+    x: Tensor, position: Tensor | None, lengths: Tensor | None, resets: Tensor | None, time_slice: TimeSlice | None
 ) -> Tensor:
     """(B,), the position after the sequence, for the next call: steps since the last reset, if any."""
     T, B = x.shape[0] if time_slice is None else time_slice.total, x.shape[1]

@@ -65,7 +65,7 @@ class _InPieces(torch.autograd.Function):
         states, parameters = others[: ctx.pieces], others[ctx.pieces :]
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[2] else None
         needed = ctx.needs_input_grad[6:]
-        totals: list[Tensor | None] = [None] * len(parameters)
+        totals: list[Any] = [None] * len(parameters)
         pieces = list(_pieces(x, ctx.steps, lengths, resets))
         for (place, part, *flags), state in zip(reversed(pieces), reversed(states), strict=True):
             with torch.enable_grad(), torch.autocast(*ctx.autocast):
@@ -81,6 +81,5 @@ class _InPieces(torch.autograd.Function):
             grad_state = next(gradients)
             for k, need in enumerate(needed):
                 if need:
-                    total, gradient = totals[k], next(gradients)
-                    totals[k] = gradient if total is None else total + gradient
+                    totals[k] = next(gradients) if totals[k] is None else totals[k] + next(gradients)
         return None, None, grad_x, grad_state, None, None, *totals

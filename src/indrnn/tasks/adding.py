@@ -17,7 +17,7 @@ from ..baselines import Baseline
 from ..checks import check_count, check_seed
 from ..figures import draw_metric, draw_pairs, new_figure, save_figure
 from ..networks import Head, Plain
-from ..training import Cosine, Steps, Training
+from ..training import Cosine, RunFolder, Steps, Training
 from ..training.task import Batch, Measured, Shard, generator, rows_of
 from .recipe import Answer, AnyNetwork, Description, Extra, Loop, Pairs, Recipe, Row, Samples
 from .samples import fit_into_page
@@ -195,8 +195,6 @@ class AddingRecipe(Recipe):
 
     def finish(self, folder: Path, models: Sequence[nn.Module]) -> list[str]:
         """Draw predictions against their targets beside the error over training."""
-        from ..training import RunFolder
-
         if self.training.curve and (folder / "curve.png").exists():
             figure, (left, right) = new_figure(2)
             draw_metric(left, RunFolder(folder).read_metrics(), self.table.metric, reference=_REFERENCE)

@@ -35,9 +35,6 @@ Item = Tensor | tuple[Tensor, Tensor]
 Data = Item | Callable[[int], Item]
 Pair = tuple[Tensor, Tensor | None]
 
-HELD_OUT = 0.1
-"""Share of the sequences in memory that is held out for the measurement."""
-
 
 @dataclass(frozen=True)
 class Distilled:
@@ -128,7 +125,7 @@ class _Distillation:
         if targets is not None and len(targets) != count:
             raise ValueError(f"targets must be of the {count} sequences of data, got {len(targets)}")
         order = torch.randperm(count, generator=generator(seed, "held out"))
-        held_out, rest = order.tensor_split([max(1, round(HELD_OUT * count))])
+        held_out, rest = order.tensor_split([max(1, round(0.1 * count))])
 
         def of(rows: Tensor) -> Pair:
             own = inputs.index_select(batch_dim, rows.to(inputs.device))
@@ -208,9 +205,8 @@ def _measure(
         readout_error = float(((indrnn - rnn).square().sum() / rnn.square().sum().clamp_min(tiny)).sqrt())
         if wanted:
             target = torch.cat(wanted)
-            task_error = {
-                name: float((read - target).square().mean()) for name, read in (("rnn", rnn), ("indrnn", indrnn))
-            }
+            squared = [float((read - target).square().mean()) for read in (rnn, indrnn)]
+            task_error = {"rnn": squared[0], "indrnn": squared[1]}
     return Distilled(model, error, per_step, readout_error, task_error)
 
 

@@ -13,9 +13,6 @@ from typing import Any
 
 from .recipe import Extra, Own, Recipe, Row
 
-GROUP = "indrnn.recipes"
-"""Group of the entry points of other packages: each names a sequence of `Row`."""
-
 
 @functools.cache
 def rows() -> dict[str, Row]:
@@ -26,7 +23,7 @@ def rows() -> dict[str, Row]:
 
     every = [*adding.ROWS, *pixels.ROWS, *text.ROWS, *skeleton.ROWS]
     named = {row.name: row for row in every}
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group="indrnn.recipes"):  # of other packages: each names a sequence of `Row`
         source = f"recipes of another package, the entry point {point.name} = {point.value}:"
         try:
             others = {row.name: row for row in point.load()}

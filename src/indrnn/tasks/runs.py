@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from .recipe import Recipe
     from .series.estimators import Fitting
 
-# Fields of a recipe that config.json has in other places; the last may be another on another machine
-_RECORDED_ELSEWHERE = ("training", "device", "threads", "seed", "data_dir")
-
 
 # ---- recorded
 
 
 def recorded_recipe(recipe: Recipe, name: str) -> dict[str, Any]:
     """The entry of config.json that a recipe is restored from."""
-    options = {key: value for key, value in to_json(recipe).items() if key not in _RECORDED_ELSEWHERE}
+    # In other places of config.json; data_dir may be another on another machine
+    elsewhere = ("training", "device", "threads", "seed", "data_dir")
+    options = {key: value for key, value in to_json(recipe).items() if key not in elsewhere}
     return {"name": name, **options}
 
 
@@ -296,8 +295,6 @@ def _used_members(path: Path) -> list[Path]:
 
 def distinct(runs: Sequence[Path]) -> list[str]:
     """Distinct names of runs: the folder's name, with as many parent folders as needed."""
-    for depth in range(1, max((len(run.parts) for run in runs), default=1) + 1):
-        names = ["/".join(run.parts[-depth:]) for run in runs]
-        if len(set(names)) == len(set(runs)):
-            break
-    return names
+    depths = range(1, max((len(run.parts) for run in runs), default=1) + 1)
+    names = [["/".join(run.parts[-depth:]) for run in runs] for depth in depths]
+    return next((of_depth for of_depth in names if len(set(of_depth)) == len(set(runs))), names[-1])
