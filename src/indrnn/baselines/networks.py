@@ -87,8 +87,7 @@ class BaselineRNN(BaselineNetwork):
     two), as the paper counts parameters; LSTM's forget gate starts with a bias of 1. Same interface as
     `indrnn.PlainIndRNN`, without `resets`; the state is torch's own, and `lengths` must be at least 1.
 
-    The arguments are `kind` and those of `BaselineNetwork`; the options, of `Baseline`: `dropout`, `weight_dropout` and
-    `batch_first`.
+    The options are those of `Baseline`: `dropout`, `weight_dropout` and `batch_first`.
     """
 
     Config = Baseline
@@ -189,7 +188,7 @@ class QRNNBaseline(BaselineNetwork):
     the same kernel. Same interface as `PlainIndRNN`, without `lengths` and `resets`; the state holds, for each layer,
     c (B, hidden_size), and the last steps of its input, (window − 1, B, inputs).
 
-    The arguments are those of `BaselineNetwork`; the options, of `QRNN`: `window`, `dropout` and `batch_first`.
+    The options are those of `QRNN`: `window`, `dropout` and `batch_first`.
     """
 
     Config = QRNN
@@ -222,7 +221,8 @@ class QRNNBaseline(BaselineNetwork):
         x, after = input.transpose(0, 1) if self.batch_first else input, []
         (T, B, _), N, before = x.shape, self.output_size, self.window - 1
         for i, convolution in enumerate(self.convolutions):
-            x = shared_dropout(x, self.config.dropout, self.training and i > 0)
+            if i:
+                x = shared_dropout(x, self.config.dropout, self.training)
             shape = (before, B, x.shape[2])
             c, earlier = (x.new_zeros(B, N), x.new_zeros(shape)) if state is None else state[i]
             check_tensor("state's c", c, (B, N))
@@ -252,8 +252,7 @@ class TransformerBaseline(BaselineNetwork):
     its steps attend to all S of them. Positions count from the first of those. `resets` are not supported, nor are
     `lengths` with a context.
 
-    The arguments are those of `BaselineNetwork`; the options, of `Transformer`: `heads`, `dropout`, `window`, `context`
-    and `batch_first`.
+    The options are those of `Transformer`: `heads`, `dropout`, `window`, `context` and `batch_first`.
     """
 
     Config = Transformer

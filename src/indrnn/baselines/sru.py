@@ -106,24 +106,23 @@ class _SRU(torch.autograd.Function):
         ctx: Any, projected: Tensor, skip: Tensor | None, v: Tensor, bias: Tensor, c_0: Tensor
     ) -> tuple[Tensor, Tensor]:
         inputs = [x if x is None else written_out(x).contiguous() for x in (projected, skip, v, bias, c_0)]
-        T, B, N = *projected.shape[:2], v.shape[1]
-        c, h = projected.new_empty(T, B, N), projected.new_empty(T, B, N)
-        _run(T, B, N, *inputs, c, h)
+        shape = (*projected.shape[:2], v.shape[1])
+        c, h = projected.new_empty(shape), projected.new_empty(shape)
+        _run(*inputs, c, h)
         ctx.save_for_backward(*inputs, c)
-        return h, (c[-1] if T else c_0).clone()
+        return h, (c[-1] if len(c) else c_0).clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_h: Tensor, grad_c: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, c = ctx.saved_tensors
         projected, skip, v = inputs[:3]
-        (T, B), N = projected.shape[:2], v.shape[1]
         carry = written_out(grad_c).clone(memory_format=torch.contiguous_format)
         grad_projected, grad_skip = torch.empty_like(projected), None if skip is None else torch.empty_like(skip)
-        sums = torch.empty(4, N, dtype=torch.float64)
-        _run(T, B, N, *inputs, c, None, written_out(grad_h).contiguous(), carry, grad_projected, grad_skip, sums)
-        both = sums.to(v.dtype)
-        return grad_projected, grad_skip, both[:2], both[2:], carry
+        sums = torch.empty(4, v.shape[1], dtype=torch.float64)
+        _run(*inputs, c, None, written_out(grad_h).contiguous(), carry, grad_projected, grad_skip, sums)
+        grad_v, grad_bias = sums.to(v.dtype).split(2)
+        return grad_projected, grad_skip, grad_v, grad_bias, carry
 
 
 # ---- the kernel's loop: sru.cpp
@@ -152,10 +151,9 @@ def _is_declared(loaded: ctypes.CDLL | str) -> bool:
     return True
 
 
-def _run(T: int, B: int, N: int, *tensors: Tensor | None) -> None:
+def _run(*tensors: Any) -> None:
     """Run forward, or, given the last five tensors, backward: contiguous, in the order of `_TENSORS`."""
-    first = tensors[0]
-    assert first is not None
+    c = tensors[_TENSORS.index("c")]
+    sizes = dict(zip("TBN", c.shape, strict=True))
     addresses = dict(zip(_TENSORS, map(kernel.pointer, tensors), strict=False))
-    threads = torch.get_num_threads()
-    kernel.run("sru", _Call(dtype=kernel.DTYPES[first.dtype], threads=threads, T=T, B=B, N=N, **addresses))
+    kernel.run("sru", _Call(dtype=kernel.DTYPES[c.dtype], threads=torch.get_num_threads(), **sizes, **addresses))

@@ -1,7 +1,4 @@
-"""Options of the deep networks and of models made of them, defined once for Python, the command line and saved files.
-
-Nothing here imports torch.
-"""
+"""Options of the deep networks and of models made of them, for Python, commands and saved files; without torch."""
 
 from __future__ import annotations
 

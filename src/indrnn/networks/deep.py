@@ -48,9 +48,7 @@ class PlainIndRNN(Network):
     """Stacked IndRNN layers: blocks of Weight → recurrence → norm → dropout.
 
     Args:
-        input_size: features of the input at each step.
         hidden_size: neurons of each layer; of each direction, with `bidirectional`.
-        layers: number of layers.
         **options: see `Plain`, by name; `device` and `dtype` too.
 
     Example:
@@ -102,7 +100,6 @@ class ResidualIndRNN(Network):
     layers (and 11, 21 and 99 Weights; with the classifier 12, 22 and 100).
 
     Args:
-        input_size: features of the input at each step.
         hidden_size: neurons of each layer; of each direction, with `bidirectional`.
         blocks: number of blocks, each with a shortcut around it.
         **options: see `Residual`, by name; `device` and `dtype` too.
@@ -160,10 +157,7 @@ class DenseLayer(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Dense layers, and a transition, one more recurrent unit of `size` neurons, to fewer features.
-
-    `dropout` and `last` are of the transition; see `RecurrentUnit`.
-    """
+    """Dense layers, and a transition to `size` features: one more recurrent unit, with `dropout` and `last`."""
 
     def __init__(
         self,
@@ -199,7 +193,6 @@ class DenseIndRNN(Network):
     recurrent layers: a first one, two in each of 18 dense layers, three transitions.
 
     Args:
-        input_size: features of the input at each step.
         growth_rate: k; of each direction, with `bidirectional`.
         blocks: dense layers in each block.
         **options: see `Dense`, by name; `device` and `dtype` too.

@@ -1,7 +1,4 @@
-"""Convolutions over time in front of a recurrent network, with strides for long raw signals.
-
-Shapes: T, B steps and sequences, C features.
-"""
+"""Convolutions over time in front of a recurrent network, with strides for long raw signals: (T, B, C) to the same."""
 
 from __future__ import annotations
 

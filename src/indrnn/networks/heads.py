@@ -98,7 +98,6 @@ class SequenceClassifier(_Head):
 
     Args:
         network: any of the networks or baselines, `IndRNN`, or `torch.nn.RNN`, `LSTM` or `GRU`.
-        classes: number of classes.
         pool: "last", the last valid step (of each direction, if there are two), or "mean" over the valid steps.
     """
 

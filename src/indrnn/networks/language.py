@@ -1,7 +1,4 @@
-"""The language model: embedding → any network → logits of the next word, by the same weight or a separate one.
-
-It generates text token by token, with temperature, top-k and top-p sampling.
-"""
+"""The language model: embedding → any network → logits of the next word; and text that is drawn from it."""
 
 from __future__ import annotations
 
@@ -49,10 +46,7 @@ class _Embedding(nn.Module):
 
 
 class WordEmbedding(_Embedding, nn.Embedding):
-    """`torch.nn.Embedding`, initialised from U(−start, start), with dropout of whole rows in training.
-
-    `dropout` is the probability that a class is dropped, wherever it occurs in the batch.
-    """
+    """`torch.nn.Embedding` from U(−start, start); in training, dropout of classes, wherever they occur in a batch."""
 
     def __init__(
         self,
@@ -197,10 +191,7 @@ class LanguageModel(nn.Module):
         return self(input, state, targets=targets, **options)  # type: ignore[no-any-return]
 
     def generate(self, prompt: Tensor, length: int, **sampling: Any) -> Tensor:
-        """Generate `length` tokens after a prompt, drawn one after another; the arguments are those of `stream`.
-
-        Returns:
-            (length,), or (length, B) in the network's layout.
+        """Generate (length,) tokens after a prompt, or (length, B) in the network's layout; arguments as for `stream`.
 
         Example:
             model.eval().generate(torch.tensor([3, 1, 4]), 100, temperature=0.8)

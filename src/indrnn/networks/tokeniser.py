@@ -25,7 +25,6 @@ Unit = Literal["char", "word", "byte"]
 END, UNKNOWN = "<eos>", "<unk>"
 """Words that stand at the end of a line, and for words that the vocabulary does not have."""
 NAMES = {"char": "character", "word": "word", "byte": "byte"}
-_CODE_POINTS = 0x110000
 _NAMED = 5  # unknown tokens that an error names
 SHOWN = 40  # characters of each
 
@@ -159,7 +158,7 @@ class Tokeniser:
 
     @cached_property
     def _table(self) -> Ids:
-        table = np.full(_CODE_POINTS, -1, np.int32)
+        table = np.full(0x110000, -1, np.int32)  # of all code points
         table[[ord(token) for token in self.tokens]] = np.arange(len(self.tokens))
         return table
 

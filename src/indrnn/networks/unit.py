@@ -74,12 +74,11 @@ class RecurrentUnit(nn.Module):
 
     Args:
         inputs: features of the input; None for a unit without a Weight and b, whose input has `size` features.
-        size: neurons.
-        config: the other options.
         dropout: probability, with one mask for all time steps.
         last: whether it is the network's last unit, to which `long_memory` applies.
     """
 
+    weight: nn.Module | None
     weight_hh: nn.Parameter
     bias: nn.Parameter | None
     norm: nn.Module | None
@@ -99,13 +98,9 @@ class RecurrentUnit(nn.Module):
         check_probability("dropout", dropout)
         self.size, self.config, self.dropout = size, config, float(dropout)
         self.bound = RecurrentBound(**config.bound_of(last))
-        self.weight: nn.Module | None = None
-        bias = None
-        if inputs is not None:
-            self.weight = Weight(inputs, size, bias=False, std=config.weight_std, **factory)
-            bias = nn.Parameter(torch.empty(size, **factory))
+        self.weight = None if inputs is None else Weight(inputs, size, bias=False, std=config.weight_std, **factory)
         self.weight_hh = nn.Parameter(torch.empty(size, **factory))
-        self.register_parameter("bias", bias)
+        self.register_parameter("bias", None if inputs is None else nn.Parameter(torch.empty(size, **factory)))
         self.norm = _make_norm(size, config, factory)
         self.reset_parameters()
 
