@@ -8,6 +8,7 @@ Two ways lead to the passes of a backend, with the same numbers:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,9 @@ from . import library, reference
 from .calls import Backward, Forward, NormBackward, NormForward, NormResult, dense
 from .watched import are_batched, are_plain, is_transformed, is_watched
 
-Rule = Callable[..., tuple[Any, Any]]
+Batched = tuple[Any, Any]
+"""Results of a batch of calls, and the places of the batch in them."""
+Rule = Callable[..., Batched]
 OPS = torch.ops.indrnn
 
 
@@ -49,7 +52,7 @@ def differentiable(
             )
 
         @staticmethod
-        def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Batched:
             return rule(Function.apply, info, in_dims, *args)
 
     def call(*args: Any) -> Any:
@@ -91,6 +94,39 @@ def _register_vmap(name: str, rule: Rule) -> None:
     torch.library.register_vmap(f"indrnn::{name}", lambda *args: rule(op, *args), lib=library.LIBRARY)
 
 
+# ---- batches of calls
+
+
+def _batch_at(tensor: Tensor | None, dim: int | None, size: int, at: int) -> Tensor | None:
+    """Move vmap's dimension to `at`, or insert it there."""
+    if tensor is None:
+        return None
+    return tensor.expand(size, *tensor.shape).movedim(0, at) if dim is None else tensor.movedim(dim, at)
+
+
+def _by_neurons(function: Any, info: Any, in_dims: tuple[Any, ...], *args: Any, tensors: int, u: int) -> Batched:
+    """A batch of calls as one of a wide layer, for neurons are independent: (..., N) becomes (..., size * N).
+
+    Of the arguments the first are these `tensors`, among them u at this place; then come lengths and resets.
+    """
+    if in_dims[tensors] is not None or in_dims[tensors + 1] is not None:
+        return _one_by_one(function, info, in_dims, *args)
+    size = info.batch_size
+    moved = (_batch_at(tensor, dim, size, -2) for tensor, dim in zip(args[:tensors], in_dims[:tensors], strict=True))
+    wide = [None if tensor is None else tensor.flatten(-2) for tensor in moved]
+    N = args[u].shape[-1 if in_dims[u] is None else 1 - in_dims[u]]  # which size * N does not give if the size is 0
+    split = tuple(result.unflatten(-1, (size, N)) for result in function(*wide, *args[tensors:]))
+    return split, tuple(result.dim() - 2 for result in split)
+
+
+def _one_by_one(function: Any, info: Any, in_dims: tuple[Any, ...], *args: Any) -> Batched:
+    """A batch of calls as a loop, for batched lengths or resets, which are rare, and norms, with statistics of one."""
+    pairs = [*zip(args, in_dims, strict=True)]
+    of_one = ([a if dim is None else a.select(dim, i) for a, dim in pairs] for i in range(info.batch_size))
+    stacked = tuple(torch.stack(parts) for parts in zip(*(function(*call) for call in of_one), strict=True))
+    return stacked, (0,) * len(stacked)
+
+
 # ---- forward
 
 
@@ -120,17 +156,14 @@ def _backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tu
     return grad_x, grad_u, of_bias, None if h_0 is None else grad_h_0, *[None] * 5
 
 
-def _vmap_forward(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-    x, u, bias, h_0, lengths, resets, *options = args
-    (x_dim, u_dim, bias_dim, h_0_dim, lengths_dim, resets_dim, *_), size = in_dims, info.batch_size
-    if lengths_dim is not None or resets_dim is not None:
-        return one_by_one(function, info, in_dims, *args)
-    if u_dim is None and bias_dim is None:  # one more dimension between B and N
-        x = _batch_at(x, x_dim, size, 2)
-        h_0 = _batch_at(h_0, h_0_dim, size, 1)
-        return function(x, u, bias, h_0, lengths, resets, *options), (2, 1)
-    wide = [_into_neurons(t, dim, size) for t, dim in zip((x, u, bias, h_0), in_dims[:4], strict=True)]
-    return _out_of_neurons(function(*wide, lengths, resets, *options), size, u, u_dim)
+def _vmap_forward(function: Any, info: Any, in_dims: tuple[Any, ...], *args: Any) -> Batched:
+    x, u, bias, h_0, *others = args
+    x_dim, u_dim, bias_dim, h_0_dim, *other_dims = in_dims
+    if any(dim is not None for dim in (u_dim, bias_dim, *other_dims)):
+        return _by_neurons(function, info, in_dims, *args, tensors=4, u=1)
+    # One more dimension between B and N
+    x, h_0 = _batch_at(x, x_dim, info.batch_size, 2), _batch_at(h_0, h_0_dim, info.batch_size, 1)
+    return function(x, u, bias, h_0, *others), (2, 1)
 
 
 recurrence = differentiable("recurrence", _keep, _backward, _vmap_forward)
@@ -191,16 +224,8 @@ class _DoubleBackward(torch.autograd.Function):
         raise RuntimeError("indrnn.recurrence can be differentiated twice, and a third derivative was asked for")
 
 
-def _vmap_backward(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-    *tensors, lengths, resets, activation, reverse, backend = args
-    if in_dims[5] is not None or in_dims[6] is not None:
-        return one_by_one(function, info, in_dims, *args)
-    # u's gradient is wanted for each batch element apart, so u always gets the dimension.
-    wide = [_into_neurons(t, dim, info.batch_size) for t, dim in zip(tensors, in_dims[: len(tensors)], strict=True)]
-    results = function(*wide, lengths, resets, activation, reverse, backend)
-    return _out_of_neurons(results, info.batch_size, tensors[3], in_dims[3])
-
-
+# u's gradient is wanted for each batch element apart, so u always gets the dimension.
+_vmap_backward = functools.partial(_by_neurons, tensors=5, u=3)
 recurrence_backward = differentiable("recurrence_backward", _keep_all, _second_derivative, _vmap_backward)
 
 
@@ -244,40 +269,6 @@ def _norm_backward(
     return grad_x, grad_u, of_bias, None if call.h_0 is None else grad_h_0, grad_weight, grad_shift, *[None] * 7
 
 
-# ---- batches of calls
-
-
-def _batch_at(tensor: Tensor | None, dim: int | None, size: int, at: int) -> Tensor | None:
-    """Move vmap's dimension to `at`, or insert it there."""
-    if tensor is None:
-        return None
-    if dim is not None:
-        return tensor.movedim(dim, at)
-    return tensor.unsqueeze(at).expand(*tensor.shape[:at], size, *tensor.shape[at:])
-
-
-def _into_neurons(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
-    """(..., N) to (..., size * N): neurons are independent, so a batch of layers is one wide layer."""
-    moved = None if tensor is None else _batch_at(tensor, dim, size, tensor.dim() - (1 if dim is None else 2))
-    return None if moved is None else moved.flatten(-2)
-
-
-def _out_of_neurons(
-    tensors: tuple[Tensor, ...], size: int, u: Tensor, u_dim: int | None
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    N = u.shape[-1 if u_dim is None else 1 - u_dim]  # which size * N does not give if the size is 0
-    split = tuple(tensor.unflatten(-1, (size, N)) for tensor in tensors)
-    return split, tuple(tensor.dim() - 2 for tensor in split)
-
-
-def one_by_one(function: Any, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-    """A batch of calls as a loop, for batched lengths or resets, which are rare."""
-    pairs = [*zip(args, in_dims, strict=True)]
-    of_one = ([a if dim is None else a.select(dim, i) for a, dim in pairs] for i in range(info.batch_size))
-    stacked = tuple(torch.stack(parts) for parts in zip(*(function(*call) for call in of_one), strict=True))
-    return stacked, (0,) * len(stacked)
-
-
-recurrence_norm = differentiable("recurrence_norm", _keep_norm, _norm_backward, one_by_one)  # statistics of one call
+recurrence_norm = differentiable("recurrence_norm", _keep_norm, _norm_backward, _one_by_one)
 recurrence_norm_direct = direct(NormForward, _keep_norm, _norm_backward)
-_register_vmap("recurrence_norm_backward", one_by_one)
+_register_vmap("recurrence_norm_backward", _one_by_one)

@@ -187,7 +187,7 @@ class _SplitRecurrence(torch.autograd.Function):
         affine = run(exact, torch.zeros_like(state), "identity")[1], _slope(u_, x, lengths, resets)
         bounds = (bound.clamp(-largest, largest) for bound in (torch.minimum(*ends), torch.maximum(*ends)))
         maps = [Map(*part) for part in _gather(torch.stack([*affine, *bounds]), group)]
-        rank, ranks = dist.get_rank(group), _ranks_in_order(group, reverse)
+        rank, ranks = dist.get_rank(group), range(len(maps))[:: -1 if reverse else 1]
         states = [state]
         for source in ranks:
             states.append(maps[source](states[-1]))
@@ -215,7 +215,7 @@ class _SplitRecurrence(torch.autograd.Function):
             )
         h, u, start, lengths, resets = ctx.saved_tensors
         activation, reverse, _ = ctx.options
-        u_, rank, ranks = u.to(start.dtype), dist.get_rank(ctx.group), _ranks_in_order(ctx.group, not reverse)
+        u_ = u.to(start.dtype)
 
         def pull(carry: Tensor) -> Any:
             return OPS.recurrence_backward(grad_h, carry, h, u_, start, lengths, resets, *ctx.options)
@@ -224,8 +224,8 @@ class _SplitRecurrence(torch.autograd.Function):
         slope = _slope(u_, h, lengths, resets, h if activation == "relu" else None)
         own = torch.stack([pull(zero)[3], slope, zero if grad_h_last is None else grad_h_last.to(start.dtype)])
         parts = _gather(own, ctx.group)
-        carry = add_up([part[2] for part in parts])
-        carries = [carry]
+        rank, ranks = dist.get_rank(ctx.group), range(len(parts))[:: 1 if reverse else -1]
+        carries = [carry := add_up([part[2] for part in parts])]
         for source in ranks:
             offset, slope, _ = parts[source]
             carries.append(offset + slope * carries[-1])
@@ -299,12 +299,6 @@ def _from_rank(rank: int, value: Tensor, group: Group) -> Tensor:
 def add_up(values: list[Tensor]) -> Tensor:
     """The sum, added in order: the same bits on every rank."""
     return functools.reduce(torch.add, values)
-
-
-def _ranks_in_order(group: Group, reverse: bool) -> list[int]:
-    """The ranks in the order of processing."""
-    ranks = list(range(dist.get_world_size(group)))
-    return ranks[::-1] if reverse else ranks
 
 
 class _SumOverRanks(torch.autograd.Function):

@@ -145,7 +145,7 @@ def forward(call: Forward, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; with `overwrite` h takes the place of x, which must be contiguous."""
     x, dtype = call.x, accumulation_dtype(call.x.dtype)
     state = _start(call.h_0, x.shape[1:], dtype)
-    h = x if overwrite else _empty(x.shape, x.dtype)
+    h = x if overwrite else torch.empty(x.shape, dtype=x.dtype, device="cpu")
     run("forward", pack("forward", x, call, *strided(x), _as(dtype, call.u), _as(dtype, call.bias), h, state))
     return h, _cast(state, x.dtype)
 
@@ -166,9 +166,9 @@ def norm_forward(call: NormForward, *, overwrite: bool = False) -> NormResult:
     """As `reference.norm_forward`; with `overwrite` h takes the place of x, which must be contiguous."""
     x, before, dtype = call.x, call.place == "before", accumulation_dtype(call.x.dtype)
     state = _start(call.h_0, x.shape[1:], dtype)
-    h = x if overwrite else _empty(x.shape, x.dtype)
-    y = None if before and call.mask is None else _empty(x.shape, x.dtype)
-    mean, var = _empty(call.u.shape, dtype), _empty(call.u.shape, dtype)
+    h = x if overwrite else torch.empty(x.shape, dtype=x.dtype, device="cpu")
+    y = None if before and call.mask is None else torch.empty(x.shape, dtype=x.dtype, device="cpu")
+    mean, var = torch.empty_like(call.u, dtype=dtype), torch.empty_like(call.u, dtype=dtype)
     vectors = [_as(dtype, vector) for vector in (call.u, call.bias, call.weight, call.shift)]
     inputs = (call.eps, before, *strided(x), *vectors, _mask(call.mask, x, dtype))
     run("norm_forward", pack("norm_forward", x, call, *inputs, h, y, state, mean, var))
@@ -184,7 +184,7 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
     vectors = [_as(dtype, vector) for vector in (u, h_0, weight, call.mean, call.var)]
     inputs = (call.eps, x is not None, *strided(call.grad_y), *strided(x), h, *vectors, _mask(call.mask, h, dtype))
     grad_x = torch.empty_like(h)
-    grad_u, grad_bias, grad_weight, grad_shift = sums = [_empty(u.shape, dtype) for _ in range(4)]
+    grad_u, grad_bias, grad_weight, grad_shift = sums = [torch.empty_like(u, dtype=dtype) for _ in range(4)]
     run("norm_backward", pack("norm_backward", h, call, *inputs, grad_x, carry, *sums))
     start_dtype = h.dtype if h_0 is None else h_0.dtype
     grad_u, grad_bias, grad_h_0 = _cast(grad_u, u.dtype), _cast(grad_bias, u.dtype), _cast(carry, start_dtype)
@@ -216,10 +216,6 @@ def strided(x: Tensor | None) -> tuple[Tensor | None, int, int]:
 def pointer(tensor: Tensor | None) -> int | None:
     """The address of a tensor; None for None."""
     return None if tensor is None else tensor.data_ptr()
-
-
-def _empty(shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -55,20 +55,29 @@ def forward(call: Forward, chunk: int | None = None) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; with a length of chunks, by the scan, in chunks of so many steps."""
     shape = Shape(with_contiguous_rows(call.x), call, scans=chunk is not None)
     if chunk is not None:
-        call = call._replace(h_0=_forward_starts(shape, call, chunk))
+        maps = ("a", "b", "lo", "hi") if call.activation == "relu" else ("a", "b")
+        inputs = {**strided("x", "x", shape.x), "bias": shape.vector(call.bias), "lo": None, "hi": None}
+        starts = _starts("forward", shape, call, chunk, maps, inputs, h_0=contiguous(call.h_0))
+        call = call._replace(h_0=starts)
     return _launch_forward(shape, call, chunk)
 
 
-def _forward_starts(shape: Shape, call: Forward, chunk: int) -> Tensor:
-    """The state before each chunk."""
-    at_once, parts, _ = launch.chunks(shape, launch.steps(1, call.x.dtype), chunk)
-    a, b, lo, hi, starts = (shape.new(parts, shape.chains) for _ in range(5))
-    bounds = {"lo": lo, "hi": hi} if call.activation == "relu" else {"lo": None, "hi": None}
-    series = {**strided("x", "x", shape.x), "bias": shape.vector(call.bias)}
-    arguments = {**shape.recurrence(call), **series, **bounds, "a": a, "b": b, "span": chunk}
-    shape.run("forward_maps", at_once, parts, **arguments)
-    arguments |= {"h_0": contiguous(call.h_0), "starts": starts, "count": parts}
-    shape.run("forward_starts", launch.steps(3, shape.dtype), **arguments)  # a map has four numbers
+def _starts(
+    way: str,
+    shape: Shape,
+    call: Forward | Backward,
+    chunk: int,
+    maps: tuple[str, ...],
+    inputs: dict[str, Any],
+    **first: Any,
+) -> Tensor:
+    """What each chunk of a scan starts from: one kernel composes the chunks' maps, one goes through them."""
+    at_once, parts, _ = launch.chunks(shape, launch.steps(1 if way == "forward" else 2, shape.x.dtype), chunk)
+    arguments = {**shape.recurrence(call), **inputs, "span": chunk}
+    arguments |= {name: shape.new(parts, shape.chains) for name in maps}
+    shape.run(f"{way}_maps", at_once, parts, **arguments)
+    starts = shape.new(parts, shape.chains)
+    shape.run(f"{way}_starts", launch.steps(3, shape.dtype), starts=starts, count=parts, **first, **arguments)
     return starts
 
 
@@ -91,21 +100,11 @@ def backward(call: Backward, chunk: int | None = None) -> tuple[Tensor, Tensor, 
     """As `reference.backward`; with a length of chunks, by the scan, in chunks of so many steps."""
     shape = Shape(call.h.contiguous(), call, scans=chunk is not None)
     if chunk is not None:
-        call = call._replace(grad_h_last=_backward_starts(shape, call, chunk))
+        inputs = {**strided("grad_h", "g", call.grad_h), "h": shape.x}
+        last = contiguous(call.grad_h_last)
+        call = call._replace(grad_h_last=_starts("backward", shape, call, chunk, ("a", "b"), inputs, grad_h_last=last))
     grad_x, grad_h_0, sum_u, sum_bias, _ = _launch_backward(shape, call, chunk)
     return grad_x, sum_u.to(call.u.dtype), sum_bias.to(call.u.dtype), grad_h_0
-
-
-def _backward_starts(shape: Shape, call: Backward, chunk: int) -> Tensor:
-    """The gradient that comes to each chunk from the one after it."""
-    at_once, parts, _ = launch.chunks(shape, launch.steps(2, call.h.dtype), chunk)
-    a, b, starts = (shape.new(parts, shape.chains) for _ in range(3))
-    series = {**strided("grad_h", "g", call.grad_h), "h": shape.x}
-    arguments = {**shape.recurrence(call), **series, "a": a, "b": b, "span": chunk}
-    shape.run("backward_maps", at_once, parts, **arguments)
-    arguments |= {"grad_h_last": contiguous(call.grad_h_last), "starts": starts, "count": parts}
-    shape.run("backward_starts", launch.steps(3, shape.dtype), **arguments)
-    return starts
 
 
 def _launch_backward(
