@@ -43,12 +43,11 @@ class ClassScores:
     @classmethod
     def of(cls, right: Array, predictions: Array, classes: Array) -> ClassScores:
         """Count predictions; a class in `right` that is not among the classes gets a row of its own, at the end."""
-        names = [str(name) for name in classes.tolist()]
-        names += [name for name in map(str, np.unique(right).tolist()) if name not in names]
+        names = tuple(dict.fromkeys(map(str, [*classes.tolist(), *np.unique(right).tolist()])))
         index = {name: i for i, name in enumerate(names)}
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
         np.add.at(counts, tuple([index[str(name)] for name in array.tolist()] for array in (right, predictions)), 1)
-        return cls(tuple(names), counts)
+        return cls(names, counts)
 
     def numbers(self) -> dict[str, Any]:
         """Return the metrics as a JSON-serialisable dictionary; balanced accuracy is of the classes that occur."""
