@@ -78,7 +78,7 @@ class _Runner:
     def __init__(self, model: Any) -> None:
         self.model, self.network, self.pool = model.eval(), model.network, model.pool
         self.stride = int(np.prod(getattr(self.network.config, "strides", 1)))
-        self.whole = getattr(self.network.config, "bidirectional", False)
+        self.whole = any(getattr(part, "bidirectional", False) for part in (self.network, self.network.config))
         self.state: Any = None
         self.total: Any = 0.0  # of the features
         self.count = 0
