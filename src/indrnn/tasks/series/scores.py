@@ -37,8 +37,7 @@ class ClassScores:
     """Confusion matrix of true and predicted classes, with the metrics computed from it."""
 
     classes: tuple[str, ...]
-    counts: Array
-    """Number of series of each true class (rows) and predicted class (columns), (classes, classes)."""
+    counts: Array  # series of each true class (rows) and predicted class (columns), (classes, classes)
 
     @classmethod
     def of(cls, right: Array, predictions: Array, classes: Array) -> ClassScores:
@@ -122,8 +121,7 @@ def nearest_class(train: Collection, test: Collection, truth: Array, classes: Ar
 # ---- an estimator on series with targets
 
 
-Scores = tuple[list[str], dict[str, Any], ClassScores | None]
-"""Scores as lines to print, as numbers for files, and as a confusion matrix, None for labels and numbers."""
+Scores = tuple[list[str], dict[str, Any], ClassScores | None]  # to print, for files, and of classes their matrix
 
 
 def score(estimator: Estimator, test: Collection, train: Collection | None = None) -> Scores:

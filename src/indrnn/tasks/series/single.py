@@ -48,9 +48,8 @@ class Stream:
     def push(self, x: Any) -> Array:
         """Add one step, (channels,), or several, (channels, time); return the prediction so far.
 
-        Returns:
-            Probabilities (classes,), or numbers (outputs,), as if the series ended here; with a target at every step,
-            those of the last step.
+        Returns probabilities (classes,), or numbers (outputs,), as if the series ended here; with a target at every
+        step, those of the last step.
         """
         preparation = self.estimator.preparation_
         array, channels = as_array(x), preparation.channels
