@@ -37,9 +37,9 @@ def test_raw_signals_have_small_batches_and_a_higher_rate() -> None:
 
 
 def test_raw_signals_are_read_forward_so_that_a_stream_costs_the_same_at_each_step() -> None:
-    assert planned(1400).network.bidirectional
-    assert not planned(3499).network.bidirectional
-    assert planned(3499, bidirectional=True).network.bidirectional
+    assert planned(1400).network.network.bidirectional
+    assert not planned(3499).network.network.bidirectional
+    assert planned(3499, bidirectional=True).network.network.bidirectional
 
 
 def test_raw_signals_are_augmented_at_any_size() -> None:

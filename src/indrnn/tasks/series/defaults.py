@@ -30,12 +30,10 @@ class Shape:
     """Properties of the data that determine the defaults."""
 
     series: int
-    input_size: int
-    """Features of each step, masks included."""
+    input_size: int  # features of each step, masks included
     mean_length: float
     longest: int
-    per_step: bool = False
-    """Flag of an answer at every step, in place of one for each series."""
+    per_step: bool = False  # an answer at every step, in place of one for each series
 
     @property
     def stride(self) -> int:
@@ -53,12 +51,9 @@ class Shape:
 class Augmentation:
     """Random augmentation of the training series."""
 
-    noise: float = 0.0
-    """Deviation of noise that is added to standardised values."""
-    scale: float = 0.0
-    """Deviation of a factor, around 1, for each series and channel."""
-    speed: float = 0.0
-    """Largest logarithm of the random factor by which a series is made faster or slower, and so shorter or longer."""
+    noise: float = 0.0  # deviation of noise that is added to standardised values
+    scale: float = 0.0  # deviation of a factor, around 1, for each series and channel
+    speed: float = 0.0  # largest logarithm of the factor by which a series is made faster or slower, and so shorter
 
 
 @dataclass(frozen=True)
@@ -66,19 +61,15 @@ class Plan:
     """Network and training hyperparameters of a fit."""
 
     network: Any
-    pool: Pool
-    """Pooling over time: the features of a series' last step, or their mean."""
+    pool: Pool  # over time: the features of a series' last step, or their mean
     steps: int
     lr: float
     batch_size: int
     augmentation: Augmentation = Augmentation()
-    validation: float = 0.0
-    """Share of the series that is held back to choose the weights by; 0 for the last weights."""
+    validation: float = 0.0  # share of the series held back to choose the weights by; 0 for the last weights
     evaluate_every: int = 100
-    patience: int | None = None
-    """Evaluations without a better one before training stops early."""
-    members: int = 1
-    """Networks, each from a seed of its own, whose answers are averaged."""
+    patience: int | None = None  # evaluations without a better one before training stops early
+    members: int = 1  # networks, each from a seed of its own, whose answers are averaged
 
     def describe(self) -> str:
         """Summarise the plan in one line."""
@@ -130,18 +121,11 @@ def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **opti
     augmentation = Augmentation()
     if values.get("augment", (series < 1000 or raw) and not shape.per_step):
         augmentation = Augmentation(scale=0.3, speed=0.15) if raw else Augmentation(noise=0.05, scale=0.1)
-    return Plan(
-        network=_network(shape, core, values),
-        pool=values.get("pool", "mean"),
-        steps=steps,
-        lr=values.get("lr", 4e-3 if raw else 1e-3),
-        batch_size=batch_size,
-        augmentation=augmentation,
-        validation=validation,
-        evaluate_every=max(1, min(steps, math.ceil(steps / 20))) if validation else steps,
-        patience=values.get("patience", 8) if validation else None,
-        members=values.get("members", MEMBERS[effort]),
-    )
+    evaluate_every = max(1, min(steps, math.ceil(steps / 20))) if validation else steps
+    patience = values.get("patience", 8) if validation else None
+    pool, lr = values.get("pool", "mean"), values.get("lr", 4e-3 if raw else 1e-3)
+    network, members = _network(shape, core, values), values.get("members", MEMBERS[effort])
+    return Plan(network, pool, steps, lr, batch_size, augmentation, validation, evaluate_every, patience, members)
 
 
 def _network(shape: Shape, core: Core, values: dict[str, Any]) -> Any:

@@ -40,9 +40,8 @@ _FITTED = ("n_features_in_", "flat_", "channels_", "preparation_", "target_", "p
 class Fitting:
     """Interpreted data and settings of a fit, except its output folder; `tasks.runs.train_members` trains it."""
 
-    data: Collection
-    """Series to train on, those held back included."""
-    targets: list[Tensor]
+    data: Collection  # those held back included
+    targets: list[Tensor]  # encoded
     preparation: Preparation
     target: Target
     plan: Plan
@@ -208,16 +207,13 @@ class Estimator:
             run = RunFolder(member_folders(folder, fitting.members)[0])
             if run.config.exists():
                 fitting = replace(fitting, seed=int(run.read_json(run.config)["seed"]))
-        models, results = train_members(
-            fitting,
-            folder,
-            resume=resume,
-            overwrite=overwrite,
-            config=config or {"estimator": _recorded(self)},
-            resume_command=resume_command,
-            listeners=listeners,
-            quiet=not self.verbose,
-        )
+        options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "resume_command": resume_command}
+        options |= {
+            "listeners": listeners,
+            "quiet": not self.verbose,
+            "config": config or {"estimator": _recorded(self)},
+        }
+        models, results = train_members(fitting, folder, **options)
         self.set_fitted(fitting, models, results, X)
         if folder is not None and all(result.finished for result in results):
             self.save_settings(folder)

@@ -155,10 +155,8 @@ class Fit(Recipe):
         """See `Recipe.same_data`: the run's test series may have been used in training if its data have changed."""
         described: Any = task
         if recorded["train"] != described.describe()["train"]:
-            raise ValueError(
-                f"{self.data} has changed, or this version prepares it in another way: its training series are not "
-                "read as those"
-            )
+            change = f"{self.data} has changed, or this version prepares it in another way"
+            raise ValueError(f"{change}: its training series are not read as those")
 
     def for_record(self) -> Self:
         """The recipe with what follows from its data: paths in full, and how the file was read."""
@@ -279,14 +277,10 @@ class Fit(Recipe):
                 first = next(iter(numbers))
                 value = scores[f"{words(first)}, answering naively ({answer})"] = value_of(first, numbers[first])
                 compared.append(f"answering naively ({answer}) gives {value}")
-        return Description(
-            f"{name}, by `indrnn fit`",
-            f"{name}: {what}; {', '.join(counts) or 'sizes not known'}.",
-            metric if "validation" in recorded else f"training_{metric}",
-            higher_is_better=metric == "accuracy",
-            compared=", ".join(compared),
-            scores=scores or None,
-        )
+        task, data = f"{name}, by `indrnn fit`", f"{name}: {what}; {', '.join(counts) or 'sizes not known'}."
+        measured = metric if "validation" in recorded else f"training_{metric}"
+        higher = metric == "accuracy"
+        return Description(task, data, measured, higher, compared=", ".join(compared), scores=scores or None)
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
         """See `Recipe.answers`: `fit`'s confusion matrix, or a regressor's predictions, recomputed."""
@@ -319,14 +313,10 @@ class Fit(Recipe):
             if target.kind == "classes":
                 names = [f"{name}: {answer}" for name, answer in zip(names, right, strict=True)]
         which = "Training series" if test is None else "Series that were kept for test"
-        samples = recorded(
-            [preparation(one) for one in some.x],
-            names,
-            [str(name) for name in target.names] or None,
-            f"{which}, standardised as the network reads them.",
-            right=right,
-            channels=preparation.names(data.channels),
-        )
+        note = f"{which}, standardised as the network reads them."
+        sequences, classes = [preparation(one) for one in some.x], [str(name) for name in target.names] or None
+        channels = preparation.names(data.channels)
+        samples = recorded(sequences, names, classes, note, right=right, channels=channels)
         samples.several = target.kind == "labels"
         samples.model = target.model_in_units(model) if target.kind == "numbers" else None
         return samples

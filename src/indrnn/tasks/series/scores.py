@@ -37,18 +37,16 @@ class ClassScores:
     """Confusion matrix of true and predicted classes, with the metrics computed from it."""
 
     classes: tuple[str, ...]
-    counts: Array
-    """Number of series of each true class (rows) and predicted class (columns), (classes, classes)."""
+    counts: Array  # series of each true class (rows) and predicted class (columns), (classes, classes)
 
     @classmethod
     def of(cls, right: Array, predictions: Array, classes: Array) -> ClassScores:
         """Count predictions; a class in `right` that is not among the classes gets a row of its own, at the end."""
-        names = [str(name) for name in classes.tolist()]
-        names += [name for name in map(str, np.unique(right).tolist()) if name not in names]
+        names = tuple(dict.fromkeys(map(str, [*classes.tolist(), *np.unique(right).tolist()])))
         index = {name: i for i, name in enumerate(names)}
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
         np.add.at(counts, tuple([index[str(name)] for name in array.tolist()] for array in (right, predictions)), 1)
-        return cls(tuple(names), counts)
+        return cls(names, counts)
 
     def numbers(self) -> dict[str, Any]:
         """Return the metrics as a JSON-serialisable dictionary; balanced accuracy is of the classes that occur."""
@@ -123,8 +121,7 @@ def nearest_class(train: Collection, test: Collection, truth: Array, classes: Ar
 # ---- an estimator on series with targets
 
 
-Scores = tuple[list[str], dict[str, Any], ClassScores | None]
-"""Scores as lines to print, as numbers for files, and as a confusion matrix, None for labels and numbers."""
+Scores = tuple[list[str], dict[str, Any], ClassScores | None]  # to print, for files, and of classes their matrix
 
 
 def score(estimator: Estimator, test: Collection, train: Collection | None = None) -> Scores:

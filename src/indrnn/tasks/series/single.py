@@ -48,9 +48,8 @@ class Stream:
     def push(self, x: Any) -> Array:
         """Add one step, (channels,), or several, (channels, time); return the prediction so far.
 
-        Returns:
-            Probabilities (classes,), or numbers (outputs,), as if the series ended here; with a target at every step,
-            those of the last step.
+        Returns probabilities (classes,), or numbers (outputs,), as if the series ended here; with a target at every
+        step, those of the last step.
         """
         preparation = self.estimator.preparation_
         array, channels = as_array(x), preparation.channels
@@ -78,7 +77,7 @@ class _Runner:
     def __init__(self, model: Any) -> None:
         self.model, self.network, self.pool = model.eval(), model.network, model.pool
         self.stride = int(np.prod(getattr(self.network.config, "strides", 1)))
-        self.whole = getattr(self.network.config, "bidirectional", False)
+        self.whole = any(getattr(part, "bidirectional", False) for part in (self.network, self.network.config))
         self.state: Any = None
         self.total: Any = 0.0  # of the features
         self.count = 0
