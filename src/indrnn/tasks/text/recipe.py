@@ -16,7 +16,7 @@ from ...networks.tokeniser import END, NAMES
 from ...training import Cosine, Plateau, Training
 from ..recipe import Answer, AnyNetwork, Description, Extra, Loop, Recipe, Row, Samples, Written
 from ..table import Summary, Table, command_of, mean, time_of
-from .corpus import PENN_CLASSES, Corpus, penn_is_here, read_penn_treebank, read_text
+from .corpus import PENN_CLASSES, Corpus, penn_paths, read_penn_treebank, read_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,13 +66,8 @@ def _summary(run: Summary) -> Summary:
             options[name] = Path(options[name]).name
     # Windows are shorter than `length` by the jitter's share; what is left of an epoch is in none.
     tokens = run["steps"] * task["batch_size"] * task["length"] * (1 - task["halved"] / 2)
-    return {
-        **run,
-        "unit": task["unit"],
-        "task": f"{options.get('text', 'Penn Treebank')}, by {task['unit']}",
-        "parameters": config["model"]["parameters"],
-        "epochs": tokens / task["train"]["tokens"],
-    }
+    name, epochs = f"{options.get('text', 'Penn Treebank')}, by {task['unit']}", tokens / task["train"]["tokens"]
+    return run | {"unit": task["unit"], "task": name, "parameters": config["model"]["parameters"], "epochs": epochs}
 
 
 def _row(runs: list[Summary]) -> list[object]:
@@ -250,7 +245,10 @@ class PennRecipe(_LanguageRecipe):
 
     def available(self) -> bool:
         """See `Recipe.available`."""
-        return penn_is_here(self.data_dir)
+        try:
+            return bool(penn_paths(self.data_dir))
+        except (ValueError, FileNotFoundError):
+            return False
 
     @cached_property
     def corpus(self) -> Corpus:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from ....checks import check_choice, check_fraction, check_seed
+from ...recipe import Say
 from ..recordings import Recordings
 from ..task import Indices, held_out
 
@@ -40,12 +40,7 @@ def parts_of(name: str) -> dict[str, int] | None:
 
 
 def ntu_split(
-    recordings: Recordings,
-    protocol: str,
-    *,
-    validation: float = 0.05,
-    seed: int = 0,
-    say: Callable[[str], None] | None = None,
+    recordings: Recordings, protocol: str, *, validation: float = 0.05, seed: int = 0, say: Say | None = None
 ) -> tuple[Indices, Indices, Indices]:
     """Indices of the recordings for training, validation and test, divided as published; in ascending order.
 
