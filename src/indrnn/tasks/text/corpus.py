@@ -60,9 +60,6 @@ class Corpus:
     tokeniser: Tokeniser
 
 
-# ---- one's own text
-
-
 def read_text(
     text: Place, valid: Place | None = None, test: Place | None = None, *, unit: Unit = "char", words: int | None = None
 ) -> Corpus:

@@ -101,7 +101,7 @@ def check_language(options: Any) -> None:
 
 @dataclass(frozen=True)
 class _LanguageRecipe(Recipe):
-    """Base of the recipes for the Penn Treebank and for a user's own text."""
+    """Base of the recipes for the Penn Treebank, which it reads, and for a user's own text, which replaces that."""
 
     table: ClassVar[Table] = Table(
         name="language",
@@ -159,12 +159,18 @@ class _LanguageRecipe(Recipe):
     @cached_property
     def corpus(self) -> Corpus:
         """The text, read once for the task and for the vocabulary."""
-        raise NotImplementedError
+        return read_penn_treebank(self.unit, self.data_dir)
 
     @property
     def classes(self) -> int:
-        """Size of the vocabulary."""
-        return 256 if self.unit == "byte" else self.corpus.tokeniser.classes
+        """Size of the vocabulary; of the Penn Treebank, without reading it."""
+        return PENN_CLASSES[self.unit]
+
+    def available(self) -> bool:
+        try:
+            return bool(penn_paths(self.data_dir))
+        except (ValueError, FileNotFoundError):
+            return False
 
     def check(self) -> None:
         check_language(self)
@@ -243,23 +249,6 @@ class PennRecipe(_LanguageRecipe):
     unit: Literal["char", "word"] = "char"
     """Type of token: character or word."""
 
-    def available(self) -> bool:
-        """See `Recipe.available`."""
-        try:
-            return bool(penn_paths(self.data_dir))
-        except (ValueError, FileNotFoundError):
-            return False
-
-    @cached_property
-    def corpus(self) -> Corpus:
-        """The text, read once for the task and for the vocabulary."""
-        return read_penn_treebank(self.unit, self.data_dir)
-
-    @property
-    def classes(self) -> int:
-        """Size of the vocabulary; reads no data."""
-        return PENN_CLASSES[self.unit]
-
 
 @dataclass(frozen=True)
 class TextRecipe(_LanguageRecipe):
@@ -310,6 +299,11 @@ class TextRecipe(_LanguageRecipe):
             raise ValueError(f"data_dir: files of the same name cannot be told apart in {self.data_dir}: {names}")
         return read_text(**places, unit=self.unit, words=self.words if self.unit == "word" else None)
 
+    @property
+    def classes(self) -> int:
+        """Size of the vocabulary."""
+        return 256 if self.unit == "byte" else self.corpus.tokeniser.classes
+
 
 # ---- rows
 
@@ -334,11 +328,9 @@ _DROPOUT: dict[str, Any] = {"dense_dropout": 0.5, "bottleneck_dropout": 0.1, "tr
 _DENSE = Dense(growth_rate=256, first_layer=False, last_dropout=0.3, **_DROPOUT, **_STEP)
 # The bound of 0.99 is from the authors' code. Of the paper's dropout after the last layers of the residual network, 0.5
 # after the last recurrent layer and 0.65 after the last transition, the first is 0.45 here, as after all others.
-_WORDS_RESIDUAL = Residual(
-    hidden_size=2000, blocks=5, last_transition=600, dropout=0.45, last_dropout=0.65, bound=0.99, **_STEP
-)
-_WORDS_DENSE = replace(_DENSE, last_transition=600, last_dropout=0.65, bound=0.99)
-
+_WORDS: dict[str, Any] = {"last_transition": 600, "last_dropout": 0.65, "bound": 0.99}
+_WORDS_RESIDUAL = Residual(hidden_size=2000, blocks=5, dropout=0.45, **_WORDS, **_STEP)
+_WORDS_DENSE = replace(_DENSE, **_WORDS)
 
 _QUICK = Training(lr=4e-3, schedule=Cosine(0.05), weight_decay=1e-6, freeze_norms=0.5)
 _SMALL: dict[str, dict[str, Any]] = {
