@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -104,11 +105,9 @@ _UTD_ACTIONS = (
 _SETS = {
     "own": _Set("own recordings"),
     "utd": _Set("UTD-MHAD", "skeleton/utd_mhad.npz", (20, 1, 27), _UTD_ACTIONS),
-    "ntu60-cs": _Set("NTU RGB+D 60, CS", "ntu", (25, 2, 60)),
-    "ntu60-cv": _Set("NTU RGB+D 60, CV", "ntu", (25, 2, 60)),
-    "ntu120-cs": _Set("NTU RGB+D 120, CS", "ntu", (25, 2, 120)),
-    "ntu120-cv": _Set("NTU RGB+D 120, CV", "ntu", (25, 2, 120)),
 }
+for _size, _split in product((60, 120), ("cs", "cv")):
+    _SETS[f"ntu{_size}-{_split}"] = _Set(f"NTU RGB+D {_size}, {_split.upper()}", "ntu", (25, 2, _size))
 
 
 def _row(runs: list[Summary]) -> list[object]:

@@ -165,8 +165,7 @@ def read_prepared(folder: Path, *, verify: bool = False) -> Recordings:
     for name, written in read_manifest(folder)["files"].items():
         path = folder / name
         try:
-            size = path.stat().st_size
-            if size != written["bytes"]:
+            if (size := path.stat().st_size) != written["bytes"]:
                 expected = f"not the {written['bytes']} that were written"
                 raise ValueError(f"{path} has {size} bytes, {expected}; prepare it anew")
             if (verify or name == INDEX) and checksum(path) != written["sha256"]:

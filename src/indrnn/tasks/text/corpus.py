@@ -29,6 +29,7 @@ _PIECE = 1 << 22  # bytes that are decoded at once, at least
 _FORMAT = 2  # of the cached files
 _AT_LINE_ENDS = re.compile(r"^[^\S\n]+|[^\S\n]+$", re.MULTILINE)
 
+Place = str | Path
 Piece = tuple[str, str, int, int]
 """Piece of a text, perhaps with stripped lines; as it is in the file; and the line and column at which it begins."""
 
@@ -59,16 +60,8 @@ class Corpus:
     tokeniser: Tokeniser
 
 
-# ---- one's own text
-
-
 def read_text(
-    text: str | Path,
-    valid: str | Path | None = None,
-    test: str | Path | None = None,
-    *,
-    unit: Unit = "char",
-    words: int | None = None,
+    text: Place, valid: Place | None = None, test: Place | None = None, *, unit: Unit = "char", words: int | None = None
 ) -> Corpus:
     """Read a corpus from files of UTF-8 text, or of any bytes for unit byte.
 
@@ -120,7 +113,7 @@ PENN_CLASSES = {"char": 50, "word": 10_000}
 """Size of the vocabulary."""
 
 
-def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) -> Corpus:
+def read_penn_treebank(unit: Unit = "char", data_dir: Place | None = None) -> Corpus:
     """Read the Penn Treebank with Mikolov's preprocessing, by word or by character, and check its known counts.
 
     It is licensed by the Linguistic Data Consortium and never downloaded: users provide their copy. Words have `<eos>`
@@ -130,7 +123,7 @@ def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) 
     """
     if unit not in PENN_COUNTS:
         raise ValueError(f"unit must be char or word for the Penn Treebank, got {unit!r}")
-    paths = _penn_paths(data_dir)
+    paths = penn_paths(data_dir)
     rules: dict[str, Any] = {"space": "_", "strip_lines": True} if unit == "char" else {}
     train = encode_file("data_dir", paths["train"], unit=unit, rules=rules)
     parts = {}
@@ -148,16 +141,8 @@ def read_penn_treebank(unit: Unit = "char", data_dir: str | Path | None = None) 
     return Corpus(**parts, tokeniser=train.tokeniser)
 
 
-def penn_is_here(data_dir: str | Path | None = None) -> bool:
-    """Whether the three files of the Penn Treebank are there."""
-    try:
-        return bool(_penn_paths(data_dir))
-    except (ValueError, FileNotFoundError):
-        return False
-
-
-def _penn_paths(data_dir: str | Path | None) -> dict[str, Path]:
-    """The file of each part; raises if one is missing."""
+def penn_paths(data_dir: Place | None) -> dict[str, Path]:
+    """The file of each part of the Penn Treebank; raises if one is missing."""
     folder, paths = data_folder(None if data_dir is None else Path(data_dir)), {}
     try:
         if folder.exists() and not folder.is_dir():

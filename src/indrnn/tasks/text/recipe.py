@@ -16,7 +16,7 @@ from ...networks.tokeniser import END, NAMES
 from ...training import Cosine, Plateau, Training
 from ..recipe import Answer, AnyNetwork, Description, Extra, Loop, Recipe, Row, Samples, Written
 from ..table import Summary, Table, command_of, mean, time_of
-from .corpus import PENN_CLASSES, Corpus, penn_is_here, read_penn_treebank, read_text
+from .corpus import PENN_CLASSES, Corpus, penn_paths, read_penn_treebank, read_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,13 +66,8 @@ def _summary(run: Summary) -> Summary:
             options[name] = Path(options[name]).name
     # Windows are shorter than `length` by the jitter's share; what is left of an epoch is in none.
     tokens = run["steps"] * task["batch_size"] * task["length"] * (1 - task["halved"] / 2)
-    return {
-        **run,
-        "unit": task["unit"],
-        "task": f"{options.get('text', 'Penn Treebank')}, by {task['unit']}",
-        "parameters": config["model"]["parameters"],
-        "epochs": tokens / task["train"]["tokens"],
-    }
+    name, epochs = f"{options.get('text', 'Penn Treebank')}, by {task['unit']}", tokens / task["train"]["tokens"]
+    return run | {"unit": task["unit"], "task": name, "parameters": config["model"]["parameters"], "epochs": epochs}
 
 
 def _row(runs: list[Summary]) -> list[object]:
@@ -106,7 +101,7 @@ def check_language(options: Any) -> None:
 
 @dataclass(frozen=True)
 class _LanguageRecipe(Recipe):
-    """Base of the recipes for the Penn Treebank and for a user's own text."""
+    """Base of the recipes for the Penn Treebank, which it reads, and for a user's own text, which replaces that."""
 
     table: ClassVar[Table] = Table(
         name="language",
@@ -164,12 +159,18 @@ class _LanguageRecipe(Recipe):
     @cached_property
     def corpus(self) -> Corpus:
         """The text, read once for the task and for the vocabulary."""
-        raise NotImplementedError
+        return read_penn_treebank(self.unit, self.data_dir)
 
     @property
     def classes(self) -> int:
-        """Size of the vocabulary."""
-        return 256 if self.unit == "byte" else self.corpus.tokeniser.classes
+        """Size of the vocabulary; of the Penn Treebank, without reading it."""
+        return PENN_CLASSES[self.unit]
+
+    def available(self) -> bool:
+        try:
+            return bool(penn_paths(self.data_dir))
+        except (ValueError, FileNotFoundError):
+            return False
 
     def check(self) -> None:
         check_language(self)
@@ -248,20 +249,6 @@ class PennRecipe(_LanguageRecipe):
     unit: Literal["char", "word"] = "char"
     """Type of token: character or word."""
 
-    def available(self) -> bool:
-        """See `Recipe.available`."""
-        return penn_is_here(self.data_dir)
-
-    @cached_property
-    def corpus(self) -> Corpus:
-        """The text, read once for the task and for the vocabulary."""
-        return read_penn_treebank(self.unit, self.data_dir)
-
-    @property
-    def classes(self) -> int:
-        """Size of the vocabulary; reads no data."""
-        return PENN_CLASSES[self.unit]
-
 
 @dataclass(frozen=True)
 class TextRecipe(_LanguageRecipe):
@@ -312,6 +299,11 @@ class TextRecipe(_LanguageRecipe):
             raise ValueError(f"data_dir: files of the same name cannot be told apart in {self.data_dir}: {names}")
         return read_text(**places, unit=self.unit, words=self.words if self.unit == "word" else None)
 
+    @property
+    def classes(self) -> int:
+        """Size of the vocabulary."""
+        return 256 if self.unit == "byte" else self.corpus.tokeniser.classes
+
 
 # ---- rows
 
@@ -336,11 +328,9 @@ _DROPOUT: dict[str, Any] = {"dense_dropout": 0.5, "bottleneck_dropout": 0.1, "tr
 _DENSE = Dense(growth_rate=256, first_layer=False, last_dropout=0.3, **_DROPOUT, **_STEP)
 # The bound of 0.99 is from the authors' code. Of the paper's dropout after the last layers of the residual network, 0.5
 # after the last recurrent layer and 0.65 after the last transition, the first is 0.45 here, as after all others.
-_WORDS_RESIDUAL = Residual(
-    hidden_size=2000, blocks=5, last_transition=600, dropout=0.45, last_dropout=0.65, bound=0.99, **_STEP
-)
-_WORDS_DENSE = replace(_DENSE, last_transition=600, last_dropout=0.65, bound=0.99)
-
+_WORDS: dict[str, Any] = {"last_transition": 600, "last_dropout": 0.65, "bound": 0.99}
+_WORDS_RESIDUAL = Residual(hidden_size=2000, blocks=5, dropout=0.45, **_WORDS, **_STEP)
+_WORDS_DENSE = replace(_DENSE, **_WORDS)
 
 _QUICK = Training(lr=4e-3, schedule=Cosine(0.05), weight_decay=1e-6, freeze_norms=0.5)
 _SMALL: dict[str, dict[str, Any]] = {

@@ -125,17 +125,13 @@ class LanguageTask:
         lengths = drawn.round().long().clamp(least, self._stream)
         return lengths[lengths.cumsum(0) <= self._stream].numpy()
 
-    def _place(self, step: int) -> tuple[int, int]:
-        """The epoch of a step, and its number in it."""
-        firsts = self._first_steps
-        while firsts[-1] <= step:
-            firsts.append(firsts[-1] + len(self._lengths(len(firsts) - 1)))
-        epoch = bisect.bisect_right(firsts, step) - 1
-        return epoch, step - firsts[epoch]
-
     def batch(self, step: int, shard: Shard) -> Window:
         """See `Task.batch`."""
-        epoch, number = self._place(step)
+        first_steps = self._first_steps
+        while first_steps[-1] <= step:
+            first_steps.append(first_steps[-1] + len(self._lengths(len(first_steps) - 1)))
+        epoch = bisect.bisect_right(first_steps, step) - 1
+        number = step - first_steps[epoch]
         if self._bounds[0] != epoch:
             self._bounds = epoch, np.concatenate([[0], np.cumsum(self._lengths(epoch))])
         first, end = self._bounds[1][number : number + 2].tolist()

@@ -5,31 +5,26 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from ....checks import check_choice, check_fraction, check_seed
+from ...recipe import Say
 from ..recordings import Recordings
 from ..task import Indices, held_out
 
 _NAME = re.compile(r"S(\d{3})C(\d{3})P(\d{3})R(\d{3})A(\d{3})", re.ASCII)
 _MOST = {"setup": 32, "camera": 3, "performer": 106, "replication": 2, "action": 120}
-
-
-@functools.cache
-def _published() -> dict[str, Any]:
-    """Missing samples, and of each protocol the field that divides, its values for training and the sizes."""
-    published: dict[str, Any] = json.loads((files(__package__) / "splits.json").read_text(encoding="utf-8"))
-    return published
+_PUBLISHED: dict[str, Any] = json.loads((files(__package__) / "splits.json").read_text(encoding="utf-8"))
+"""Missing samples, and of each protocol the field that divides, its values for training and the sizes."""
 
 
 @functools.cache
 def missing() -> frozenset[str]:
     """Names of samples with missing or incomplete skeletons: 302 of NTU RGB+D 60; 535 of 120, including those."""
-    return frozenset(_published()["missing"])
+    return frozenset(_PUBLISHED["missing"])
 
 
 def parts_of(name: str) -> dict[str, int] | None:
@@ -40,12 +35,7 @@ def parts_of(name: str) -> dict[str, int] | None:
 
 
 def ntu_split(
-    recordings: Recordings,
-    protocol: str,
-    *,
-    validation: float = 0.05,
-    seed: int = 0,
-    say: Callable[[str], None] | None = None,
+    recordings: Recordings, protocol: str, *, validation: float = 0.05, seed: int = 0, say: Say | None = None
 ) -> tuple[Indices, Indices, Indices]:
     """Indices of the recordings for training, validation and test, divided as published; in ascending order.
 
@@ -60,7 +50,7 @@ def ntu_split(
     """
     check_fraction("validation", validation)
     check_seed(seed)
-    check_choice("protocol", protocol, (*_published()["protocols"], "120-cv"))
+    check_choice("protocol", protocol, (*_PUBLISHED["protocols"], "120-cv"))
     train, test, lack = _divided(recordings, "120-xset" if protocol == "120-cv" else protocol)
     if len(train) < 2 or len(test) == 0:
         raise ValueError(f"{protocol}: there are {len(train):,} samples to train with and {len(test):,} to test with")
@@ -71,7 +61,7 @@ def ntu_split(
 
 def summary(recordings: Recordings) -> list[str]:
     """For each protocol with samples, the numbers of training, test and missing samples; errors as `ntu_split`."""
-    divided = {protocol: _divided(recordings, protocol) for protocol in _published()["protocols"]}
+    divided = {protocol: _divided(recordings, protocol) for protocol in _PUBLISHED["protocols"]}
     return [
         f"{protocol}: {len(train):,} train, {len(test):,} test ({lack or 'complete'})"
         for protocol, (train, test, lack) in divided.items()
@@ -81,7 +71,7 @@ def summary(recordings: Recordings) -> list[str]:
 
 def _divided(recordings: Recordings, protocol: str) -> tuple[Indices, Indices, str]:
     """Indices of the training and of the test samples, and how many of the published ones lack, if any do."""
-    fields, published = recordings.fields, _published()["protocols"][protocol]
+    fields, published = recordings.fields, _PUBLISHED["protocols"][protocol]
     without = {"name", "setup", "camera", "performer"} - set(fields)
     if without:
         raise ValueError(f"recordings must be those of NTU RGB+D, with the field {min(without)}")
