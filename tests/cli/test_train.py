@@ -363,6 +363,12 @@ def test_a_run_starts_from_anothers_weights(finished: Path, call: Call, tmp_path
     assert_refused(call(*wide), "init_from", "cannot be started from")
 
 
+def test_the_same_seed_twice_is_refused_before_anything_is_done(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "seeds"
+    assert_refused(call(*TRAIN, "--seeds", "1", "2", "1", "--out", out), "seeds must be different, got 1 2 1")
+    assert not out.exists()
+
+
 def test_several_seeds_are_several_runs_and_one_row(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "seeds"
     assert_done(call(*TRAIN, "--steps", "8", "--seeds", "0", "1", "--out", out))

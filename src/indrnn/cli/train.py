@@ -148,6 +148,8 @@ def _train(options: Any, name: str, recorded: dict[str, Any], *, resume: bool = 
     out = Path("runs") / name if options.out is None else options.out
     for seed in options.seeds:
         check_seed(seed)
+    if len(set(options.seeds)) < len(options.seeds):
+        raise UsageError(f"seeds must be different, got {' '.join(map(str, options.seeds))}")
     init_from = recorded.get("init_from") if resume else None
     init_from = options.init_from or (None if init_from is None else Path(init_from))
     if options.keep_memory:
