@@ -154,10 +154,7 @@ def ablate(
 
 
 def write(measured: Ablated, about: dict[str, Any], results: Results) -> str:
-    """Write the numbers, a table, which is returned, and a figure.
-
-    The figure has bars by layer and group, the whole model as a line and the random draws as diamonds.
-    """
+    """Write the numbers, a figure (random draws are diamonds, all neurons a line) and a table, and return the table."""
     lines: list[Sequence[object]] = [["all", "none", 0, f"{measured.whole:.4g}", ""]]
     places = [*dict.fromkeys(row.layer for row in measured.rows)]
     figure, (axis,) = new_figure(1, width=max(5.0, 1.2 * len(places)))

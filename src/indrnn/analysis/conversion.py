@@ -301,7 +301,7 @@ def _parts(rnn: Any) -> tuple[Any, Any, Any]:
         )
     if getattr(rnn, "num_layers", 1) != 1 or getattr(rnn, "bidirectional", False):
         raise ValueError("rnn must have one layer in one direction")
-    biases = [getattr(rnn, name + end, None) for name in ("bias", "bias_ih", "bias_hh")]
-    tensors = [bias for bias in biases if isinstance(bias, Tensor)]
+    names = (f"bias{end}", f"bias_ih{end}", f"bias_hh{end}")
+    tensors = [bias for name in names if isinstance(bias := getattr(rnn, name, None), Tensor)]
     bias = sum(tensors[1:], tensors[0]) if tensors else None
     return getattr(rnn, f"weight_ih{end}"), getattr(rnn, f"weight_hh{end}"), bias

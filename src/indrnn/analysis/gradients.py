@@ -101,12 +101,10 @@ PANELS = (("time", 1, "time step"), ("depth", 2, "layer"))
 
 
 def write(flows: Sequence[dict[str, Any]], results: Results) -> None:
-    """Write flows (a "name", whether it is an "indrnn", and `gradient_flow`'s result), and a figure of them.
-
-    Its axes are logarithmic: over a sequence, an LSTM loses orders of magnitude.
-    """
+    """Write flows (a "name", whether it is an "indrnn", and `gradient_flow`'s result), and a figure of them."""
     panels = [panel for panel in PANELS if any(flow[panel[0]] for flow in flows)]
     figure, axes = figure_with_legend(len(panels), 3.7, [flow["name"] for flow in flows])
+    # Logarithmic: over a sequence, an LSTM loses orders of magnitude
     for axis, (dimension, first, across) in zip(axes, panels, strict=True):
         draw_curves(axis, {flow["name"]: [*enumerate(flow[dimension], first)] for flow in flows})
         axis.set(xlabel=across, title=f"over {dimension}")

@@ -228,10 +228,7 @@ def in_words(measured: Memory) -> str:
 
 
 def write(measured: Memory, about: dict[str, Any], results: Results) -> str:
-    """Write the numbers, in which an infinite memory is null, a table, which is returned, and a figure.
-
-    The figure has the memory of each neuron by layer, the groups, and, if measured, measured against expected memory.
-    """
+    """Write the numbers, a figure and a table, and return the table; an infinite memory is null."""
     content = {**about, **asdict(measured)}
     figure, (by_layer, groups, *seen) = new_figure(3 if measured.sequences else 2, width=4.2)
     length, places = measured.length, range(1, len(measured.layers) + 1)

@@ -81,10 +81,7 @@ def _near(u: Tensor) -> tuple[float, float]:
 
 
 def write(counted: Weights, about: dict[str, Any], results: Results) -> str:
-    """Write the numbers, a table, which is returned, and a figure.
-
-    The figure has a panel for each layer, in rows of six: filled after training, outlined before.
-    """
+    """Write the numbers, a figure (filled after training, outlined before) and a table, and return the table."""
     rows: list[list[object]] = []
     figure, axes = new_figure(len(counted.layers), 2.6, 2.2, across=min(6, len(counted.layers)))
     for number, (axis, layer) in enumerate(zip(axes, counted.layers, strict=True), 1):

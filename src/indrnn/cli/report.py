@@ -50,8 +50,7 @@ def _gather(options: ReportOptions) -> str:
 
     runs = []
     for path in options.runs:
-        members = runs_in(path)
-        if members:
+        if members := runs_in(path):
             say(f"{path} is an ensemble: the rows are of its {len(members)} networks, its own figures in scores.json")
         runs += members or [path]
     tables = {table.name: table for table in map(table_of_run, reversed(runs))}  # that of the first run
