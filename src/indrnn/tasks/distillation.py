@@ -19,7 +19,7 @@ from ..baselines import BaselineRNN
 from ..checks import check_count, check_seed
 from ..figures import draw_curves, new_figure
 from ..networks import Dense, Head, Plain, Residual, StepRegressor
-from ..training import OneCycle, Training, train
+from ..training import OneCycle, Task, Training, train
 from ..training.evaluation import measure, modes_kept
 from ..training.folder import machine
 from ..training.task import Batch, Measured, Shard, generator
@@ -215,6 +215,8 @@ def _measure(
 
 def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say) -> None:
     """Distil the RNN of a run on the adding problem, and compare the two networks."""
+    from .adding import adding_batch  # which brings in the command line's package
+
     # As the recipes' IndRNN: the neurons of the last layer begin with a memory of the whole sequence
     config = Plain(hidden_size=options.hidden_size, layers=options.layers, norm=None)
     config = replace(config, gamma=2.0, long_memory=True, epsilon=0.5)
@@ -228,7 +230,17 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
         kind = type(teacher.network).__name__
         raise ValueError(f"run must be of an RNN, LSTM or GRU, and {options.run} is of {kind}")
     results.prepare()
-    distilled, rows = _compared(teacher, run.recipe, config, options)
+    recipe: Any = run.recipe
+    distilled = distil(
+        teacher.network,
+        lambda number: adding_batch(recipe.length, recipe.batch_size, generator(options.seed, "distil", number)),
+        config=config,
+        readout=lambda h: teacher.output(h[-1]).squeeze(-1),
+        steps=options.steps,
+        lr=options.lr,
+        seed=options.seed,
+    )
+    rows = _rows(teacher, distilled, recipe.task())
     numbers = {
         **run.summary,
         "asked": shlex.join(["indrnn", "analyse", "distil", *arguments]),
@@ -247,27 +259,14 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
     say(results.drawn)
 
 
-def _compared(
-    teacher: Any, recipe: Any, config: Plain, options: DistilOptions
-) -> tuple[Distilled, list[dict[str, Any]]]:
-    """The distilled network, and for it and the RNN their sizes and errors."""
-    from .adding import adding_batch  # which brings in the command line's package
-
-    def data(number: int) -> tuple[Tensor, Tensor]:
-        return adding_batch(recipe.length, recipe.batch_size, generator(options.seed, "distil", number))
-
-    def readout(h: Tensor) -> Tensor:
-        answer: Tensor = teacher.output(h[-1]).squeeze(-1)
-        return answer
-
-    training: dict[str, Any] = {"steps": options.steps, "lr": options.lr, "seed": options.seed}
-    distilled = distil(teacher.network, data, config=config, readout=readout, **training)
+def _rows(teacher: Any, distilled: Distilled, task: Task) -> list[dict[str, Any]]:
+    """Sizes and errors of the RNN and of the distilled network in its place."""
     in_its_place = copy.deepcopy(teacher)
     in_its_place.network = distilled.model
     rows: list[dict[str, Any]] = []
     for name, model, error in (("RNN", teacher, None), ("IndRNN", in_its_place, distilled.error)):
         with torch.no_grad():
-            test = measure(recipe.task().test(model, Shard())) or {}
+            test = measure(task.test(model, Shard())) or {}
         count = sum(parameter.numel() for parameter in model.network.parameters() if parameter.requires_grad)
         rows.append({"network": name, "parameters": count, "error": error, "test_MSE": test["test_mse"]})
-    return distilled, rows
+    return rows

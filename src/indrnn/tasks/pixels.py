@@ -149,20 +149,18 @@ def _shifts(height: int, width: int, most: int, place: Tensor | None) -> Tensor:
 
 # ---- recipe
 
+_NAMES = ("sequential MNIST", "permuted MNIST")
+
 
 def _summary(run: Summary) -> Summary:
     options = run["options"]
     epoch = -(-(TRAINING_IMAGES - options["validation"]) // options["batch_size"])
-    task = _name(options["permuted"])
+    task = _NAMES[options["permuted"]]
     if options["shrink"] > 1:
         task += f", {SIDE // options['shrink']}×{SIDE // options['shrink']} pixels"
     if options.get("shift", 0) > 0:
         task += f", training shifted by up to {options['shift']}"
     return {**run, "task": task, "epochs": run["steps"] / epoch}
-
-
-def _name(permuted: bool) -> str:
-    return "permuted MNIST" if permuted else "sequential MNIST"
 
 
 def _row(runs: list[Summary]) -> list[object]:
@@ -251,7 +249,7 @@ class PixelsRecipe(Recipe):
             f"MNIST, one pixel a step: {steps} steps in {order}. {TRAINING_IMAGES - self.validation:,} images to train "
             f"on, {self.validation:,} kept back to choose the best weights by, {_TEST_IMAGES:,} for the test."
         )
-        return Description(_name(self.permuted), data, self.table.metric, self.table.higher_is_better)
+        return Description(_NAMES[self.permuted], data, self.table.metric, self.table.higher_is_better)
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
         """See `Recipe.answers`."""
