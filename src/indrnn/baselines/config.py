@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack, get_args
+from typing import ClassVar, Literal, Self, Unpack, get_args
 
+from .. import baselines
 from ..checks import check_choice
 from ..networks.config import Factory, check_options
-
-if TYPE_CHECKING:
-    from .networks import BaselineNetwork
 
 Kind = Literal["rnn", "irnn", "lstm", "gru"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -36,9 +33,9 @@ class _Options:
         """The configuration for a task; `steps` is not used."""
         return replace(self, input_size=input_size)
 
-    def build(self, **factory: Unpack[Factory]) -> BaselineNetwork:
+    def build(self, **factory: Unpack[Factory]) -> baselines.networks.BaselineNetwork:
         """The network, with new weights."""
-        network: type[BaselineNetwork] = getattr(sys.modules[__package__], self._network)
+        network: type[baselines.networks.BaselineNetwork] = getattr(baselines, self._network)
         options = {"num_layers" if name == "layers" else name: value for name, value in vars(self).items()}
         return network(**options, **factory)
 

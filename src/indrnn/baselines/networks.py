@@ -145,12 +145,9 @@ class BaselineRNN(BaselineNetwork):
         return lambda *arguments: functional_call(self.rnn, dropped, arguments)
 
     def _in_segments(self, run: Run, input: Tensor, state: Any, lengths: Tensor) -> tuple[Tensor, Any]:
-        """Train on different lengths on a CPU: one call from one sequence's end to the next, on those left.
-
-        Torch's implementation for packed sequences slices the packed batch at every step, and each slice's gradient is
-        as large as the whole batch: over a few hundred steps it takes 3 to 7 times as long. Without gradients it is
-        quicker.
-        """
+        """Train on different lengths on a CPU: one call from one sequence's end to the next, on those left."""
+        # Torch's way slices the packed batch at every step, and each slice's gradient is as large as the whole batch:
+        # over a few hundred steps it takes 3 to 7 times as long. Without gradients it is quicker.
         time, order = 1 if self.batch_first else 0, lengths.argsort(descending=True)
         back, ends = order.argsort(), lengths[order].tolist()
         shape = (self.rnn.num_layers, len(ends), self.output_size)
@@ -195,11 +192,10 @@ class QRNNBaseline(BaselineNetwork):
     config: QRNN
 
     def _build(self, factory: Factory) -> None:
-        sizes = [self.input_size, *[self.output_size] * (self.config.layers - 1)]
-        self.window = self.config.window
-        self.convolutions = nn.ModuleList(
-            nn.Linear(self.window * inputs, 3 * self.output_size, **factory) for inputs in sizes
-        )
+        window, N = self.config.window, self.output_size
+        sizes = [self.input_size, *[N] * (self.config.layers - 1)]
+        self.convolutions = nn.ModuleList(nn.Linear(window * inputs, 3 * N, **factory) for inputs in sizes)
+        self.window = window
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

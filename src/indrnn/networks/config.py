@@ -269,6 +269,11 @@ class Front:
             if not values or len(values) != count:
                 raise ValueError(f"{name} must have one number for each convolution, {count}, got {values!r}")
 
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the network behind the convolutions is bidirectional."""
+        return bool(getattr(self.network, "bidirectional", False))
+
     def steps(self, length: Steps) -> Steps:
         """Steps that the network behind them reads, of `length` steps."""
         for stride in self.strides:

@@ -37,8 +37,7 @@ class FrontNetwork(nn.Module):
 
     def __init__(self, config: Front, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        self.config, self.steps_after = config, config.steps
-        self.bidirectional = bool(getattr(config.network, "bidirectional", False))
+        self.config, self.bidirectional, self.steps_after = config, config.bidirectional, config.steps
         assert config.input_size is not None
         self.input_size = config.input_size
         inputs = (config.input_size, *config.features[:-1])

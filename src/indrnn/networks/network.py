@@ -98,10 +98,7 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def _features(self, x: Tensor, states: Iterator[Tensor | None], steps: Any) -> tuple[Tensor, list[Tensor]]:
-        """Run the parts over x, each with one state per unit; return the output and the new states.
-
-        Every part is given `steps`: lengths, resets, position and time slice.
-        """
+        """Run the parts over x, with one state per unit and `steps` as arguments; return the output and new states."""
         raise NotImplementedError
 
     @property

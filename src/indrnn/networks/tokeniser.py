@@ -97,9 +97,9 @@ class Tokeniser:
             raise TypeError(f"text must be a str, got {type(text).__name__}")
         ids = self.lookup(text)
         if (ids < 0).any():
-            unknown = Unknown(self)
-            unknown.add(text, ids)
             if self.unknown_id is None:
+                unknown = Unknown(self)
+                unknown.add(text, ids)
                 raise ValueError(f"text: {unknown}")
             ids = np.where(ids < 0, self.unknown_id, ids)
         return torch.from_numpy(ids.astype(np.int64))
@@ -127,14 +127,12 @@ class Tokeniser:
                 raise ValueError(f"ids must lie in 0 to {self.classes - 1}, got {number}")
             if self.unit == "byte":
                 yield decoder.decode(bytes([number]))
-                continue
-            token = self.tokens[number]
-            if self.unit == "char":
-                yield " " if token == self.space else token
-                continue
-            word = "\n" if token == END else token
-            yield word if "\n" in (before, word) else f" {word}"
-            before = word
+            elif self.unit == "char":
+                yield " " if self.tokens[number] == self.space else self.tokens[number]
+            else:
+                word = "\n" if self.tokens[number] == END else self.tokens[number]
+                yield word if "\n" in (before, word) else f" {word}"
+                before = word
         yield decoder.decode(b"", final=True)
 
     @property
