@@ -37,12 +37,9 @@ def differentiable(
     op = getattr(OPS, name)
 
     class Function(torch.autograd.Function):
+        forward = staticmethod(op)
         setup_context = staticmethod(keep)
         backward = staticmethod(derivative)
-
-        @staticmethod
-        def forward(*args: Any) -> Any:
-            return op(*args)
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Any:

@@ -20,20 +20,20 @@ _INTEGER = (torch.int64, torch.int32), "int64 or int32"
 _BOOL = (torch.bool,), "bool"
 _OPTIONAL = frozenset({"bias", "h_0", "x", "mask", "lengths", "resets", "grad_h", "grad_h_last"})
 
-_KINDS: dict[type, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    Forward: ("x", ("u", "bias"), ("h_0",), ()),
-    Backward: ("h", ("u",), ("h_0", "grad_h_last"), ("grad_h",)),
-    NormForward: ("x", ("u", "bias", "weight", "shift"), ("h_0",), ()),
-    NormBackward: ("h", ("u", "weight", "mean", "var"), ("h_0", "grad_h_last"), ("grad_y", "x")),
+KINDS: dict[type, tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    Forward: ("forward", "x", ("u", "bias"), ("h_0",), ()),
+    Backward: ("backward", "h", ("u",), ("h_0", "grad_h_last"), ("grad_h",)),
+    NormForward: ("norm_forward", "x", ("u", "bias", "weight", "shift"), ("h_0",), ()),
+    NormBackward: ("norm_backward", "h", ("u", "weight", "mean", "var"), ("h_0", "grad_h_last"), ("grad_y", "x")),
 }
-"""Arguments of each call: the tensor (T, B, ..., N); vectors (N,); states (B, ..., N); others like the tensor."""
+"""Of each call: a backend's function; the tensor (T, B, ..., N); vectors (N,); states (B, ..., N); more like x."""
 
 
 def check(call: Call) -> None:
     """Raise if an argument is invalid."""
     if isinstance(call, NormForward) and call.place not in ("before", "after"):
         raise ValueError(f"place must be 'before' or 'after', got {call.place!r}")
-    of, vectors, states, series = _KINDS[type(call)]
+    _, of, vectors, states, series = KINDS[type(call)]
     x: Tensor = getattr(call, of)
     _check_dense(of, x)
     others: dict[str, Tensor] = {}

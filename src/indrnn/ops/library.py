@@ -13,22 +13,15 @@ from torch import Tensor
 
 from . import choice, reference
 from .calls import Backward, Call, Forward, NormBackward, NormForward, readable
-from .checks import check, check_lengths, is_usual
+from .checks import KINDS, check, check_lengths, is_usual
 from .cpu import kernel
 
 LIBRARY = torch.library.Library("indrnn", "DEF")
-_PASSES: dict[type[Call], tuple[str, str]] = {
-    Forward: ("forward", "x"),
-    Backward: ("backward", "h"),
-    NormForward: ("norm_forward", "x"),
-    NormBackward: ("norm_backward", "h"),
-}
-"""A backend's function for each call, and the call's tensor by which a backend is chosen."""
 
 
 def run(call: Call, backend: str | None, *, in_place: bool = False) -> tuple[Tensor, ...]:
     """A pass, after its checks; with `in_place` on a CPU by the C++ kernel, whose h takes, or took, the place of x."""
-    name, of = _PASSES[type(call)]
+    name, of, _, _, _ = KINDS[type(call)]
     x: Tensor = getattr(call, of)
     if not is_usual(call):
         check(call)

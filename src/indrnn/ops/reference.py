@@ -133,7 +133,7 @@ def norm_forward(call: NormForward, run: Run = forward) -> NormResult:
     dtype, valid = accumulation_dtype(x.dtype), valid_steps(x, call.lengths)
 
     def normal(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mean, var = _moments(values, valid)
+        mean, var, _ = _moments(values, valid)
         y = (values - mean) * ((var + call.eps).rsqrt() * call.weight.to(dtype)) + call.shift.to(dtype)
         return torch.where(valid, y, 0.0), mean, var
 
@@ -159,10 +159,9 @@ def norm_backward(
     h, x, weight, mask = call.h, call.x, call.weight, call.mask
     dtype, valid = accumulation_dtype(h.dtype), valid_steps(h, call.lengths)
     normed = torch.where(valid, (h if x is None else x).to(dtype), 0.0)  # 0 · NaN would be the padding's derivative
-    mean, var = _moments(normed, valid)
+    mean, var, count = _moments(normed, valid)
     rstd = (var + call.eps).rsqrt()
     unit = torch.where(valid, (normed - mean) * rstd, 0.0)
-    count = _count(h, valid)
 
     def through_norm(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         g = torch.where(valid, g, 0.0)
@@ -188,15 +187,11 @@ def valid_steps(x: Tensor, lengths: Tensor | None) -> Tensor:
     return valid.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
 
 
-def _count(values: Tensor, valid: Tensor) -> Tensor:
-    """The count of numbers in a neuron's statistics; 1 for none, whose sums are 0."""
+def _moments(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of each neuron, and the count of their numbers; 1 for none, whose sums are 0."""
     between = values[0, 0].numel() // max(1, values.shape[-1]) if values.numel() else 1
-    return (valid.sum() * between).clamp_min(1).to(accumulation_dtype(values.dtype))
-
-
-def _moments(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    count = _count(values, valid)
+    count = (valid.sum() * between).clamp_min(1).to(values.dtype)
     mean = sum_to_neurons(torch.where(valid, values, 0.0)) / count
     mean = mean + sum_to_neurons(torch.where(valid, values - mean, 0.0)) / count  # what rounding took from a large one
     away = torch.where(valid, values - mean, 0.0)
-    return mean, sum_to_neurons(away * away) / count
+    return mean, sum_to_neurons(away * away) / count, count

@@ -84,13 +84,9 @@ class Map(NamedTuple):
     def after(self, first: Map) -> Map:
         """The map that applies `first` and then this one."""
         ends = self.a + self.b * first.lo, self.a + self.b * first.hi
-        low, high = torch.minimum(*ends), torch.maximum(*ends)  # a negative slope swaps them
-        return Map(
-            self.a + self.b * first.a,
-            self.b * first.b,
-            torch.clamp(low, self.lo, self.hi),
-            torch.clamp(high, self.lo, self.hi),
-        )
+        ordered = torch.minimum(*ends), torch.maximum(*ends)  # a negative slope swaps them
+        bounds = (torch.clamp(end, self.lo, self.hi) for end in ordered)
+        return Map(self.a + self.b * first.a, self.b * first.b, *bounds)
 
 
 def finite(*tensors: Tensor) -> bool:
@@ -126,7 +122,6 @@ def _forward(call: Forward) -> tuple[Tensor, Tensor]:
         return Map(a[i], b[i], torch.where(within[i], low, -largest), torch.where(within[i], high, largest))
 
     whole = step(0)
-    whole = Map(whole.a, whole.b.expand_as(whole.a), whole.lo.expand_as(whole.a), whole.hi.expand_as(whole.a))
     for i in range(1, steps.length):
         whole = step(i).after(whole)
     state = x.new_zeros(x.shape[1:], dtype=dtype) if h_0 is None else h_0.to(dtype)

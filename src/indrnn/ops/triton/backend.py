@@ -109,7 +109,7 @@ def backward(call: Backward, chunk: int | None = None) -> tuple[Tensor, Tensor, 
 
 def _launch_backward(
     shape: Shape, call: Backward, chunk: int | None = None, x: Tensor | None = None, **norm: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
     """The gradients of x, h_0, and, in float64, u and bias, and the sum of x's gradient times x less its center.
 
     Arguments are those of `_launch_forward`; with a length of chunks, grad_h_last has what comes to each.
@@ -157,11 +157,12 @@ def norm_forward(call: NormForward) -> NormResult:
         means, squares = shape.new(parts, shape.chains, dtype=torch.float64), shape.new(parts, shape.chains)
         shape.run("moments", at_once, parts, **strided("v", "v", x), mean=means, square=squares, span=span)
         mean, var = shape.moments(means, squares, span)
-        y = x.new_empty(0) if mask is None else shape.new(*x.shape, dtype=x.dtype)
-        masked: dict[str, Any] = {"mask": mask, "y": None if mask is None else y}
-        h, h_last = _launch_forward(shape, call.recurrence._replace(bias=None), **masked, **normalise(mean, var))
-        if mask is None:
-            y, h = h, y
+        masked, inner = (
+            None if mask is None else shape.new(*x.shape, dtype=x.dtype),
+            call.recurrence._replace(bias=None),
+        )
+        h, h_last = _launch_forward(shape, inner, mask=mask, y=masked, **normalise(mean, var))
+        y, h = (h, x.new_empty(0)) if masked is None else (masked, h)
     return NormResult(y, h_last, h, mean.to(shape.dtype), var.to(shape.dtype))
 
 
@@ -189,9 +190,7 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
         grad_x, grad_h_0, grad_u, grad_bias, _ = _launch_backward(shape, recurrence, mask=mask, **correct(S1, S2))
     else:
         x = with_contiguous_rows(x)
-        grad_x, grad_h_0, grad_u, S1, of_x = _launch_backward(shape, recurrence, x=x, center=center, mask=mask)
-        assert of_x is not None
-        S2 = of_x
+        grad_x, grad_h_0, grad_u, S1, S2 = _launch_backward(shape, recurrence, x=x, center=center, mask=mask)
         _combine(shape, x, grad_x, mask=None, **correct(S1, S2))
         grad_bias = torch.zeros_like(grad_u)
     grad_weight, grad_shift = (S2 * rstd).to(weight.dtype), S1.to(weight.dtype)
