@@ -81,14 +81,9 @@ def _fit(recipe: Fit, out: Path, *, resume: bool, overwrite: bool = False, dry_r
     if resume and (RunFolder(out).config.exists() or runs_in(out)):  # its checksum tells moved data from others
         recorded = open_group(out).recorded["recipe"]
         entry |= {name: recorded[name] for name in recipe.places}
+    again, modes = shlex.join(["indrnn", "fit", "--resume", str(out)]), {"resume": resume, "overwrite": overwrite}
     estimator = recipe.estimator.fit(
-        recipe.fitting,
-        out=out,
-        resume=resume,
-        overwrite=overwrite,
-        listeners=[progress()],
-        config={"recipe": entry},
-        resume_command=shlex.join(["indrnn", "fit", "--resume", str(out)]),
+        recipe.fitting, out=out, listeners=[progress()], config={"recipe": entry}, resume_command=again, **modes
     )
     last = estimator.results_[-1]
     if not last.finished:

@@ -50,6 +50,7 @@ class Fitting:
     class_weights: Array | None = None  # (classes,)
     device: str = "auto"
     threads: int | None = None
+    notes: Sequence[str] = ()  # on what is odd about the data
 
     @property
     def members(self) -> int:
@@ -208,12 +209,8 @@ class Estimator:
             if run.config.exists():
                 fitting = replace(fitting, seed=int(run.read_json(run.config)["seed"]))
         options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "resume_command": resume_command}
-        options |= {
-            "listeners": listeners,
-            "quiet": not self.verbose,
-            "config": config or {"estimator": _recorded(self)},
-        }
-        models, results = train_members(fitting, folder, **options)
+        options |= {"config": config or {"estimator": _recorded(self)}, "quiet": not self.verbose}
+        models, results = train_members(fitting, folder, listeners=listeners, **options)
         self.set_fitted(fitting, models, results, X)
         if folder is not None and all(result.finished for result in results):
             self.save_settings(folder)

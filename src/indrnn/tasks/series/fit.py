@@ -181,16 +181,12 @@ class Fit(Recipe):
         return IndRNNRegressor(self.effort, **options)
 
     @cached_property
-    def _planned(self) -> tuple[Fitting, list[str]]:
+    def fitting(self) -> Fitting:
+        """Interpreted data, and plan."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             fitting = self.estimator.fitting(self.split[0])
-        return fitting, [str(warning.message) for warning in caught]
-
-    @property
-    def fitting(self) -> Fitting:
-        """Interpreted data, and plan."""
-        return self._planned[0]
+        return replace(fitting, notes=[str(warning.message) for warning in caught])
 
     @property
     def members(self) -> int:
@@ -240,8 +236,7 @@ class Fit(Recipe):
     def summary(self) -> list[str]:
         """Data and training in lines, with notes on what is odd about the data; trains two steps for the cost."""
         (data, classifies), (train, test, how) = self.series, self.split
-        fitting, notes = self._planned
-        cost, channels = fitting.estimate(), data.channels
+        cost, channels = self.fitting.estimate(), data.channels
         low, high = int(data.lengths.min()), int(data.lengths.max())
         steps = f"{low:,} steps" if low == high else f"{low:,} to {high:,} steps, mean {data.lengths.mean():,.0f}"
         named = "" if channels == tuple(map(str, range(len(channels)))) else f" ({', '.join(channels[:8])})"
@@ -254,9 +249,9 @@ class Fit(Recipe):
             _target_line(data.y, classifies, self.reading.target),
             *([] if data.groups is None else [f"groups    {self.reading.group}: {len(np.unique(data.groups))}"]),
             f"split     {len(train):,} series to train on, {held} ({how})",
-            f"network   {fitting.plan.describe()}",
+            f"network   {self.fitting.plan.describe()}",
             f"cost      about {seconds} here, {size} for a batch",
-            *(f"note      {note}" for note in notes),
+            *(f"note      {note}" for note in self.fitting.notes),
         ]
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
