@@ -31,11 +31,7 @@ _Header = dict[str, list[str]]
 
 
 def read_npz(path: Path, reading: Reading, *, target_needed: bool) -> SeriesFile:
-    """Read an .npz file.
-
-    x is (n, channels, time) or (n, time), truncated to `lengths` if there are any; or all series concatenated along
-    time, the first dimension, (sum of lengths, ...).
-    """
+    """Read an .npz file of padded series, truncated to `lengths` if there are any, or of all one after the other."""
     arrays = read_arrays(path)
     x_name = _field("x", reading, arrays, path, "the series")
     lengths_name = _field("lengths", reading, arrays, path)
@@ -103,10 +99,7 @@ def _npz_series(values: Array, lengths: Array | None, reading: Reading, name: st
 
 
 def read_ts(path: Path, reading: Reading, *, target_needed: bool) -> SeriesFile:
-    """Read a .ts file: one or more channels, equal or different lengths; `?` and NaN are missing values.
-
-    A label may be missing only if labels are not needed; the result then has none.
-    """
+    """Read a .ts file; `?` and NaN are missing values. If a label is missing where none are needed, all are."""
     x: list[Array] = []
     labels: list[str | None] = []
     with path.open(encoding="utf-8-sig", errors="replace") as file:
@@ -207,8 +200,8 @@ def read_folder(path: Path, reading: Reading, *, target_needed: bool) -> SeriesF
                 raise ValueError(f"{folder} must have {what}, got none; move it out of {path} if it is no class")
     groups = {} if reading.group is None else {reading.group: _groups(reading.group, names)}
     x, rate = _read_sounds(files, reading)
-    y = None if loose else np.array(labels)
-    return SeriesFile(path, replace(reading, rate=rate), x, y, names=names, fields=groups)
+    reading = replace(reading, rate=rate)
+    return SeriesFile(path, reading, x, None if loose else np.array(labels), names=names, fields=groups)
 
 
 def _sounds_in(path: Path) -> Iterator[Path]:

@@ -41,10 +41,8 @@ class Read(NamedTuple):
     """A collection, and the options to read others like it."""
 
     collection: Collection
-    reading: Reading
-    """Options, with what follows from the file."""
-    test: Path | None = None
-    """File of the test split."""
+    reading: Reading  # with what follows from the file
+    test: Path | None = None  # file of the test split
 
 
 def read_with(
