@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from indrnn.tasks.series.reading import MissingPackageError, read
-from indrnn.tasks.series.reading.formats import read_sound, resampled
+from indrnn.tasks.series.reading.sources import read_sound, resampled
 
 
 def write(path: Path, samples: Any, rate: int = 8000, width: int = 2) -> Path:

@@ -55,19 +55,15 @@ class SeriesTask:
     """Training task on series; see `indrnn.training.Task`. Batches are random, determined by the seed and the step."""
 
     train: Part
-    validation: Part | None = None
-    """Series used to select the weights; None for the last weights."""
+    validation: Part | None = None  # to select the weights by; None for the last weights
     _: KW_ONLY
     kind: Kind
-    per_step: bool = False
-    """Flag of a target at every step, in place of one for each series."""
+    per_step: bool = False  # a target at every step, in place of one for each series
     batch_size: int = 32
     augmentation: Augmentation = Augmentation()  # noqa: RUF009
-    masks: int = 0
-    """Number of last features that are masks, exempt from changes of value."""
+    masks: int = 0  # last features that are masks, exempt from changes of value
     class_weights: Tensor | None = None  # (classes,)
-    seed: int = 0
-    """Seed of order and augmentation."""
+    seed: int = 0  # of order and augmentation
 
     higher_is_better = False
 

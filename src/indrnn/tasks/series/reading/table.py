@@ -65,11 +65,9 @@ class _Table:
             raise ValueError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
 
     def place(self, row: int) -> str:
-        """Describe the position of a row for a message."""
         return f"row {row}"
 
     def refuse(self, row: int, message: str) -> NoReturn:
-        """Raise for a row, with its position."""
         raise ValueError(f"{self.path}: {self.place(row)}: {message}")
 
     def assign(self, target_needed: bool, ignore_needed: bool) -> None:
@@ -203,7 +201,6 @@ class _CSV(_Table):
         return opened(self.path, "rt", encoding="utf-8-sig", errors="replace")
 
     def place(self, row: int) -> str:
-        """Describe the position of a row by its line in the file."""
         blank = self.sign == "\t" and not self.single
         lines = [line for line, cells in self._rows() if any(cells) or not blank]
         return f"line {lines[row + self.header]}"
