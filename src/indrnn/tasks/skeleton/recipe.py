@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 Protocol = Literal["own", "utd", "ntu60-cs", "ntu60-cv", "ntu120-cs", "ntu120-cv"]
 
 
-# ---- commands that only skeletons have
-
-
 @dataclass
 class NtuOptions:
     """Convert the .skeleton files of NTU RGB+D 60, 120 or both to the arrays that training reads.
@@ -79,9 +76,6 @@ _EXTRAS = (
     Extra("prepare", "ntu", NtuOptions, "indrnn.tasks.skeleton.ntu.prepare:run", _NTU),
     Extra("analyse", "skeletons", SkeletonsOptions, "indrnn.tasks.skeleton.pictures:analyse", _SKELETONS),
 )
-
-
-# ---- recipes
 
 
 class _Set(NamedTuple):
@@ -200,9 +194,8 @@ class SkeletonRecipe(Recipe):
 
     def _moved(self, path: Path) -> Path:
         """The path of a file, which may have moved to the data folder."""
-        if not path.exists() and self.data_dir is not None and (self.data_dir / path.name).exists():
-            return self.data_dir / path.name
-        return path
+        moved = path if self.data_dir is None else self.data_dir / path.name
+        return moved if moved.exists() and not path.exists() else path
 
     @property
     def _path(self) -> Path | None:
@@ -276,8 +269,7 @@ class SkeletonRecipe(Recipe):
                 f"data: {_SETS[self.protocol].title} has {joints.count} joints, {bodies} bodies and {classes} classes, "
                 f"got {has_joints}, {has_bodies} and {has_classes}"
             )
-        names = ("batch_size", "label_smoothing", "seed")
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "label_smoothing", "seed")}
         return SkeletonTask(recordings, *parts, joints=joints, samples=self.sampling, **options)
 
     def model_config(self, member: int = 0) -> Head:
@@ -312,7 +304,7 @@ class SkeletonRecipe(Recipe):
         if split is None:
             raise ValueError("no recordings were kept back")
         counts = confusion(task, model, split)
-        on = f"{task.size(split):,} recordings for {split}, by the mean of {task.draws(split)} samples of each"
+        on = f"{task.size(split):,} recordings for {split}, by the mean of {task.draws[split]} samples of each"
         return [Confusion(counts.tolist(), self.actions(len(counts)), on)]
 
     def samples(self, model: nn.Module) -> Samples:
