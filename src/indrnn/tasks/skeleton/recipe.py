@@ -232,8 +232,7 @@ class SkeletonRecipe(Recipe):
         names = range(1, count + 1) if labels is None else sorted(set(labels.tolist()))
         return [name if isinstance(name, str) else f"action {name}" for name in names]
 
-    def _sizes(self) -> tuple[Joints, int, int]:
-        """The joints, bodies and classes."""
+    def _sizes(self) -> tuple[Joints, int, int]:  # and the bodies and classes
         count, bodies, classes = _SETS[self.protocol].sizes
         if self.protocol == "own":
             bodies, count = self.recordings().frames.shape[1:3]

@@ -261,7 +261,6 @@ def _encode(
 
 
 def _tokeniser(where: str, pieces: Iterable[Piece], unit: Unit, words: int | None, rules: dict[str, Any]) -> Tokeniser:
-    """The tokeniser with a file's own vocabulary."""
     if unit == "char":
         seen, space = np.zeros(0x110000, bool), rules.get("space") or " "
         for text, *_ in pieces:

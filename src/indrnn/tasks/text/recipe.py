@@ -83,11 +83,6 @@ def _row(runs: list[Summary]) -> list[object]:
     return [*columns, best, test, batch, tokens, paper, command_of(first)]
 
 
-def _curve(run: Summary) -> tuple[str, str, list[tuple[float, float]]]:
-    points = [(step * run["epochs"] / run["steps"], measured(run["unit"], loss)) for step, loss in run["curve"]]
-    return run["task"], run["name"], points
-
-
 def check_language(options: Any) -> None:
     """Raise for invalid options of a `LanguageTask`, given as attributes."""
     for name in ("batch_size", "length", "valid_batch", "test_batch"):
@@ -110,7 +105,11 @@ class _LanguageRecipe(Recipe):
         head="task, run, parameters, epochs, time, validation, test, test batch, test tokens, paper, command",
         summary=_summary,
         row=_row,
-        curve=_curve,
+        curve=lambda run: (
+            run["task"],
+            run["name"],
+            [(step * run["epochs"] / run["steps"], measured(run["unit"], loss)) for step, loss in run["curve"]],
+        ),
         picture={"across": "epoch", "up": "validation: bits, or perplexity", "logarithmic": False},
     )
     extras: ClassVar[tuple[Extra, ...]] = (_EVALUATE,)
