@@ -79,15 +79,12 @@ _EXTRAS = (
 
 
 class _Set(NamedTuple):
-    """A data set, as far as it is known before it is read."""
+    """A data set before it is read: its path in the data folder; numbers of joints, bodies and classes; their names."""
 
     title: str
     path: str = ""
-    """Path in the folder of data sets."""
     sizes: tuple[int, int, int] = (0, 0, 0)
-    """Numbers of joints, bodies and classes."""
     actions: tuple[str, ...] = ()
-    """Names of the classes, whose numbers, from 1, are in the data."""
 
 
 _UTD_ACTIONS = (
