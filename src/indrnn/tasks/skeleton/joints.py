@@ -80,25 +80,22 @@ def lines_of(bones: tuple[Pair, ...], ends: tuple[int, ...]) -> tuple[Pair, ...]
     return (*bones, *((end, inwards(inwards(end), end)) for end in ends), *combinations(ends, 2))
 
 
-_NTU_BONES = (
-    *pairwise((0, 1, 20, 2, 3)),  # spine base, middle, shoulder, neck, head
-    *pairwise((20, 4, 5, 6, 7, 21)),  # left shoulder, elbow, wrist, hand, its tip
-    *pairwise((20, 8, 9, 10, 11, 23)),
-    (7, 22),  # thumbs
-    (11, 24),
-    *pairwise((0, 12, 13, 14, 15)),  # left hip, knee, ankle, foot
-    *pairwise((0, 16, 17, 18, 19)),
+def _bones(*chains: tuple[int, ...]) -> tuple[Pair, ...]:
+    return tuple(bone for chain in chains for bone in pairwise(chain))
+
+
+_NTU_BONES = _bones(
+    (0, 1, 20, 2, 3),  # spine base, middle, shoulder, neck, head
+    (20, 4, 5, 6, 7, 21),  # left shoulder, elbow, wrist, hand, its tip
+    (20, 8, 9, 10, 11, 23),
+    *((7, 22), (11, 24)),  # thumbs
+    *((0, 12, 13, 14, 15), (0, 16, 17, 18, 19)),  # left hip, knee, ankle, foot; right ones
 )
 NTU = Joints(25, 0, _NTU_BONES, lines_of(_NTU_BONES, (3, 7, 11, 15, 19)), up=(0, 20), across=(12, 16))
 """Joints of NTU RGB+D, by Kinect's second version: 39 lines, 897 distances."""
 
-_KINECT_BONES = (
-    *pairwise((3, 2, 1, 0)),  # hip centre, spine, shoulder centre, head
-    *pairwise((1, 4, 5, 6, 7)),  # left shoulder, elbow, wrist, hand
-    *pairwise((1, 8, 9, 10, 11)),
-    *pairwise((3, 12, 13, 14, 15)),  # left hip, knee, ankle, foot
-    *pairwise((3, 16, 17, 18, 19)),
-)
+# Hip centre, spine, shoulder centre, head; the others likewise, without tips and thumbs
+_KINECT_BONES = _bones((3, 2, 1, 0), (1, 4, 5, 6, 7), (1, 8, 9, 10, 11), (3, 12, 13, 14, 15), (3, 16, 17, 18, 19))
 KINECT = Joints(20, 3, _KINECT_BONES, lines_of(_KINECT_BONES, (0, 7, 11, 15, 19)), up=(3, 1), across=(12, 16))
 """Joints of Kinect's first version, in the order of UTD-MHAD: 34 lines, 612 distances."""
 

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 Protocol = Literal["own", "utd", "ntu60-cs", "ntu60-cv", "ntu120-cs", "ntu120-cv"]
 
 
-# ---- commands that only skeletons have
-
-
 @dataclass
 class NtuOptions:
     """Convert the .skeleton files of NTU RGB+D 60, 120 or both to the arrays that training reads.
@@ -81,19 +78,13 @@ _EXTRAS = (
 )
 
 
-# ---- recipes
-
-
 class _Set(NamedTuple):
-    """A data set, as far as it is known before it is read."""
+    """A data set before it is read: its path in the data folder; numbers of joints, bodies and classes; their names."""
 
     title: str
     path: str = ""
-    """Path in the folder of data sets."""
     sizes: tuple[int, int, int] = (0, 0, 0)
-    """Numbers of joints, bodies and classes."""
     actions: tuple[str, ...] = ()
-    """Names of the classes, whose numbers, from 1, are in the data."""
 
 
 _UTD_ACTIONS = (
@@ -200,9 +191,8 @@ class SkeletonRecipe(Recipe):
 
     def _moved(self, path: Path) -> Path:
         """The path of a file, which may have moved to the data folder."""
-        if not path.exists() and self.data_dir is not None and (self.data_dir / path.name).exists():
-            return self.data_dir / path.name
-        return path
+        moved = path if self.data_dir is None else self.data_dir / path.name
+        return moved if moved.exists() and not path.exists() else path
 
     @property
     def _path(self) -> Path | None:
@@ -239,8 +229,7 @@ class SkeletonRecipe(Recipe):
         names = range(1, count + 1) if labels is None else sorted(set(labels.tolist()))
         return [name if isinstance(name, str) else f"action {name}" for name in names]
 
-    def _sizes(self) -> tuple[Joints, int, int]:
-        """The joints, bodies and classes."""
+    def _sizes(self) -> tuple[Joints, int, int]:  # and the bodies and classes
         count, bodies, classes = _SETS[self.protocol].sizes
         if self.protocol == "own":
             bodies, count = self.recordings().frames.shape[1:3]
@@ -276,8 +265,7 @@ class SkeletonRecipe(Recipe):
                 f"data: {_SETS[self.protocol].title} has {joints.count} joints, {bodies} bodies and {classes} classes, "
                 f"got {has_joints}, {has_bodies} and {has_classes}"
             )
-        names = ("batch_size", "label_smoothing", "seed")
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "label_smoothing", "seed")}
         return SkeletonTask(recordings, *parts, joints=joints, samples=self.sampling, **options)
 
     def model_config(self, member: int = 0) -> Head:
@@ -312,7 +300,7 @@ class SkeletonRecipe(Recipe):
         if split is None:
             raise ValueError("no recordings were kept back")
         counts = confusion(task, model, split)
-        on = f"{task.size(split):,} recordings for {split}, by the mean of {task.draws(split)} samples of each"
+        on = f"{task.size(split):,} recordings for {split}, by the mean of {task.draws[split]} samples of each"
         return [Confusion(counts.tolist(), self.actions(len(counts)), on)]
 
     def samples(self, model: nn.Module) -> Samples:

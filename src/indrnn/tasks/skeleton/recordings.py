@@ -154,11 +154,8 @@ def read_prepared(folder: Path, *, verify: bool = False) -> Recordings:
 
     Labels are actions minus 1, subjects are performers; fields are "name", "setup", "camera", "performer",
     "replication", "action", "body_1" and "body_2" (Kinect's ids). The size of the files and the index's checksum are
-    always verified; with `verify` the frames' checksum too, which reads all of them.
-
-    Raises:
-        ValueError: if the folder holds no such files, or they have changed since they were written.
-        FileNotFoundError: if there is no such folder.
+    always verified; with `verify` the frames' checksum too, which reads all of them. A missing folder is a
+    `FileNotFoundError`; files that are missing, or have changed since they were written, are a `ValueError`.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")

@@ -68,6 +68,7 @@ class SkeletonTask(TensorTask):
         smoothed = functools.partial(F.cross_entropy, label_smoothing=label_smoothing)
         super().__init__(*parts, batch_size=batch_size, loss=smoothed, seed=seed)
         self.label_smoothing = label_smoothing
+        self.draws = dict.fromkeys(("train", "validation"), samples.validation_draws) | {"test": samples.draws}
         self.prefetch = isinstance(recordings.frames, np.memmap)
         if self.judged == "train":
             self.metric, self.higher_is_better = "training_loss", False
@@ -134,23 +135,19 @@ class SkeletonTask(TensorTask):
         """The features of `bodies`, as a network reads them, (T, B, features); for `shown`, see `features_of`."""
         return features_of(self.bodies(items, where, **changes), self.joints, self.samples.features, shown)
 
-    def draws(self, split: str) -> int:
-        """Samples per recording of "test" or of another split."""
-        return self.samples.draws if split == "test" else self.samples.validation_draws
-
     def log_probabilities(self, model: nn.Module, split: str, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
         """For each batch of a split, log-probabilities, (B, classes), averaged over draws, and labels."""
         device, batches = next(model.parameters()).device, torch.arange(self.size(split)).split(self.batch_size)
         for number in range(shard.index, len(batches), shard.count):
             recordings, target = self._of(split, batches[number])
             total: Any = 0.0
-            for draw in range(self.draws(split)):
+            for draw in range(self.draws[split]):
                 source = generator(self.seed, "draws", split, number, draw)
                 where = torch.rand(self.samples.frames, len(target), generator=source, dtype=torch.float64)
                 inputs = self.inputs(recordings, where).to(device)
                 output = self._output(model, Batch(inputs, target, len(target), len(target)))
                 total = total + F.log_softmax(output.float(), dim=1)
-            yield total / self.draws(split), target.to(device)
+            yield total / self.draws[split], target.to(device)
 
     def _measure(self, model: nn.Module, split: str, shard: Shard, prefix: str = "") -> Iterator[Measured]:
         for mean, target in self.log_probabilities(model, split, shard):

@@ -165,14 +165,11 @@ def penn_paths(data_dir: Place | None) -> dict[str, Path]:
 
 
 class Encoded(NamedTuple):
-    """An encoded file."""
+    """An encoded file: ids as of a `Split`, their tokeniser, and a description of what a given vocabulary lacks."""
 
     ids: Ids
-    """Token ids, (tokens,), of the smallest type that holds the vocabulary; may be a view of a cached file."""
     tokeniser: Tokeniser
-    """Tokeniser with the vocabulary of the file, or the one that was given."""
     unknown: str = ""
-    """Description of the words that are not in the given vocabulary."""
 
 
 def checksum_of(ids: Ids) -> str:
@@ -261,7 +258,6 @@ def _encode(
 
 
 def _tokeniser(where: str, pieces: Iterable[Piece], unit: Unit, words: int | None, rules: dict[str, Any]) -> Tokeniser:
-    """The tokeniser with a file's own vocabulary."""
     if unit == "char":
         seen, space = np.zeros(0x110000, bool), rules.get("space") or " "
         for text, *_ in pieces:

@@ -371,7 +371,6 @@ def tokens_of(split: Split) -> Tensor:
 
 @contextlib.contextmanager
 def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar, if there is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -46,27 +46,20 @@ class LanguageTask:
 
     All randomness derives from (seed, epoch) and (seed, step). A model is called as `indrnn.LanguageModel`:
     `model(tokens, state, targets=targets)` returns the mean cross-entropy in nats, and the state.
+
+    The options are those of a recipe for text. A part shorter than its number of streams is read in fewer.
     """
 
     corpus: Corpus
-    """Text."""
     _: KW_ONLY
     batch_size: int = 128
-    """Number of streams in training."""
     length: int = 50
-    """Tokens per window, in training and evaluation."""
     valid_batch: int | None = None
-    """Number of streams in validation; `batch_size` if None. Fewer if the part is shorter than that."""
     test_batch: int | None = None
-    """Number of streams in test, likewise."""
     jitter: float = 0.0
-    """Standard deviation of a window's length in training; 0 for no jitter."""
     halved: float = 0.0
-    """Probability that the mean length of a window is half of `length`, before the jitter."""
     reset: float = 0.0
-    """Probability, at each window, that all streams continue without their state."""
     seed: int = 0
-    """Seed of all randomness."""
 
     higher_is_better = False
 

@@ -77,7 +77,10 @@ def prepare(options: NtuOptions) -> dict[str, Any]:
         reason = next((f"{path}: {why}" for path, why in broken.items()), "all are in the lists of missing skeletons")
         raise ValueError(f"there is no sample to prepare; {reason}")
     folder = RunFolder(out)
-    _check_content(folder)
+    names = {path.name for path in out.iterdir() if path.suffix != ".tmp"} if folder.used else set()
+    others = names - {".lock"} - ({FRAMES, INDEX, MANIFEST, PARTS} if names & {MANIFEST, PARTS} else set())
+    if others:  # which are not from an earlier call
+        raise ValueError(f"out: {out} holds something else ({min(others)}); name a new or an empty folder")
     folder.prepare()
     with folder.locked():
         for name in (FRAMES, INDEX, MANIFEST):
@@ -115,14 +118,6 @@ def _check_strict(strict: bool, broken: dict[str, str]) -> None:
     if strict and broken:
         path, why = next(iter(broken.items()))
         raise ValueError(f"{path}: {why}")
-
-
-def _check_content(folder: RunFolder) -> None:
-    """Raise if a folder holds anything that is not from an earlier call."""
-    names = {path.name for path in folder.path.iterdir() if path.suffix != ".tmp"} if folder.used else set()
-    others = names - {".lock"} - ({FRAMES, INDEX, MANIFEST, PARTS} if names & {MANIFEST, PARTS} else set())
-    if others:
-        raise ValueError(f"out: {folder.path} holds something else ({min(others)}); name a new or an empty folder")
 
 
 def _digest(samples: Samples) -> str:
@@ -177,7 +172,6 @@ def _convert(out: Path, samples: Samples, strict: bool, workers: int | None) -> 
 
 
 def _make_part(path: Path, samples: Samples) -> None:
-    """Read samples and write the file of their part."""
     rows, frames, broken = [], [np.empty((0, SLOTS, JOINTS, 3), np.float32)], {}
     for name, sources in samples.items():
         try:
