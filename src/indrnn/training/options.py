@@ -8,8 +8,6 @@ from typing import Literal, get_args
 
 from ..checks import check_choice, check_count, check_fraction, check_not_negative, check_positive, check_threads
 
-# ---- schedules
-
 
 @dataclass(frozen=True)
 class Constant:
@@ -71,14 +69,11 @@ class Cosine:
 
 
 @dataclass(frozen=True)
-class OneCycle:
+class OneCycle(Cosine):
     """One-cycle schedule: cosine warm-up from 1/25 of the learning rate, then cosine decay to nearly 0."""
 
     warm_up: float = 0.3
     """Fraction of training spent on warm-up."""
-
-    def __post_init__(self) -> None:
-        check_fraction("schedule.warm_up", self.warm_up)
 
     def factor(self, step: int, steps: int) -> float:
         """Factor of the learning rate at `step`, of `steps` in all."""
@@ -98,8 +93,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
 }
 """Schedules by their name on the command line."""
 
-
-# ---- all options
 
 Optimizer = Literal["adam", "adamw", "sgd", "muon"]
 Precision = Literal["float32", "bf16", "fp16"]
@@ -199,7 +192,5 @@ class Training:
             raise ValueError(f"schedule must be one of the schedules of indrnn.training, got {self.schedule!r}")
 
 
-FREE_ON_RESUME = frozenset(
-    {"steps", "until", "patience", "device", "threads", "checkpoint_every", "tensorboard", "wandb", "curve"}
-)
+MAY_DIFFER = {"steps", "until", "patience", "device", "threads", "checkpoint_every", "tensorboard", "wandb", "curve"}
 """Fields of `Training` that may differ when a run is resumed."""
