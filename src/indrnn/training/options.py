@@ -158,24 +158,22 @@ class Training:
     """Plot curve.png at the end, if matplotlib is installed."""
 
     def __post_init__(self) -> None:
-        check_count("steps", self.steps)
+        for name in ("steps", "accumulate", "evaluate_every"):
+            check_count(name, getattr(self, name))
         check_positive("lr", self.lr)
         check_fraction("momentum", self.momentum)
         check_not_negative("weight_decay", self.weight_decay)
         for name in ("clip", "clip_norm"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
-        if self.ema is not None:
-            check_fraction("ema", self.ema)
+        for name in ("ema", "freeze_norms"):
+            if getattr(self, name) is not None:
+                check_fraction(name, getattr(self, name))
         if self.until is not None and not math.isfinite(self.until):
             raise ValueError(f"until must be a finite number or None, got {self.until!r}")
-        for name in ("accumulate", "evaluate_every"):
-            check_count(name, getattr(self, name))
         check_count("gather", self.gather, least=0)
-        if self.freeze_norms is not None:
-            check_fraction("freeze_norms", self.freeze_norms)
-            if isinstance(self.schedule, Plateau):
-                raise ValueError("freeze_norms cannot be combined with a plateau, which goes back to earlier weights")
+        if self.freeze_norms is not None and isinstance(self.schedule, Plateau):
+            raise ValueError("freeze_norms cannot be combined with a plateau, which goes back to earlier weights")
         if self.patience is not None:
             check_count("patience", self.patience)
         if self.threads is not None:

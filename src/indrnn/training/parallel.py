@@ -7,7 +7,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,19 +40,6 @@ class Processes:
         holder = [value]
         dist.broadcast_object_list(holder, 0, group=self.control)
         return holder[0]
-
-    def on_main(self, call: Callable[[], Any]) -> Any:
-        """Call a function in the main process; its result, or its error, for all."""
-        result = problem = None
-        if self.main:
-            try:
-                result = call()
-            except (ValueError, OSError, RunError) as error:
-                problem = error
-        result, problem = self.from_main((result, problem))
-        if problem is not None:
-            raise problem
-        return result
 
     def copy_from_main(self, tensors: list[Tensor]) -> None:
         """Broadcast the main process's tensors to all, in place."""

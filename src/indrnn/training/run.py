@@ -151,10 +151,16 @@ class _Run:
         self.measure = partial(measure, group=group, stopped=self.stopped, task=task)
         # Whether all processes take part in saving
         self.saves_together = options.distributed == "fsdp" or hasattr(task, "state_dict")
-        model_config = state = None
-        if folder is not None:
-            model_config = recorded_config(model)
-            state = group.on_main(lambda: open_folder(folder, self.config, self.tell, stack, resume, overwrite))
+        model_config = None if folder is None else recorded_config(model)
+        state = problem = None
+        try:
+            if self.written is not None:
+                state = open_folder(self.written, self.config, self.tell, stack, resume, overwrite)
+        except (ValueError, OSError, RunError) as error:
+            problem = error
+        state, problem = group.from_main((state, problem))
+        if problem is not None:  # for all processes
+            raise problem
         with self._errors():
             model.to(device)
             self.fused = may_fuse(model, options, group) if state is None else state["fused"]
