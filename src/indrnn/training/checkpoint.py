@@ -23,7 +23,6 @@ FORMAT = 3
 
 _MAGIC = b"indrnn training state\n"
 _CHECKSUM = 65  # bytes of a checksum, with the end of its line
-_IN_HEADER = ("step", "best_step", "config")
 
 
 class BrokenCheckpointError(Exception):
@@ -34,14 +33,11 @@ class OtherFormatError(ValueError):
     """A checkpoint is of another version of this package."""
 
 
-# ---- one file
-
-
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write one checkpoint; "step", "best_step" and "config" of the state stand in its header."""
     import torch
 
-    content = {name: state[name] for name in _IN_HEADER if name in state}
+    content = {name: state[name] for name in ("step", "best_step", "config") if name in state}
     header = (json.dumps({"format": FORMAT, **content}) + "\n").encode()
     payload = {name: value for name, value in state.items() if name not in content}
 
@@ -59,12 +55,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def load(path: Path, *, header_only: bool = False, verify: bool = True) -> dict[str, Any]:
-    """Read one checkpoint, or its header alone: step, best step and configuration.
-
-    Raises:
-        BrokenCheckpointError: with the reason, if the file, or without `verify` its header, is damaged.
-        OtherFormatError: if another version of this package wrote it.
-    """
+    """Read one checkpoint, or its header alone: step, best step, configuration; `verify` the payload's checksum too."""
     with path.open("rb") as file:
         magic, own, rest, header = file.read(len(_MAGIC)), file.read(_CHECKSUM), file.read(_CHECKSUM), file.readline()
         if magic != _MAGIC or not header:
@@ -96,9 +87,6 @@ def _checksum(file: IO[bytes]) -> bytes:
     return hashlib.file_digest(file, "sha256").hexdigest().encode() + b"\n"  # type: ignore[arg-type]
 
 
-# ---- those of a run
-
-
 class Checkpoints:
     """The checkpoints of a run, in a folder of their own."""
 
@@ -114,8 +102,6 @@ class Checkpoints:
     def any(self) -> bool:
         """Whether there is any checkpoint, intact or damaged."""
         return any(self.folder.glob("*.ckpt")) or any(self.folder.glob("*.damaged*"))
-
-    # ---- written
 
     def save(self, state: dict[str, Any]) -> None:
         """Write a new generation; `state["best_step"]` is the step of its best weights, or None."""
@@ -147,8 +133,6 @@ class Checkpoints:
         used = {*steps, *(header["best_step"] for header in headers)}
         for path in {*self.folder.glob("best-*.ckpt")} - {self.best(step) for step in used}:
             path.unlink(missing_ok=True)
-
-    # ---- read
 
     def newest(self, *, header_only: bool = False) -> tuple[dict[str, Any] | None, dict[Path, str]]:
         """The newest intact generation, None if there is none, and what is wrong with others, by their paths.

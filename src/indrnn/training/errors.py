@@ -17,7 +17,6 @@ class NotFiniteError(Exception):
     """The loss or a gradient is not finite, after so many steps; the weights have not been updated with it."""
 
     def __init__(self, step: int, loss: float) -> None:
-        super().__init__(step, loss)
         self.step, self.loss = step, loss
 
 

@@ -40,11 +40,7 @@ def best_model(folder: RunFolder) -> tuple[nn.Module, str]:
 
 
 def load_best(model: nn.Module, folder: RunFolder) -> int | None:
-    """Load the best weights of a run into a model, and change no file; returns their step.
-
-    Raises:
-        ValueError: if there are no weights yet, or they cannot be read.
-    """
+    """Load a run's best weights into a model, and return their step; a `ValueError` if there are none to be read."""
     if is_finished(folder):
         from safetensors.torch import load_model
 
@@ -62,9 +58,6 @@ def load_best(model: nn.Module, folder: RunFolder) -> int | None:
         raise ValueError(f"the best weights so far cannot be read: {error}") from None
     model.load_state_dict(best.get("weights", best["model"]))
     return step
-
-
-# ---- metrics
 
 
 def evaluate(model: nn.Module, task: Task, run: str | Path, *, device: str = "auto") -> dict[str, float]:
@@ -128,10 +121,8 @@ class Progress:
     best: dict[str, float] = field(default_factory=dict)
     measured: dict[str, float] = field(default_factory=dict)
     measured_step: int | None = None
-    since_best: int = 0
-    """Evaluations since the best one."""
-    due: bool = False
-    """Flag of a last evaluation that was stopped before its end, and is to be repeated."""
+    since_best: int = 0  # evaluations
+    due: bool = False  # a last evaluation was stopped before its end, and is to be repeated
 
     def record(self, measured: dict[str, float], task: Task) -> bool:
         """Record an evaluation of this step's weights; returns whether they are the best so far."""

@@ -158,11 +158,10 @@ class _Curve(Listener):
         self.folder, self.task = folder, task
 
     def on_end(self, result: Result) -> None:
-        if not result.finished:
-            return
         folder, task = self.folder, self.task
         try:
-            draw_run(folder.picture, folder.read_metrics(), task.metric, higher_is_better=task.higher_is_better)
+            if result.finished:
+                draw_run(folder.picture, folder.read_metrics(), task.metric, higher_is_better=task.higher_is_better)
         except OSError as error:
             raise RuntimeError(f"{folder.picture} cannot be written: {error.strerror or error}") from None
 
@@ -185,8 +184,6 @@ def file_listeners(folder: RunFolder, task: Task, options: Training, tell: Liste
 
 class _Printer(Listener):
     """Prints messages, and a line for each evaluation."""
-
-    _metric = ""
 
     def on_start(self, event: Start) -> None:
         self._metric = event.metric
@@ -232,13 +229,11 @@ class Lines(_Printer):
 class _Bar(_Printer):
     """A progress bar, with the time left, below the lines of evaluations."""
 
-    _updated = 0.0
-
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._console = Console()
+        self._console, self._updated = Console(), 0.0
         columns = BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
         self._progress = Progress(*columns, TextColumn("left"), console=self._console, transient=True)
 

@@ -112,7 +112,6 @@ class Muon(torch.optim.Optimizer):
 
 
 def _as_matrix(value: Tensor) -> Tensor:
-    """View as a matrix, (outputs, all else)."""
     return value.flatten(1) if value.dim() > 1 else value.reshape(1, -1)
 
 

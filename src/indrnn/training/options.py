@@ -8,8 +8,6 @@ from typing import Literal, get_args
 
 from ..checks import check_choice, check_count, check_fraction, check_not_negative, check_positive, check_threads
 
-# ---- schedules
-
 
 @dataclass(frozen=True)
 class Constant:
@@ -71,14 +69,11 @@ class Cosine:
 
 
 @dataclass(frozen=True)
-class OneCycle:
+class OneCycle(Cosine):
     """One-cycle schedule: cosine warm-up from 1/25 of the learning rate, then cosine decay to nearly 0."""
 
     warm_up: float = 0.3
     """Fraction of training spent on warm-up."""
-
-    def __post_init__(self) -> None:
-        check_fraction("schedule.warm_up", self.warm_up)
 
     def factor(self, step: int, steps: int) -> float:
         """Factor of the learning rate at `step`, of `steps` in all."""
@@ -98,8 +93,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
 }
 """Schedules by their name on the command line."""
 
-
-# ---- all options
 
 Optimizer = Literal["adam", "adamw", "sgd", "muon"]
 Precision = Literal["float32", "bf16", "fp16"]
@@ -165,24 +158,22 @@ class Training:
     """Plot curve.png at the end, if matplotlib is installed."""
 
     def __post_init__(self) -> None:
-        check_count("steps", self.steps)
+        for name in ("steps", "accumulate", "evaluate_every"):
+            check_count(name, getattr(self, name))
         check_positive("lr", self.lr)
         check_fraction("momentum", self.momentum)
         check_not_negative("weight_decay", self.weight_decay)
         for name in ("clip", "clip_norm"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
-        if self.ema is not None:
-            check_fraction("ema", self.ema)
+        for name in ("ema", "freeze_norms"):
+            if getattr(self, name) is not None:
+                check_fraction(name, getattr(self, name))
         if self.until is not None and not math.isfinite(self.until):
             raise ValueError(f"until must be a finite number or None, got {self.until!r}")
-        for name in ("accumulate", "evaluate_every"):
-            check_count(name, getattr(self, name))
         check_count("gather", self.gather, least=0)
-        if self.freeze_norms is not None:
-            check_fraction("freeze_norms", self.freeze_norms)
-            if isinstance(self.schedule, Plateau):
-                raise ValueError("freeze_norms cannot be combined with a plateau, which goes back to earlier weights")
+        if self.freeze_norms is not None and isinstance(self.schedule, Plateau):
+            raise ValueError("freeze_norms cannot be combined with a plateau, which goes back to earlier weights")
         if self.patience is not None:
             check_count("patience", self.patience)
         if self.threads is not None:
@@ -199,7 +190,5 @@ class Training:
             raise ValueError(f"schedule must be one of the schedules of indrnn.training, got {self.schedule!r}")
 
 
-FREE_ON_RESUME = frozenset(
-    {"steps", "until", "patience", "device", "threads", "checkpoint_every", "tensorboard", "wandb", "curve"}
-)
+MAY_DIFFER = {"steps", "until", "patience", "device", "threads", "checkpoint_every", "tensorboard", "wandb", "curve"}
 """Fields of `Training` that may differ when a run is resumed."""

@@ -7,7 +7,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,7 @@ class Processes:
     rank: int = 0
     count: int = 1
     local_rank: int = 0
-    control: dist.ProcessGroup | None = None
-    """Group for small messages between CPUs, whatever the gradients go through."""
+    control: dist.ProcessGroup | None = None  # for small messages between CPUs, whatever the gradients go through
 
     @property
     def main(self) -> bool:
@@ -41,19 +40,6 @@ class Processes:
         holder = [value]
         dist.broadcast_object_list(holder, 0, group=self.control)
         return holder[0]
-
-    def on_main(self, call: Callable[[], Any]) -> Any:
-        """Call a function in the main process; its result, or its error, for all."""
-        result = problem = None
-        if self.main:
-            try:
-                result = call()
-            except (ValueError, OSError, RunError) as error:
-                problem = error
-        result, problem = self.from_main((result, problem))
-        if problem is not None:
-            raise problem
-        return result
 
     def copy_from_main(self, tensors: list[Tensor]) -> None:
         """Broadcast the main process's tensors to all, in place."""
@@ -80,8 +66,7 @@ def processes(device: str) -> Iterator[Processes]:
         yield SINGLE
         return
     if not dist.is_initialized():
-        on_gpu = device != "cpu" and torch.cuda.is_available()
-        dist.init_process_group("nccl" if on_gpu else "gloo")
+        dist.init_process_group("nccl" if device != "cpu" and torch.cuda.is_available() else "gloo")
         # And not after each run: torch's processes do not reliably meet a second time
         atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     control = dist.new_group(backend="gloo")
@@ -126,8 +111,8 @@ class SingleProcess:
     """Factor of the loss: the number of processes where gradients are averaged over them and not summed."""
 
     def __init__(self, model: nn.Module, group: Processes) -> None:
-        self.model = self.runner = model
-        self.group = group
+        self.model, self.group = model, group
+        self.runner: Any = model
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def share_buffers(self) -> None:
@@ -195,8 +180,6 @@ class ExactAllReduce(SingleProcess):
 class DDP(SingleProcess):
     """PyTorch's DDP: gradients are summed during the backward pass; equal up to rounding, not bit-identical."""
 
-    runner: Any
-
     def __init__(self, model: nn.Module, group: Processes) -> None:
         super().__init__(model, group)
         self.scale = float(group.count)
@@ -244,25 +227,23 @@ class FSDP(DDP):
 
     def load(self, part: nn.Module | torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """See `SingleProcess.load`."""
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        def sharded(value: Any, like: Any) -> Any:
+            if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
+                return value
+            return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+
         if isinstance(part, nn.Module):
             own = part.state_dict()
-            part.load_state_dict({name: _sharded(value, own[name]) for name, value in state.items()})
+            part.load_state_dict({name: sharded(value, own[name]) for name, value in state.items()})
             return
         parameters = [parameter for group in part.param_groups for parameter in group["params"]]
-        sharded = {
-            number: {name: _sharded(value, parameters[number]) for name, value in moments.items()}
-            for number, moments in state["state"].items()
+        moments = {
+            number: {name: sharded(value, parameters[number]) for name, value in own.items()}
+            for number, own in state["state"].items()
         }
-        part.load_state_dict({**state, "state": sharded})
-
-
-def _sharded(value: Any, like: Any) -> Any:
-    """Shard a whole tensor like another of its shape."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
-        return value
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+        part.load_state_dict({**state, "state": moments})
 
 
 def in_parallel(kind: str, model: nn.Module, group: Processes) -> SingleProcess:

@@ -10,7 +10,7 @@ from .checkpoint import BrokenCheckpointError, OtherFormatError, load
 from .errors import RunError
 from .folder import RunFolder
 from .listeners import Listeners
-from .options import FREE_ON_RESUME
+from .options import MAY_DIFFER
 
 
 def check_folder(folder: RunFolder, *, resume: bool, overwrite: bool) -> bool:
@@ -67,9 +67,9 @@ def _state_to_resume(folder: RunFolder, config: dict[str, Any], tell: Listeners)
 
 
 def _compare(folder: RunFolder, earlier: dict[str, Any], config: dict[str, Any]) -> None:
-    """Raise if a run differs from the earlier one in more than the options `FREE_ON_RESUME`."""
+    """Raise if a run differs from the earlier one in more than the options `MAY_DIFFER`."""
     old, new = flat(earlier), flat(config)
-    free = {"processes", *(f"training.{name}" for name in FREE_ON_RESUME)}
+    free = {"processes", *(f"training.{name}" for name in MAY_DIFFER)}
     differences = [
         f"{name} was {old.get(name)!r} and is now {new.get(name)!r}"
         for name in sorted({*new, *old} - free)
@@ -77,11 +77,9 @@ def _compare(folder: RunFolder, earlier: dict[str, Any], config: dict[str, Any])
     ]
     if differences:
         raise ValueError(f"cannot resume {folder.path} with other options: {'; '.join(differences)}")
-    if earlier["processes"] != config["processes"]:
-        raise ValueError(
-            "this run must be resumed by as many processes as began it, "
-            f"{earlier['processes']}, got {config['processes']}"
-        )
+    began, resumed = earlier["processes"], config["processes"]
+    if began != resumed:
+        raise ValueError(f"this run must be resumed by as many processes as began it, {began}, got {resumed}")
 
 
 def _restore_best_weights(folder: RunFolder, state: dict[str, Any], tell: Listeners) -> None:

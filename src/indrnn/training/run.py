@@ -135,8 +135,6 @@ class _Run:
     received: list[int] = field(default_factory=list)  # signals
     best_in_memory: dict[str, Any] = field(default_factory=dict)  # of a run without a folder
 
-    # ---- begin
-
     def open(self, stack: contextlib.ExitStack, resume: bool, overwrite: bool) -> None:
         """Check the arguments, lock the folder, and restore the last checkpoint if the run is resumed."""
         model, task, options, group, folder = self.model, self.task, self.options, self.group, self.folder
@@ -153,10 +151,16 @@ class _Run:
         self.measure = partial(measure, group=group, stopped=self.stopped, task=task)
         # Whether all processes take part in saving
         self.saves_together = options.distributed == "fsdp" or hasattr(task, "state_dict")
-        model_config = state = None
-        if folder is not None:
-            model_config = recorded_config(model)
-            state = group.on_main(lambda: open_folder(folder, self.config, self.tell, stack, resume, overwrite))
+        model_config = None if folder is None else recorded_config(model)
+        state = problem = None
+        try:
+            if self.written is not None:
+                state = open_folder(self.written, self.config, self.tell, stack, resume, overwrite)
+        except (ValueError, OSError, RunError) as error:
+            problem = error
+        state, problem = group.from_main((state, problem))
+        if problem is not None:  # for all processes
+            raise problem
         with self._errors():
             model.to(device)
             self.fused = may_fuse(model, options, group) if state is None else state["fused"]
@@ -189,8 +193,6 @@ class _Run:
             folder.metrics.touch()
             if (tokeniser := getattr(self.task, "tokeniser", None)) is not None:
                 write_atomically(folder.tokeniser, tokeniser.to_json().encode())
-
-    # ---- from the first step to the last
 
     def loop(self) -> Result:
         """Train to the end, or until a signal."""
@@ -233,15 +235,13 @@ class _Run:
         """Evaluate this step's weights, and keep them if they are the best; returns False if it was stopped."""
         task, progress, updater = self.task, self.progress, self.updater
         updater.scalars.check_last()
-        weights: dict[str, Any] = {}
         with updater.evaluated_weights(progress.step, self.stopped) as model:
             measured = self.measure(task.evaluate(model, progress.step, self.shard))
             progress.due = measured is None
             if measured is None:
                 return False
             better = progress.record(measured, task)
-            if better:
-                weights = updater.best_weights(progress.step)
+            weights = updater.best_weights(progress.step) if better else {}
         if better:
             self._save_best(updater.training_state() | weights)
         loss, norm = updater.means()
@@ -284,8 +284,6 @@ class _Run:
         others |= {"best_step": progress.best_step, "best": progress.best, "main": self.group.main}
         return Result(self.path, progress.step, round(progress.seconds, 1), **others)
 
-    # ---- checkpoints
-
     def _save(self) -> None:
         self.updater.scalars.check_last()
         if self.written is not None or (self.folder is not None and self.saves_together):
@@ -310,8 +308,6 @@ class _Run:
         best = load(self.folder.checkpoints.best(step)) if self.group.main else None
         return self.group.from_main(best)  # type: ignore[no-any-return]
 
-    # ---- errors
-
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         """Convert an error of writing to a `RunError` that says which checkpoint is kept."""
@@ -330,12 +326,10 @@ class _Run:
             yield
         except NotFiniteError as error:
             raise RunError(self._diagnose(error)) from None
-        except RunError:
-            raise
         except (ValueError, OSError, MemoryError) as error:
             raise RunError(f"step {self.progress.step}: {str(error) or type(error).__name__}{self._kept}") from error
         except RuntimeError as error:
-            if not out_of_memory(error):
+            if isinstance(error, RunError) or not out_of_memory(error):
                 raise
             raise RunError(
                 f"step {self.progress.step}: out of memory ({str(error).splitlines()[0]}){self._kept}. A smaller "
@@ -372,8 +366,7 @@ class _Run:
 
 def _describe(model: nn.Module) -> dict[str, Any]:
     """Description of a model: class, number of parameters, and a checksum of the shapes in its state."""
-    state = model.state_dict()
-    shapes = sorted(str(list(value.shape)) for value in state.values() if isinstance(value, torch.Tensor))
+    shapes = sorted(str(list(v.shape)) for v in model.state_dict().values() if isinstance(v, torch.Tensor))
     checksum = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return {"class": type(model).__qualname__, "parameters": parameters, "shapes": checksum}

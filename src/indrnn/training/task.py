@@ -13,11 +13,10 @@ from ..checks import check_count
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    import torch.nn.functional as F
     from torch import Tensor, nn
     from torch.utils import data as torch_data
 else:  # tasks stand beside their options, which need no torch
-    np, torch, F, torch_data = Lazy("numpy"), Lazy("torch"), Lazy("torch.nn.functional"), Lazy("torch.utils.data")
+    np, torch, torch_data = Lazy("numpy"), Lazy("torch"), Lazy("torch.utils.data")
 
 Measured: TypeAlias = "tuple[dict[str, Tensor | float], int]"
 """Means over some items, each a number or a tensor of one, and the number of items."""
@@ -79,19 +78,15 @@ class Task(Protocol):
 
     Every method must return the same for the same arguments, so that a run can be resumed. Optional members:
 
-    `describe() -> dict`: description of the task (data, batch size, ...), for config.json. A run is only resumed if
-    it is equal.
-
-    `state_dict() -> dict` and `load_state_dict(dict)`: the state that `loss` carries from step to step on the device,
-    such as h_n of a language model. A checkpoint holds that of each process. A step must not write into tensors that
-    `state_dict` returned before it, but make new ones.
-
-    `derive(means) -> dict`: the metrics of an evaluation, computed from its means over all items and processes; for
-    metrics that are not means, such as perplexity.
-
-    `tokeniser`: an `indrnn.networks.tokeniser.Tokeniser`, saved in the run's folder with the model.
-
-    `prefetch = True`: make the next batch in a thread while a step is computed, for a `batch` that reads files.
+    - `describe() -> dict`: description of the task (data, batch size, ...), for config.json. A run is only resumed if
+      it is equal.
+    - `state_dict() -> dict` and `load_state_dict(dict)`: the state that `loss` carries from step to step on the device,
+      such as h_n of a language model. A checkpoint holds that of each process. A step must not write into tensors that
+      `state_dict` returned before it, but make new ones.
+    - `derive(means) -> dict`: the metrics of an evaluation, computed from its means over all items and processes; for
+      metrics that are not means, such as perplexity.
+    - `tokeniser`: an `indrnn.networks.tokeniser.Tokeniser`, saved in the run's folder with the model.
+    - `prefetch = True`: make the next batch in a thread while a step is computed, for a `batch` that reads files.
     """
 
     metric: str
@@ -179,7 +174,7 @@ class TensorTask:
         self.data: dict[str, Any] = {name: _checked(name, data) for name, data in splits.items() if data is not None}
         self.judged = "validation" if validation is not None else "train"
         self.prefetch = isinstance(self.data["train"], _Items)
-        self.batch_size, self._loss, self.seed = batch_size, loss or F.cross_entropy, seed
+        self.batch_size, self._loss, self.seed = batch_size, loss or torch.nn.functional.cross_entropy, seed
         self.classifies = self.higher_is_better = not self._of("train", torch.tensor([0]))[1].is_floating_point()
         self._prefix = "" if validation is not None else "training_"
         self.metric = self._prefix + ("accuracy" if self.classifies else "loss")
@@ -208,7 +203,6 @@ class TensorTask:
         return replace(self.batch_of("train", items[rows]), count=count, total=len(items))
 
     def _items_of(self, step: int) -> Tensor:
-        """The items of a step's batch."""
         epoch, at = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
             self._order = epoch, torch.randperm(self.size("train"), generator=generator(self.seed, "order", epoch))

@@ -21,8 +21,8 @@ from .options import Plateau, Training
 from .parallel import Processes, in_parallel
 from .task import Batch, Shard, Task, derive_seed
 
+# Of an updater, in a checkpoint
 _NUMBERS = ("loss_sum", "norm_sum", "summed", "lr", "divisions", "waited")
-"""Numbers of an updater in a checkpoint."""
 
 
 class Updater:
@@ -66,8 +66,6 @@ class Updater:
         self.pool = ThreadPoolExecutor(1, "batches")
         self._prefetched: dict[tuple[int, int], Future[Batch]] = {}  # the next batch, by step and piece
 
-    # ---- batches
-
     def next_batch(self, step: int, piece: int = 0) -> Batch:
         """This process's piece of the batch of a step; the next one is prefetched if the task asks for it."""
         if not self.prefetches:
@@ -88,8 +86,6 @@ class Updater:
         pieces = self.options.accumulate
         batch = self.task.batch(step, Shard(self.group.rank * pieces + piece, self.group.count * pieces))
         return batch.pinned() if self.prefetches and self.device.type == "cuda" else batch
-
-    # ---- a step
 
     def update(self, step: int, stop: bool) -> bool:
         """Update the weights once; returns whether some process was asked to stop. See `DeferredScalars` for errors."""
@@ -170,8 +166,6 @@ class Updater:
         self.divisions, self.waited = self.divisions + 1, 0
         return True
 
-    # ---- the weights that are evaluated
-
     def train_mode(self, step: int) -> None:
         """Switch to training mode, except batch norms that were frozen before this step."""
         self.model.train()
@@ -216,22 +210,16 @@ class Updater:
 
     def _gather(self, step: int, stopped: Callable[[], bool] = lambda: False) -> None:
         """Recompute batch-norm statistics over the last training batches before this step."""
-
-        def batches() -> Iterator[Batch]:
-            for recent in range(max(0, step - self.options.gather), step):
-                yield self.batch(recent)
-                if self.group.count == 1 and stopped():  # of several processes, all must make the same calls
-                    return
-
+        recent = range(max(0, step - self.options.gather), step)
+        # At least one; and of several processes, all must make the same calls
+        batches = (self.batch(i) for i in recent if i == recent[0] or self.group.count > 1 or not stopped())
         before = self.task_state()
         try:
             with self.autocast():
-                gather_statistics(self.model, batches(), call=self.task.loss)
+                gather_statistics(self.model, batches, call=self.task.loss)
         finally:
             self.load_carried(before)
         self.parallel.share_buffers()
-
-    # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
         """State for a checkpoint; with fsdp, or a task with state, every process must call it."""
@@ -276,7 +264,7 @@ class DeferredScalars:
     """Numbers of a step, checked a step later if reading them at once would wait; `bad` is set on the device."""
 
     def __init__(self, device: torch.device, *, waits: bool) -> None:
-        self.device, self.waits = device, waits
+        self.cuda, self.waits = device.type == "cuda", waits
         self.bad = torch.zeros((), device=device)  # whether any step's numbers were
         self._pending: tuple[int, Tensor, Any] | None = None
 
@@ -294,10 +282,9 @@ class DeferredScalars:
         stops = stops.to(loss) if isinstance(stops, Tensor) else torch.full_like(loss, float(stops))
         values = torch.stack([self.bad.to(loss), loss, stops])
         stop = self.check_last()
-        cuda = self.device.type == "cuda"
-        copied = torch.zeros(values.shape, dtype=values.dtype, pin_memory=cuda)
-        copied.copy_(values, non_blocking=cuda)
-        self._pending = step, copied, torch.cuda.current_stream().record_event() if cuda else None
+        copied = torch.zeros(values.shape, dtype=values.dtype, pin_memory=self.cuda)
+        copied.copy_(values, non_blocking=self.cuda)
+        self._pending = step, copied, torch.cuda.current_stream().record_event() if self.cuda else None
         return stop
 
     def check_last(self) -> bool:
@@ -331,15 +318,8 @@ def _to_device(value: Any, device: torch.device) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.detach().to(device), value)
 
 
-# ---- the module in which a number that is not finite first appeared
-
-
 def first_not_finite(model: nn.Module, task: Task, batch: Batch) -> str | None:
-    """Run a batch again and name the first module with a non-finite output or gradient.
-
-    Checked in turn: the batch; the modules' outputs, in the order of the forward pass; the loss; the gradients of those
-    outputs, in the order of the backward pass; the gradients of the parameters. None if all are finite this time.
-    """
+    """Run a batch again and say where a number that is not finite first appears; None if all are finite this time."""
     for part in ("inputs", "target"):
         tensor = getattr(batch, part)
         if not _finite(tensor):
