@@ -77,7 +77,6 @@ def silenced(model: nn.Module, neurons: dict[str, Tensor]) -> Iterator[None]:
             raise ValueError(f"neurons must be named as one of {', '.join(layers)}, got {name!r}")
         if mask.dtype != torch.bool or mask.shape != layers[name].u.shape:
             raise ValueError(f"neurons of {name} must be {len(layers[name].u)} booleans, got {mask.dtype}")
-
     units = {name for name in neurons if isinstance(layers[name].module, RecurrentUnit)}  # silent after their norm
 
     def inside(layer: Layer, part: slice, call: Forward, h: Tensor) -> Tensor | None:

@@ -127,8 +127,7 @@ class LinearRNN(nn.Module):
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Run over a sequence; hx is h_0, (1, B, hidden_size), or zeros if None."""
         if input.dim() != 3 or input.shape[-1] != self.neurons.input_size:
-            size = self.neurons.input_size
-            raise ValueError(f"input must have the shape (T, B, {size}), got {tuple(input.shape)}")
+            raise ValueError(f"input must have the shape (T, B, {self.neurons.input_size}), got {tuple(input.shape)}")
         check_tensor("hx", hx, (1, input.shape[1], len(self.mix)))
         one = isinstance(self.neurons, ComplexIndRNN)  # whose states have no dimension for layers
         start = None if hx is None else F.linear((hx[0] if one else hx).to(self.into.dtype), self.into)

@@ -39,8 +39,7 @@ def measure(seeds: int) -> list[dict[str, Any]]:
             torch.manual_seed(seed)
             pairs.append(gradient_norms(network := build()))
         first, last = (sum(values) / seeds for values in zip(*pairs, strict=True))
-        layers = len(network.recurrent_layers)
-        rows.append({"network": name, "recurrent_layers": layers, "first": first, "last": last})
+        rows.append({"network": name, "recurrent_layers": len(network.recurrent_layers), "first": first, "last": last})
     return rows
 
 

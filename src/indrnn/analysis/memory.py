@@ -199,8 +199,8 @@ class _Sums:
         """The measured fields of `LayerMemory`."""
         if not self.count:
             return {}
-        means = {"active": self.derivative / self.steps, "measured": self.memory / self.sequences}
-        lists = {name: values.tolist() for name, values in (means | {"longest": self.longest}).items()}
+        active, measured = self.derivative / self.steps, self.memory / self.sequences
+        lists = {"active": active.tolist(), "measured": measured.tolist(), "longest": self.longest.tolist()}
         return lists | {"difference": self.difference}
 
 

@@ -34,9 +34,9 @@ def analyse_gradients(options: GradientsOptions) -> None:
         batches = getattr(task, "steps_per_epoch", 100) if options.batches is None else options.batches
         size = task.batch(0, Shard()).total
         say(f"{run.path}: {batches} batch{'' if batches == 1 else 'es'} of {size}")
-        flow = {"name": name, "indrnn": any(True for _ in recurrent_weights(model)), "batches": batches}
-        flow |= {"batch_size": size, "command": run.summary["command"]}
-        flows.append(flow | gradients.gradient_flow(model, task, batches))
+        about = {"name": name, "indrnn": any(True for _ in recurrent_weights(model)), "batches": batches}
+        about |= {"batch_size": size, "command": run.summary["command"]}
+        flows.append(about | gradients.gradient_flow(model, task, batches))
     gradients.write(flows, results)
     say(results.drawn)
 
