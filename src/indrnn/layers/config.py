@@ -49,10 +49,9 @@ def config_of(module: nn.Module) -> Any:
 
 
 def _arguments(kind: type[nn.Module]) -> list[str]:
-    parameters = inspect.signature(kind).parameters.values()
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    named = (parameter.name for parameter in parameters if parameter.kind not in variadic)
-    return [name for name in named if name not in ("device", "dtype")]
+    parameters = inspect.signature(kind).parameters.values()
+    return [p.name for p in parameters if p.kind not in variadic and p.name not in ("device", "dtype")]
 
 
 def _value(name: str, value: Any) -> Any:

@@ -94,7 +94,9 @@ class _ConvIndRNN(nn.Module):
         Args:
             input: (T, B, in_channels, S), (B, T, in_channels, S) with `batch_first`, where S is L or H, W.
             hx: h_0, (B, out_channels, S_out); zeros if None.
-            lengths, resets, time_slice: as for `IndRNN`.
+            lengths: as for `IndRNN`.
+            resets: as for `IndRNN`.
+            time_slice: as for `IndRNN`.
 
         Returns:
             output, (T, B, out_channels, S_out) in the input's layout, and h_n, (B, out_channels, S_out).

@@ -51,10 +51,7 @@ def adding_batch(length: int, sequences: int, random: torch.Generator) -> tuple[
 
 
 class Adding:
-    """The adding problem as a task: each batch is newly generated from (seed, step), and can be reproduced.
-
-    Its arguments are options of `AddingRecipe`.
-    """
+    """The adding problem as a task, with options of `AddingRecipe`; each batch is generated anew from (seed, step)."""
 
     metric = "validation_mse"
     higher_is_better = False
