@@ -1,6 +1,6 @@
 """The recurrence by Triton kernels, for GPU tensors: alone, parallel in time, and with batch norm.
 
-Inputs are prepared here, and sums finished. Kernels: recurrence_kernels.py, scan_kernels.py, norm_kernels.py.
+Inputs are prepared here, and sums finished. Kernels: recurrence_kernels.py, scan_kernels.py.
 """
 
 from __future__ import annotations
@@ -157,10 +157,8 @@ def norm_forward(call: NormForward) -> NormResult:
         means, squares = shape.new(parts, shape.chains, dtype=torch.float64), shape.new(parts, shape.chains)
         shape.run("moments", at_once, parts, **strided("v", "v", x), mean=means, square=squares, span=span)
         mean, var = shape.moments(means, squares, span)
-        masked, inner = (
-            None if mask is None else shape.new(*x.shape, dtype=x.dtype),
-            call.recurrence._replace(bias=None),
-        )
+        masked = None if mask is None else shape.new(*x.shape, dtype=x.dtype)
+        inner = call.recurrence._replace(bias=None)
         h, h_last = _launch_forward(shape, inner, mask=mask, y=masked, **normalise(mean, var))
         y, h = (h, x.new_empty(0)) if masked is None else (masked, h)
     return NormResult(y, h_last, h, mean.to(shape.dtype), var.to(shape.dtype))

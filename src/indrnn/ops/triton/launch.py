@@ -49,8 +49,7 @@ def parts(T: int, chains: int, at_once: int) -> tuple[int, int]:
 
 
 MODULES = {
-    **dict.fromkeys(("forward", "backward"), "recurrence_kernels"),
-    **dict.fromkeys(("moments", "products", "combine"), "norm_kernels"),
+    **dict.fromkeys(("forward", "backward", "moments", "products", "combine"), "recurrence_kernels"),
     **dict.fromkeys(("forward_maps", "forward_starts", "backward_maps", "backward_starts"), "scan_kernels"),
 }
 """Module of each kernel."""
