@@ -56,7 +56,7 @@ def differentiable(
         return Function.apply(*args) if is_transformed() else op(*args)
 
     torch.library.register_autograd(f"indrnn::{name}", derivative, setup_context=keep, lib=library.LIBRARY)
-    _register_vmap(name, rule)
+    torch.library.register_vmap(f"indrnn::{name}", lambda *args: rule(op, *args), lib=library.LIBRARY)
     return call
 
 
@@ -84,11 +84,6 @@ def direct(
             return None, *derivative(ctx, *gradients)
 
     return Direct.apply
-
-
-def _register_vmap(name: str, rule: Rule) -> None:
-    op = getattr(OPS, name)
-    torch.library.register_vmap(f"indrnn::{name}", lambda *args: rule(op, *args), lib=library.LIBRARY)
 
 
 # ---- batches of calls
@@ -146,11 +141,9 @@ def _backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tu
     else:
         gradients = library.run(Backward(*inputs[:-1]), inputs[-1], in_place=ctx.overwritten)
     grad_x, grad_u, grad_bias, grad_h_0 = gradients
-    if ctx.bias_dtype is None:
-        of_bias = None
-    else:
-        of_bias = grad_bias if grad_bias.dtype == ctx.bias_dtype else grad_bias.to(ctx.bias_dtype)
-    return grad_x, grad_u, of_bias, None if h_0 is None else grad_h_0, *[None] * 5
+    if ctx.bias_dtype is None or grad_bias.dtype != ctx.bias_dtype:
+        grad_bias = None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype)
+    return grad_x, grad_u, grad_bias, None if h_0 is None else grad_h_0, *[None] * 5
 
 
 def _vmap_forward(function: Any, info: Any, in_dims: tuple[Any, ...], *args: Any) -> Batched:
@@ -268,4 +261,8 @@ def _norm_backward(
 
 recurrence_norm = differentiable("recurrence_norm", _keep_norm, _norm_backward, _one_by_one)
 recurrence_norm_direct = direct(NormForward, _keep_norm, _norm_backward)
-_register_vmap("recurrence_norm_backward", _one_by_one)
+torch.library.register_vmap(
+    "indrnn::recurrence_norm_backward",
+    functools.partial(_one_by_one, OPS.recurrence_norm_backward),
+    lib=library.LIBRARY,
+)
