@@ -343,10 +343,9 @@ _EPOCH = {"ntu60-cs": 298, "ntu60-cv": 280, "ntu120-cs": 468, "ntu120-cv": 405}
 
 
 def _setup(protocol: Protocol, model: AnyNetwork, *, lr: float = 0.0, augmented: bool = False) -> SkeletonRecipe:
-    """The paper's training for NTU RGB+D; for a set of some hundred recordings, one of minutes.
+    """The paper's training for NTU RGB+D; for a set of some hundred recordings, one of minutes (docs/skeleton.md).
 
-    docs/skeleton.md has the alternatives tried. The paper does not give the length of its training: 500 epochs at most
-    here, and the plateaus decide. Of UTD-MHAD no recordings are held out: the last weights are taken as the best.
+    Of UTD-MHAD no recordings are held out: the last weights are taken as the best.
     """
     if epoch := _EPOCH.get(protocol):
         options: dict[str, Any] = {"validation": 0.05}

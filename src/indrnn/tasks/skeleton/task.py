@@ -188,10 +188,8 @@ def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
 def features_of(x: Tensor, joints: Joints, features: tuple[Feature, ...], shown: Tensor | None = None) -> Tensor:
     """The features of samples (T, B, M, J, 3), in which an absent body is all zeros, concatenated: (T, B, features).
 
-    relative is to the body's centre in each frame; differences are x_{t+1} − x_t, zero in the last frame and where the
-    body is missing in one of the two; velocities, the differences times T, are on the scale of the coordinates,
-    whatever T is; bones are vectors from a bone's first joint to its second; distances are of joints to `joints.lines`.
-    Joints that are not `shown`, (B, J), are set to the origin.
+    Differences are x_{t+1} − x_t, zero in the last frame and where the body is missing in one of the two; velocities,
+    these times T, are on the scale of the coordinates. Joints that are not `shown`, (B, J), are set to the origin.
     """
     here = present(x)  # before joints are hidden, all of them perhaps
     x = x if shown is None else x * shown[:, None, :, None]
@@ -250,10 +248,7 @@ def present(x: Tensor) -> Tensor:
 
 
 def place(x: Tensor, first: Tensor, joints: Joints, turn: Tensor | None = None) -> Tensor:
-    """Move samples (T, B, M, J, 3) so that the centre of `first` is the origin; then each point p becomes `turn` p.
-
-    `first`, (B, J, 3), is the main body in the first frame in which it is present. An absent body stays zero.
-    """
+    """Move samples (T, B, M, J, 3) to the centre of `first`, (B, J, 3), and turn them; an absent body stays zero."""
     moved = x - first[:, None, joints.centre : joints.centre + 1]
     if turn is not None:
         moved = torch.matmul(moved.flatten(2, 3), turn.transpose(1, 2)).view(x.shape)
@@ -304,9 +299,6 @@ def _rotations(angle: Tensor, axis: int) -> Tensor:
     return result
 
 
-# ---- divisions into training, validation and test
-
-
 def held_out(items: Indices, fraction: float, seed: int) -> tuple[Indices, Indices]:
     """Divide items at random into those to train on and a fraction for validation, both in ascending order."""
     order = torch.randperm(len(items), generator=generator(seed, "split")).numpy()
@@ -320,10 +312,7 @@ def held_out(items: Indices, fraction: float, seed: int) -> tuple[Indices, Indic
 def split_by_subject(
     recordings: Recordings, *, test: tuple[int, ...] = (), validation: tuple[int, ...] | float = 0.0, seed: int = 0
 ) -> tuple[Indices, Indices, Indices]:
-    """Indices of the recordings for training, validation and test.
-
-    `test` and `validation` are subjects; or `validation` is the fraction of those not for test to draw at random.
-    """
+    """Indices of recordings for training, validation and test, by subjects; `validation` may be a share at random."""
     subjects = validation if isinstance(validation, tuple) else ()
     everyone = np.unique(recordings.subject)
     for name, chosen in {"test_subjects": test, "validation_subjects": subjects}.items():

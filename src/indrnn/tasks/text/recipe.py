@@ -342,10 +342,7 @@ _SMALL: dict[str, dict[str, Any]] = {
 def _fast(
     unit: Literal["char", "word"], model: AnyNetwork, *, embedding: int | None = None, start: float = 0.04, **loop: Any
 ) -> PennRecipe:
-    """Best result in an hour on two cores: a smaller network, norm after the recurrence, a decaying learning rate.
-
-    docs/language.md has what was tried, and why |u| <= 0.99 and norms are frozen in the second half for all networks.
-    """
+    """Best result in an hour on two cores; docs/language.md has what was tried, and why |u| <= 0.99."""
     steps, every = {"char": (4 * 3136, 1568), "word": (20 * 580, 580)}[unit]
     training = replace(_QUICK, steps=steps, evaluate_every=every, **loop)
     options = _SMALL[unit] | ({"embedding": embedding} if embedding else {})

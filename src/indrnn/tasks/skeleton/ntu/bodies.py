@@ -27,8 +27,7 @@ Joints = NDArray[np.float32]
 Skeletons = tuple[Numbers, Numbers, Joints]
 """Number of bodies in each frame, (frames,); Kinect's id of each body, frame after frame, (bodies,); and its joints, x,
 y and z in metres, (bodies, 25, 3)."""
-Track = NDArray[np.int64]
-"""One body over time: its places among all bodies of a file, in order of time."""
+Track = Numbers  # one body over time: its places among all bodies of a file, in order of time
 
 
 def parse(text: bytes) -> Skeletons:
