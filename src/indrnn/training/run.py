@@ -151,6 +151,7 @@ class _Run:
         self.measure = partial(measure, group=group, stopped=self.stopped, task=task)
         # Whether all processes take part in saving
         self.saves_together = options.distributed == "fsdp" or hasattr(task, "state_dict")
+
         model_config = None if folder is None else recorded_config(model)
         state = problem = None
         try:
