@@ -178,16 +178,13 @@ class AddingRecipe(Recipe):
     """Random seed of weights and data."""
 
     def check(self) -> None:
-        """See `Recipe.check`."""
         self.task()
         check_seed(self.seed)
 
     def model_config(self, member: int = 0) -> Head:
-        """See `Recipe.model_config`."""
         return Head(self.model.sized(2, self.length), 1, "SequenceRegressor")
 
     def task(self, member: int = 0) -> Adding:
-        """See `Recipe.task`."""
         return Adding(self.length, self.batch_size, self.test_sequences, self.seed)
 
     def finish(self, folder: Path, models: Sequence[nn.Module]) -> list[str]:
@@ -209,7 +206,6 @@ class AddingRecipe(Recipe):
         return list(zip(target.tolist(), predicted.tolist(), strict=True))
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
-        """See `Recipe.describe`."""
         others = f"{self.test_sequences:,} others in each evaluation and in the test"
         data = (
             f"Random numbers, {self.length:,} steps of which two are marked; their sum is the answer. Fresh sequences "
@@ -219,7 +215,6 @@ class AddingRecipe(Recipe):
         return Description(task, data, self.table.metric, self.table.higher_is_better, _REFERENCE, compared)
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
-        """See `Recipe.answers`."""
         return [Pairs(self._pairs(model, 200), "fresh sequences")]
 
     def samples(self, model: nn.Module) -> Samples:

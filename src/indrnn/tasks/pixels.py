@@ -97,7 +97,6 @@ class Pixels(TensorTask):
         return super().describe() | ({"shift": self.shift} if self.shift else {})
 
     def batch(self, step: int, shard: Shard) -> Batch:
-        """See `Task.batch`."""
         batch = super().batch(step, shard)
         if self._shifts is None:
             return batch
@@ -216,7 +215,6 @@ class PixelsRecipe(Recipe):
     """Data folder; None for INDRNN_DATA or, if unset, the user's cache."""
 
     def check(self) -> None:
-        """See `Recipe.check`."""
         for name in ("validation", "batch_size", "shrink"):
             check_count(name, getattr(self, name))
         check_count("shift", self.shift, 0)
@@ -229,20 +227,16 @@ class PixelsRecipe(Recipe):
             raise ValueError(f"shrink must divide the {SIDE} pixels of an image's side, got {self.shrink}")
 
     def available(self) -> bool:
-        """See `Recipe.available`."""
         return is_here(MNIST, self.data_dir)
 
     def model_config(self, member: int = 0) -> Head:
-        """See `Recipe.model_config`."""
         return Head(self.model.sized(1, (SIDE // self.shrink) ** 2), CLASSES)
 
     def task(self, member: int = 0) -> Pixels:
-        """See `Recipe.task`."""
         images, labels, test_images, test_labels = read_mnist(self.data_dir)
         return Pixels((images, labels), (test_images, test_labels), self)
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
-        """See `Recipe.describe`."""
         steps = (SIDE // self.shrink) ** 2
         order = "a fixed random order" if self.permuted else "rows from the top"
         data = (
@@ -252,7 +246,6 @@ class PixelsRecipe(Recipe):
         return Description(_NAMES[self.permuted], data, self.table.metric, self.table.higher_is_better)
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
-        """See `Recipe.answers`."""
         if not self.available():
             raise ValueError("the confusion matrix needs MNIST, which is not here (--data-dir, INDRNN_DATA)")
         task = self.task()

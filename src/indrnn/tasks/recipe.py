@@ -247,11 +247,9 @@ class Own(Recipe):
     _no_folder = "the data of this run are known to its own program alone"
 
     def task(self, member: int = 0) -> Task:
-        """See `Recipe.task`."""
         raise ValueError(f"run: {self._no_folder}; the functions of indrnn.analysis take its task")
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
-        """See `Recipe.describe`."""
         data = f"The task describes itself as {recorded}." if recorded else "The run says nothing about it."
         return Description("a task of its own", data, "loss", higher_is_better=False)
 

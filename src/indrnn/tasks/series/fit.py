@@ -99,7 +99,6 @@ class Fit(Recipe):
     """Number of CPU threads; None for PyTorch's default."""
 
     def check(self) -> None:
-        """See `Recipe.check`."""
         check_seed(self.seed)
         check_fraction("test_share", self.test_share)
         check_options(vars(self) | {"members": self.networks})
@@ -107,7 +106,6 @@ class Fit(Recipe):
     # ---- data, read once
 
     def at(self, folder: Path) -> Self:
-        """See `Recipe.at`."""
         return replace(self, **{name: folder / path.name for name, path in self._paths.items()})  # type: ignore[arg-type]
 
     @property
@@ -115,7 +113,6 @@ class Fit(Recipe):
         return {name: Path(path) for name in self.places if (path := getattr(self, name)) is not None}
 
     def available(self) -> bool:
-        """See `Recipe.available`."""
         return all(path.exists() for path in self._paths.values())
 
     @cached_property
@@ -190,7 +187,6 @@ class Fit(Recipe):
 
     @property
     def members(self) -> int:
-        """See `Recipe.members`."""
         return self.networks or MEMBERS[self.effort]
 
     @property
@@ -199,15 +195,12 @@ class Fit(Recipe):
         return self.fitting.training
 
     def task(self, member: int = 0) -> Task:
-        """See `Recipe.task`."""
         return self.fitting.task(member)
 
     def model_config(self, member: int = 0) -> Any:
-        """See `Recipe.model_config`."""
         return self.fitting.model_config(member)
 
     def member_seed(self, member: int) -> int:
-        """See `Recipe.member_seed`."""
         return self.fitting.member_seed(member)
 
     def finish(self, folder: Path, models: Sequence[nn.Module]) -> list[str]:
@@ -255,7 +248,6 @@ class Fit(Recipe):
         ]
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
-        """See `Recipe.describe`."""
         recorded, name = recorded or {}, Path(self.data).name
         parts = {"train": "to train on", "validation": "held back to choose the best weights by"}
         counts = [f"{recorded[part]['series']:,} {use}" for part, use in parts.items() if recorded.get(part)]

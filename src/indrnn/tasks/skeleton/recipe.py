@@ -173,7 +173,6 @@ class SkeletonRecipe(Recipe):
         super().__post_init__()
 
     def check(self) -> None:
-        """See `Recipe.check`."""
         check_choice("protocol", self.protocol, tuple(_SETS))
         if self._is_ntu and (self.test_subjects or self.validation_subjects):
             raise ValueError(f"test_subjects and validation_subjects are not for {self.protocol}, which says them")
@@ -202,7 +201,6 @@ class SkeletonRecipe(Recipe):
         return None if self.protocol == "own" else data_folder(self.data_dir) / _SETS[self.protocol].path
 
     def available(self) -> bool:
-        """See `Recipe.available`."""
         return self._path is not None and self._path.exists()
 
     def recordings(self) -> Recordings:
@@ -237,13 +235,11 @@ class SkeletonRecipe(Recipe):
         return joints_of(count, None if self.joints is None else self._moved(self.joints)), bodies, classes
 
     def same_data(self, recorded: dict[str, Any], task: Any, *, to_begin: bool = False) -> None:
-        """See `Recipe.same_data`."""
         now = task.describe()
         if not to_begin and any(name in recorded and recorded[name] != now.get(name) for name in ("test", "frames")):
             raise ValueError("the recordings are no longer those")
 
     def task(self, member: int = 0) -> SkeletonTask:
-        """See `Recipe.task`."""
         from .ntu.splits import ntu_split
         from .task import SkeletonTask, split_by_subject
 
@@ -269,14 +265,12 @@ class SkeletonRecipe(Recipe):
         return SkeletonTask(recordings, *parts, joints=joints, samples=self.sampling, **options)
 
     def model_config(self, member: int = 0) -> Head:
-        """See `Recipe.model_config`."""
         joints, bodies, classes = self._sizes()
         self.sampling.check(joints)
         size = len(names_of(self.sampling.features, joints, bodies))
         return Head(self.model.sized(size, self.sampling.frames), classes, pool=self.pool)
 
     def describe(self, recorded: dict[str, Any] | None = None, folder: Path | None = None) -> Description:
-        """See `Recipe.describe`."""
         title = _SETS[self.protocol].title
         data = f"{title}."
         if recorded:
@@ -292,7 +286,6 @@ class SkeletonRecipe(Recipe):
         return Description(f"actions of skeletons ({title})", data, metric, higher_is_better=True)
 
     def answers(self, model: nn.Module, limit: int | None, run: Run) -> list[Answer]:
-        """See `Recipe.answers`."""
         from .pictures import confusion
 
         task = self.task()

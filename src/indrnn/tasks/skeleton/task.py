@@ -87,7 +87,6 @@ class SkeletonTask(TensorTask):
         }
 
     def batch(self, step: int, shard: Shard) -> Batch:
-        """See `Task.batch`."""
         items = self._items_of(step)
         rows, count = rows_of(shard, len(items))
         samples, source = self.samples, generator(self.seed, "samples", step)

@@ -267,7 +267,6 @@ class TextRecipe(_LanguageRecipe):
     """Folder in which the files are looked up by name, if they were moved."""
 
     def check(self) -> None:
-        """See `Recipe.check`."""
         super().check()
         if self.words is not None:
             check_count("words", self.words, 3)
@@ -283,7 +282,6 @@ class TextRecipe(_LanguageRecipe):
         return {name: path if self.data_dir is None else self.data_dir / path.name for name, path in paths.items()}
 
     def available(self) -> bool:
-        """See `Recipe.available`."""
         return all(path.exists() for path in self._places().values())
 
     @cached_property
