@@ -20,7 +20,7 @@ from neuralforecast import NeuralForecast
 from neuralforecast.losses.pytorch import MAE, DistributionLoss, MQLoss
 
 from indrnn.forecast import IndRNN, Panel, candidates, compare, fit, load, predict, read_panel
-from indrnn.forecast.comparison import naive
+from indrnn.forecast.models import naive
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about itself
 SMALL = indrnn.Plain(hidden_size=5, layers=2, norm=None)

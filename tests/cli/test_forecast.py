@@ -135,12 +135,12 @@ def test_what_is_no_folder_of_forecasts_is_refused(call: Call) -> None:
 
 
 def test_nothing_is_left_of_a_training_that_fails(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    from indrnn.forecast import comparison
+    from indrnn.forecast import models
 
     def fail(*_: Any) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(comparison, "fit", fail)
+    monkeypatch.setattr(models, "fit", fail)
     write(Path("sales.csv"))
     assert_refused(call("forecast", "sales.csv", *COLUMNS, *SMALL), "the disk is full", code=1)
     assert list(Path("runs").iterdir()) == []

@@ -37,7 +37,7 @@ class BenchOptions:
     """Number of timings of each layer and length."""
 
 
-def bench(arguments: list[str]) -> int:
+def bench(arguments: list[str]) -> None:
     """Compare the layer's speed with LSTM's."""
     options: BenchOptions = Parser("bench", BenchOptions)(arguments)
     check_count("number of steps", len(options.steps))
@@ -70,7 +70,6 @@ def bench(arguments: list[str]) -> int:
         ratios = [a / b for a, b in zip(theirs, our, strict=True)]
         low, *_, high = quantiles(ratios, n=5, method="inclusive")
         say(f"| T = {T} | {median(theirs):.2f} | {median(our):.2f} | {median(ratios):.2f} [{low:.2f}, {high:.2f}] |")
-    return 0
 
 
 def check_agreement(layer: IndRNN, x: Tensor) -> float:

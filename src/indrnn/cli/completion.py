@@ -6,10 +6,11 @@ import contextlib
 import importlib
 import io
 import re
+from collections.abc import Iterable, Iterator
 
+from ..saving import flat, to_json
+from ..tasks.rows import rows
 from .main import COMMANDS, UsageError, say
-
-SHELLS = ("bash", "zsh")
 
 _BASH = """\
 _indrnn() {{
@@ -27,61 +28,52 @@ complete -o default -F _indrnn indrnn
 """
 
 
-def completion(arguments: list[str]) -> int:
+def completion(arguments: list[str]) -> None:
     """Print a script that completes commands, recipes and options."""
     if arguments in (["--help"], ["-h"]):
         say("usage: indrnn completion {bash,zsh}\n\nPrint a completion script. For bash, once:\n")
         say("  indrnn completion bash > ~/.local/share/bash-completion/completions/indrnn\n")
         say("For zsh, in ~/.zshrc:\n\n  source <(indrnn completion zsh)")
-        return 0
-    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        return
+    if arguments not in (["bash"], ["zsh"]):
         raise UsageError("completion needs a shell: bash or zsh")
     if arguments == ["zsh"]:
         print("autoload -U +X bashcompinit && bashcompinit")
-    # The more words a case has, the earlier it comes: "train adding-100" before "train"
-    cases = sorted(_offers(), key=lambda offer: " " not in offer[0][0])
     lines = []
-    for patterns, words in cases:
-        match = "|".join(f'"{pattern}"' if " " in pattern else f'"{pattern} "*' for pattern in patterns)
+    # The more words a case has, the earlier it comes: "train adding-100" before "train"
+    for before, words in sorted(_offers(), key=lambda offer: " " not in offer[0][0]):
+        match = "|".join(f'"{typed}"' if " " in typed else f'"{typed} "*' for typed in before)
         lines.append(f'      {match}) words="{" ".join(words)}" ;;')
     print(_BASH.format(commands=" ".join(COMMANDS), cases="\n".join(lines)), end="")
-    return 0
 
 
-def _offers() -> list[tuple[list[str], list[str]]]:
-    """The completions after given words: ["train adding-100", ...]: --steps, --lr, ..."""
-    offers = []
+def _offers() -> Iterator[tuple[list[str], list[str]]]:
+    """The completions after any of some words: ["train adding-100", ...]: --steps, --lr, ..."""
     for command in COMMANDS:
         text = _help(command)
         kinds = re.match(rf"usage: indrnn {command} \{{?([a-z][a-z,]*)", text)
         if command == "train":
-            names, options = _recipes()
-            offers += [*options, ([command], [*names, "--resume", "--config", "--help"])]
+            for names in _alike():
+                yield [f"train {name}" for name in names], _options_in(_help("train", names[0]))
+            yield [command], [*rows(), "--resume", "--config", "--help"]
         elif kinds is None:
-            offers.append(([command], _options_in(text)))
+            yield [command], _options_in(text)
         else:
             names = kinds[1].split(",")
-            offers.append(([command], names))
-            if command != "completion":
-                offers += [([f"{command} {name}"], _options_in(_help(command, name))) for name in names]
-    return offers
+            yield [command], names
+            for name in names if command != "completion" else ():
+                yield [f"{command} {name}"], _options_in(_help(command, name))
 
 
-def _recipes() -> tuple[list[str], list[tuple[list[str], list[str]]]]:
-    """The names of recipes, and the options of those that have the same."""
-    from ..saving import flat, to_json
-    from ..tasks.rows import rows
-
+def _alike() -> Iterable[list[str]]:
+    """The names of recipes, those with the same options together."""
     alike: dict[str, list[str]] = {}
     for row in rows().values():
         fields = flat(to_json(row.recipe))
         names = [name for name in fields if not name.endswith(".type")]
         switches = [value for value in fields.values() if value in (True, False)]  # on is turned off by another word
         alike.setdefault(repr((names, switches)), []).append(row.name)
-    offers = [
-        ([f"train {name}" for name in recipes], _options_in(_help("train", recipes[0]))) for recipes in alike.values()
-    ]
-    return list(rows()), offers
+    return alike.values()
 
 
 def _help(command: str, *kind: str) -> str:

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..system import keep_memory, load_torch
 from ..tasks.adding import BASELINE
 from ..tasks.rows import find
 from ..training import RunFolder
@@ -36,8 +37,6 @@ def _is_demo(folder: RunFolder) -> bool:
 def demo(arguments: list[str]) -> int:
     """Learn the adding problem in about a minute."""
     options: DemoOptions = Parser("demo", DemoOptions)(arguments)
-    from ..system import keep_memory, load_torch
-
     load_torch()
     from ..tasks.runs import train_recipe
 
@@ -57,8 +56,6 @@ def demo(arguments: list[str]) -> int:
         return 128 + (result.stopped_by or 0)
     error = result.test["test_mse"]
     verdict = "It learnt to add" if error < 0.01 else "It is on its way" if error < 0.1 else "It has not learnt it yet"
-    say(
-        f"{verdict}: mean squared error {error:.5f} on 1,000 fresh sequences after {duration(result.seconds)}. The run "
-        f"and its picture are in {result.folder}/ (curve.png). Next: indrnn train adding-1000-fast"
-    )
+    say(f"{verdict}: mean squared error {error:.5f} on 1,000 fresh sequences after {duration(result.seconds)}.")
+    say(f"The run and its picture are in {result.folder}/ (curve.png). Next: indrnn train adding-1000-fast")
     return 0

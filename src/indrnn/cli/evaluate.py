@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
@@ -33,20 +32,14 @@ class EvaluateOptions:
     """JSON file for the results and the command; None to write no file."""
 
 
-@functools.cache
-def evaluate_parser() -> Parser:
-    """The parser, with the options of all kinds of recipes."""
-    fields: list[tuple[str, Any, Any]] = [
+def evaluate(arguments: list[str]) -> None:
+    """Measure a run's best weights again; the options are those of all kinds of recipes."""
+    parts: list[tuple[str, Any, Any]] = [
         (f"extra_{i}", Annotated[extra.options, tyro.conf.arg(name="")], extra.options())
         for i, extra in enumerate(extras("evaluate").values())
     ]
-    options = make_dataclass("Evaluate", fields, bases=(EvaluateOptions,))
-    return Parser("evaluate", options, EvaluateOptions.__doc__)
-
-
-def evaluate(arguments: list[str]) -> int:
-    """Measure a run's best weights again."""
-    options = evaluate_parser()(arguments)
+    kind = make_dataclass("Evaluate", parts, bases=(EvaluateOptions,))
+    options = Parser("evaluate", kind, EvaluateOptions.__doc__)(arguments)
     if options.out is not None:
         if options.out.exists():
             raise UsageError(f"out must be a new file, and {options.out} is there already")
@@ -62,19 +55,16 @@ def evaluate(arguments: list[str]) -> int:
     extra, more = _chosen(options, run)
     if extra is not None:
         measured = extra(run, more, data_dir=options.data_dir, device=options.device, say=say)
+    elif run.recipe_name is None:
+        instead = f"indrnn.training.evaluate(model, task, {str(run.path)!r}) measures it"
+        raise UsageError(f"{run.path} is not the run of a recipe: {instead}")
     else:
-        if run.recipe_name is None:
-            raise UsageError(
-                f"{run.path} is not the run of a recipe: indrnn.training.evaluate(model, task, {str(run.path)!r}) "
-                "measures it"
-            )
         test, which = run.evaluate(run.at(options.data_dir), options.device)
         say(f"{run.recipe_name}: {numbers(test, 6)} with {which}")
         measured = {"weights": which, "test": test}
     if options.out is not None:
         write_atomically(options.out, as_bytes(finite({**command, **measured})))
         say(f"written to {options.out}")
-    return 0
 
 
 def _chosen(options: Any, run: Any) -> tuple[Extra | None, Any]:

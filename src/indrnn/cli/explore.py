@@ -30,7 +30,7 @@ class ExploreOptions:
     """Replace an existing file."""
 
 
-def explore(arguments: list[str]) -> int:
+def explore(arguments: list[str]) -> None:
     """Write the explorer's page of a run."""
     options: ExploreOptions = Parser("explore", ExploreOptions)(arguments)
     load_torch()
@@ -38,17 +38,15 @@ def explore(arguments: list[str]) -> int:
     from ..analysis.html import check_page
     from ..tasks.runs import open_run
 
-    name = options.run.resolve().name
+    name, overwrite = options.run.resolve().name, options.overwrite
     out = options.out or Path(f"explore-{name}.html")
-    check_page(out, overwrite=options.overwrite)
+    check_page(out, overwrite=overwrite)
     run = open_run(options.run, saved=True)
     model, which = run.best
     explorer.network_of(model)  # or raises, before data is read
     samples = explorer.samples_of(run, options.data_dir)
     about, facts = explorer.facts_of(run, model, which)
-    shown = samples.model or model
-    path = explorer.explore(shown, samples, out, title=name, about=about, facts=facts, overwrite=options.overwrite)
+    explorer.explore(samples.model or model, samples, out, title=name, about=about, facts=facts, overwrite=overwrite)
     if samples.note:
         say(samples.note)
-    say(f"{path}: {path.stat().st_size / 1e6:.1f} MB, to be opened in a browser")
-    return 0
+    say(f"{out}: {out.stat().st_size / 1e6:.1f} MB, to be opened in a browser")

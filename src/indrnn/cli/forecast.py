@@ -82,23 +82,22 @@ class AgainOptions:
     """Replace the forecasts in the output folder."""
 
 
-def forecast(arguments: list[str]) -> int:
+def forecast(arguments: list[str]) -> None:
     """Forecast series."""
     again = bool(arguments) and Path(arguments[0]).is_dir()
-    parser = Parser("forecast FOLDER", AgainOptions) if again else Parser("forecast", ForecastOptions)
-    options = parser(arguments)
+    options = (Parser("forecast FOLDER", AgainOptions) if again else Parser("forecast", ForecastOptions))(arguments)
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)  # notes of Lightning and neuralforecast
     try:
         with warnings.catch_warnings(action="ignore"):
-            return _again(options) if again else _forecast(options)
+            (_again if again else _forecast)(options)
     except SystemExit:  # of Lightning, for Ctrl-C
         raise KeyboardInterrupt from None
     finally:
         logging.disable(disabled)
 
 
-def _forecast(options: ForecastOptions) -> int:
+def _forecast(options: ForecastOptions) -> None:
     from ..forecast.panel import read_panel
 
     for name in ("horizon", "windows", "steps"):
@@ -114,7 +113,7 @@ def _forecast(options: ForecastOptions) -> int:
     with new_folder(out, FORECASTS, overwrite=options.overwrite) as folder:
         say(f"{panel.describe()}; the network reads {input_steps} steps")
         load_torch()
-        from ..forecast.comparison import candidates, compare, fit
+        from ..forecast.models import candidates, compare, fit
         from ..saving import as_bytes, to_json
 
         training = options.recurrent, options.level, options.steps, options.seed
@@ -134,10 +133,9 @@ def _forecast(options: ForecastOptions) -> int:
     best = min(scores, key=lambda score: float(score["MAE"]))
     say(f"{best['model']} has the lowest error; forecasts of {next(iter(models))}: {out / FORECASTS}")
     say(f"to go on after newer data: indrnn forecast {out} --data FILE")
-    return 0
 
 
-def _again(options: AgainOptions) -> int:
+def _again(options: AgainOptions) -> None:
     from ..forecast.panel import read_panel
 
     record = options.folder / RECORD
@@ -150,16 +148,15 @@ def _again(options: AgainOptions) -> int:
     with new_folder(out, FORECASTS, overwrite=options.overwrite) as folder:
         say(panel.describe())
         load_torch()
-        from ..forecast.comparison import load
+        from ..forecast.models import load
 
         _write(folder, load(options.folder / MODEL), panel, recorded["level"])
     say(f"forecasts: {out / FORECASTS}")
-    return 0
 
 
 def _write(folder: Path, engine: Any, panel: Any, level: Sequence[int]) -> None:
     """Write the forecasts as a table and, with matplotlib, as a picture of the first series."""
-    from ..forecast.comparison import predict
+    from ..forecast.models import predict
 
     ahead = predict(engine, panel, level)
     panel.named(ahead).to_csv(folder / FORECASTS, index=False, float_format="%.7g")

@@ -20,7 +20,6 @@ from .parse import Parser
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..networks import LanguageModel
     from ..networks.tokeniser import Tokeniser
 
 
@@ -49,22 +48,25 @@ class GenerateOptions:
     """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
 
 
-GENERATE = Parser("generate", GenerateOptions)
-
-
 def generate(arguments: list[str]) -> int:
     """Write text, token by token."""
-    options = GENERATE(arguments)
+    options: GenerateOptions = Parser("generate", GenerateOptions)(arguments)
     load_torch()
+    from ..networks import LanguageModel
+    from ..tasks.runs import open_run
     from ..training.parallel import choose_device
 
-    device = choose_device(options.device)
-    model, tokeniser = _language_model(options.run)
+    device, run = choose_device(options.device), open_run(options.run, saved=True)
+    model, which = run.best
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"run must be of a language model, and {options.run} is of a {type(model).__name__}")
+    if (tokeniser := model.tokeniser) is None:
+        raise UsageError(f"run must have a tokeniser, and {options.run} holds no {run.folder.tokeniser.name}")
+    if "so far" in which:
+        note(f"indrnn: with {which}")
     prompt = _encoded(_prompt(options.prompt, tokeniser), tokeniser)
-    names = ("temperature", "top_k", "top_p", "seed")
-    drawn = model.to(device).stream(
-        prompt.to(device), options.length, **{name: getattr(options, name) for name in names}
-    )
+    sampling = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    drawn = model.to(device).stream(prompt.to(device), options.length, **sampling)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that lacks a character shows another
         sys.stdout.reconfigure(errors="replace")
     first = list(itertools.islice(drawn, 1))  # what cannot be drawn at all fails before anything is printed
@@ -85,22 +87,6 @@ def _printed(pieces: Iterable[str]) -> int:
     return code
 
 
-def _language_model(path: Path) -> tuple[LanguageModel, Tokeniser]:
-    """A run's best language model and its tokeniser; of an unfinished run, the best so far."""
-    from ..networks import LanguageModel
-    from ..tasks.runs import open_run
-
-    run = open_run(path, saved=True)
-    model, which = run.best
-    if not isinstance(model, LanguageModel):
-        raise UsageError(f"run must be of a language model, and {path} is of a {type(model).__name__}")
-    if model.tokeniser is None:
-        raise UsageError(f"run must have a tokeniser, and {path} holds no {run.folder.tokeniser.name}")
-    if "so far" in which:
-        note(f"indrnn: with {which}")
-    return model, model.tokeniser
-
-
 def _prompt(option: str | None, tokeniser: Tokeniser) -> str:
     """The prompt, from the option or from standard input."""
     if option is not None and option != "-":
@@ -112,9 +98,8 @@ def _prompt(option: str | None, tokeniser: Tokeniser) -> str:
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"prompt must be UTF-8 text, got {error.object[error.start]:#x} at byte {error.start}"
-        ) from None
+        got = f"{error.object[error.start]:#x} at byte {error.start}"
+        raise UsageError(f"prompt must be UTF-8 text, got {got}") from None
     if (tokeniser.lookup("\r") < 0).any():  # line ends of another system, which the model's text did not have
         text = text.replace("\r\n", "\n")
     return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")  # which `echo` adds

@@ -47,7 +47,10 @@ class UsageError(Exception):
 COMMANDS = tuple(
     dict.fromkeys(line.split()[0] for line in USAGE.partition("commands:\n")[2].partition("\n\n")[0].splitlines())
 )
-"""Names of the commands: each is a function of that name in a module of that name, imported when it is called."""
+"""Names of the commands: each is a function of that name in a module of that name, imported when it is called.
+
+It gets the arguments after its name, and returns the exit code; None for 0.
+"""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -56,20 +59,23 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+    message = None
     try:
         code = _dispatch(arguments, program)
     except (UsageError, ValueError, FileNotFoundError) as error:
         if debug:
             raise
-        code = _say(error, 2)
+        code, message = 2, str(error)
     except KeyboardInterrupt:
-        code = _say("interrupted", 130)
+        code, message = 130, "interrupted"
     except BrokenPipeError:
         code = 1
     except Exception as error:
         if debug or not _in_a_line(error):
             raise
-        code = _say(" ".join(str(error).split()) or type(error).__name__, 1)
+        code, message = 1, " ".join(str(error).split()) or type(error).__name__
+    if message is not None:
+        note(f"indrnn: {message}")
     _flush()
     sys.exit(code)
 
@@ -78,11 +84,6 @@ def say(text: str) -> None:
     """Print a line; continue if the output is closed."""
     with contextlib.suppress(OSError):
         print(text.encode("utf-8", "backslashreplace").decode(), flush=True)  # a file's name may be no text
-
-
-def _say(error: object, code: int) -> int:
-    note(f"indrnn: {error}")
-    return code
 
 
 def _flush() -> None:
@@ -125,5 +126,5 @@ def _dispatch(arguments: list[str], program: bool) -> int:
     module = importlib.import_module(f".{arguments[0]}", __package__)
     if program:
         run_as_program()
-    code: int = getattr(module, arguments[0])(arguments[1:])
-    return code
+    code: int | None = getattr(module, arguments[0])(arguments[1:])
+    return code or 0

@@ -16,8 +16,7 @@ def whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        number = float(text)
-        if not number.is_integer():
+        if not (number := float(text)).is_integer():
             raise
         return int(number)
 

@@ -7,7 +7,7 @@ from .main import UsageError, say
 from .parse import Parser
 
 
-def prepare(arguments: list[str]) -> int:
+def prepare(arguments: list[str]) -> None:
     """Turn recordings into arrays."""
     commands = extras("prepare")
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
@@ -15,8 +15,7 @@ def prepare(arguments: list[str]) -> int:
         say(f"usage: indrnn prepare {{{','.join(commands)}}} FOLDER ... --out DIR [OPTIONS]\n")
         for name, extra in commands.items():
             say(f"  {name}  {extra.about}; `indrnn prepare {name} --help` shows the options")
-        return 0
-    if name not in commands:
+    elif name not in commands:
         raise UsageError(f"prepare needs one of {', '.join(commands)}" + (f", got {name}" if name else ""))
-    commands[name](Parser(f"prepare {name}", commands[name].options)(rest), say)
-    return 0
+    else:
+        commands[name](Parser(f"prepare {name}", commands[name].options)(rest), say)

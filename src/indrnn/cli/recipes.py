@@ -19,7 +19,7 @@ class RecipesOptions:
     """Parts of names, such as mnist or fast: list only recipes that contain all of them."""
 
 
-def recipes(arguments: list[str]) -> int:
+def recipes(arguments: list[str]) -> None:
     """List recipes, grouped by task."""
     options: RecipesOptions = Parser("recipes", RecipesOptions)(arguments)
     chosen = [row for row in rows().values() if all(_has(row.name, word) for word in options.words)]
@@ -27,7 +27,6 @@ def recipes(arguments: list[str]) -> int:
         raise UsageError(f"no recipe has {' and '.join(options.words)} in its name; `indrnn recipes` lists all")
     for line in listed(chosen):
         say(line)
-    return 0
 
 
 def _has(name: str, word: str) -> bool:

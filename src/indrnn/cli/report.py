@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tyro
 
@@ -34,14 +33,13 @@ class ReportOptions:
     """Data folder, with --html; None for INDRNN_DATA or, if unset, the user's cache. Nothing is downloaded."""
 
 
-def report(arguments: list[str]) -> int:
+def report(arguments: list[str]) -> None:
     """Gather runs into a table or a page."""
     options: ReportOptions = Parser("report", ReportOptions)(arguments)
     load_torch()
     if not options.runs:
         raise UsageError("runs must be the folders of runs, got none")
     say(_gather(options) if options.html is None else _write_page(options, options.html))
-    return 0
 
 
 def _gather(options: ReportOptions) -> str:
@@ -69,8 +67,7 @@ def _write_page(options: ReportOptions, html: Path) -> str:
 
     check_page(html, overwrite=options.overwrite)
     need_matplotlib()
-    more: dict[str, Any] = {"full": options.full, "data_dir": options.data_dir}
-    names = distinct([run.resolve() for run in options.runs])
-    reported = [read_run(run, name, **more) for run, name in zip(options.runs, names, strict=True)]
-    path = write_page(html, page_of(reported), overwrite=options.overwrite)
-    return f"{path}: {path.stat().st_size / 1e6:.2f} MB, to be opened in a browser"
+    named = zip(options.runs, distinct([run.resolve() for run in options.runs]), strict=True)
+    reported = [read_run(run, name, full=options.full, data_dir=options.data_dir) for run, name in named]
+    write_page(html, page_of(reported), overwrite=options.overwrite)
+    return f"{html}: {html.stat().st_size / 1e6:.2f} MB, to be opened in a browser"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from argparse import ArgumentParser
 from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from ..checks import check_seed
+from ..system import keep_memory, load_torch
 from ..tasks.recipe import Recipe, Row
 from ..tasks.rows import find, listed, rows
 from ..training.options import SCHEDULES
@@ -31,29 +33,32 @@ configuration file, such as a run's config.json. RECIPE is one of:
 
 def train(arguments: list[str]) -> int:
     """Train a recipe."""
-    first, second = [*arguments, "", ""][:2]
+    first, *rest = arguments or [""]
     if first in ("--help", "-h"):
         say(HELP)
         for line in listed(rows().values()):
             say(line)
         say("\n`indrnn train RECIPE --help` shows all options, with their defaults.")
         return 0
-    if first in ("--resume", "--config") and second and not second.startswith("-"):
-        recorded = _of_run(Path(second)) if first == "--resume" else _of_file(Path(second))
-        rest = _schedule_first(arguments[2:])
-        parser = train_parser(_with_schedule(_row(recorded), rest), out=Path(second) if first == "--resume" else None)
-        return _train(parser(rest), _row(recorded).name, recorded, resume=first == "--resume")
-    if not first or first.startswith("-"):
+    out, recorded = None, {}
+    if first in ("--resume", "--config") and rest and not rest[0].startswith("-"):
+        path = Path(rest.pop(0))
+        out, recorded = (path, _of_run(path)) if first == "--resume" else (None, _of_file(path))
+        row = _row(recorded)
+    elif not first or first.startswith("-"):
         raise UsageError("train needs the name of a recipe; `indrnn recipes` lists them")
-    row = _find_or_hint(first)
-    rest = _schedule_first(arguments[1:])
-    recorded = {}
-    if "--config" in rest[:-1]:
-        at = rest.index("--config")
-        recorded = _of_file(Path(rest[at + 1]))
-        recorded["recipe"] = {**(recorded.get("recipe") or {}), "name": row.name}
-        row, rest = _row(recorded), rest[:at] + rest[at + 2 :]
-    return _train(train_parser(_with_schedule(row, rest))(rest), row.name, recorded)
+    else:
+        row = _find_or_hint(first)
+        if "--config" in rest[:-1]:
+            at = rest.index("--config")
+            recorded = _of_file(Path(rest[at + 1]))
+            recorded["recipe"] = {**(recorded.get("recipe") or {}), "name": row.name}
+            row, rest = _row(recorded), rest[:at] + rest[at + 2 :]
+    options = _parser(_with_schedule(row, rest), out)(rest)
+    if out is not None and options.init_from is None and "init_from" in recorded:
+        options.init_from = Path(recorded["init_from"])
+    options.resume |= out is not None
+    return _train(options, row.name)
 
 
 def _find_or_hint(name: str) -> Row:
@@ -66,27 +71,25 @@ def _find_or_hint(name: str) -> Row:
     return find(name)
 
 
-def _schedule_first(arguments: list[str]) -> list[str]:
-    """Split `--schedule=cosine` into two words."""
-    return [part for word in arguments for part in (word.split("=", 1) if word.startswith("--schedule=") else [word])]
-
-
 def _with_schedule(row: Row, arguments: list[str]) -> Row:
     """The recipe with the schedule given by --schedule, if any, so that its fields become options."""
-    if "--schedule" not in arguments[:-1]:
+    given = ArgumentParser(add_help=False, allow_abbrev=False)
+    given.add_argument("--schedule", nargs="?")
+    kind = given.parse_known_args(arguments)[0].schedule
+    if kind is None:
         return row
-    kind = arguments[arguments.index("--schedule") + 1]
     if kind not in SCHEDULES:
         raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, got {kind}")
     training = replace(row.recipe.training, schedule=SCHEDULES[kind]())
     return replace(row, recipe=replace(row.recipe, training=training))  # type: ignore[call-arg]
 
 
-def train_parser(row: Row, out: Path | None = None) -> Parser:
+def _parser(row: Row, out: Path | None) -> Parser:
     """The parser for a recipe and its run."""
     recipe = row.recipe
     schedule = next(name for name, kind in SCHEDULES.items() if kind is type(recipe.training.schedule))
-    more: list[tuple[str, Any, Any]] = [
+    fields: list[tuple[str, Any, Any]] = [
+        ("recipe", Annotated[type(recipe), tyro.conf.arg(name="")], recipe),
         ("schedule", option(Literal[tuple(SCHEDULES)], "Learning rate schedule; its fields: --schedule.*."), schedule),
         ("out", option(Path | None, "The run's folder; None for runs/RECIPE."), out),
         ("resume", option(bool, "Resume from the last checkpoint in the folder."), False),
@@ -95,8 +98,8 @@ def train_parser(row: Row, out: Path | None = None) -> Parser:
         ("seeds", option(tuple[int, ...], "Train with each of these seeds, in folders OUT/seed-N."), ()),
         ("keep_memory", option(bool, "Keep freed memory in the process: faster, but uses more memory."), True),
     ]
-    options = make_dataclass("Train", [("recipe", Annotated[type(recipe), tyro.conf.arg(name="")], recipe), *more])
-    options.__doc__ = about = f"{recipe.__doc__} In the paper: {row.paper}, {row.value}."
+    about = f"{recipe.__doc__} In the paper: {row.paper}, {row.value}."
+    options = make_dataclass("Train", fields, namespace={"__doc__": about})
     return Parser(f"train {row.name}", options, about, avoid_subcommands=True)
 
 
@@ -137,47 +140,36 @@ def _row(recorded: dict[str, Any]) -> Row:
     return replace(base, recipe=recipe) if base is not None else Row(str(name), recipe, "your own", "nothing", "")
 
 
-def _train(options: Any, name: str, recorded: dict[str, Any], *, resume: bool = False) -> int:
-    from ..system import keep_memory, load_torch
-
+def _train(options: Any, name: str) -> int:
     load_torch()
     from ..tasks.runs import train_recipe
     from ..training import RunFolder
     from ..training.resume import check_folder
 
-    out = Path("runs") / name if options.out is None else options.out
     for seed in options.seeds:
         check_seed(seed)
     if len(set(options.seeds)) < len(options.seeds):
         raise UsageError(f"seeds must be different, got {' '.join(map(str, options.seeds))}")
-    init_from = recorded.get("init_from") if resume else None
-    init_from = options.init_from or (None if init_from is None else Path(init_from))
     if options.keep_memory:
         keep_memory()
+    out = options.out or Path("runs") / name
+    modes = {"resume": options.resume, "overwrite": options.overwrite}
     for seed in options.seeds or (None,):
         recipe: Recipe = options.recipe if seed is None else replace(options.recipe, seed=seed)
         folder = out if seed is None else out / f"seed-{seed}"
         if os.environ.get("RANK", "0") == "0":  # before any data are read; of several processes, the one that opens it
-            check_folder(RunFolder(folder), resume=resume or options.resume, overwrite=options.overwrite)
+            check_folder(RunFolder(folder), **modes)
         again = ["train", "--resume", str(folder)]
         again += ["--data-dir", str(options.recipe.data_dir)] if getattr(recipe, "data_dir", None) else []
         again += [] if options.keep_memory else ["--no-keep-memory"]
-        result, lines = train_recipe(
-            name,
-            recipe,
-            folder,
-            resume=resume or options.resume,
-            overwrite=options.overwrite,
-            init_from=init_from,
-            resume_command=_again(again),
-        )
+        command = _again(again)
+        result, lines = train_recipe(name, recipe, folder, init_from=options.init_from, resume_command=command, **modes)
         if not result.finished:
             return 128 + (result.stopped_by or 0)
         if result.main:
             best = "the last weights" if result.best_step is None else f"the best weights, of step {result.best_step}"
-            say(
-                f"{result.steps} steps in {duration(result.seconds)}: {numbers(result.test or result.best)} with {best}"
-            )
+            took, measured = duration(result.seconds), numbers(result.test or result.best)
+            say(f"{result.steps} steps in {took}: {measured} with {best}")
             say(f"saved in {result.folder}; indrnn.load({str(result.folder)!r}) gives the model")
             for line in lines:
                 say(line)

@@ -7,8 +7,7 @@ from .._lazy import lazy_names
 from ..checks import MissingPackageError
 
 if TYPE_CHECKING:
-    from .comparison import candidates, compare, fit, load, predict
-    from .model import IndRNN
+    from .models import IndRNN, candidates, compare, fit, load, predict
     from .panel import Panel, read_panel
 
 if _find_spec("neuralforecast") is None:
@@ -16,7 +15,5 @@ if _find_spec("neuralforecast") is None:
 
 __all__ = ["IndRNN", "Panel", "candidates", "compare", "fit", "load", "predict", "read_panel"]
 
-_compared = ("candidates", "compare", "fit", "load", "predict")
-__getattr__, __dir__ = lazy_names(
-    __name__, {"comparison": _compared, "model": ("IndRNN",), "panel": ("Panel", "read_panel")}
-)
+_models, _panel = ("IndRNN", "candidates", "compare", "fit", "load", "predict"), ("Panel", "read_panel")
+__getattr__, __dir__ = lazy_names(__name__, {"models": _models, "panel": _panel})

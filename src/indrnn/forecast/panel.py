@@ -63,15 +63,11 @@ class Panel:
 def read_panel(
     path: Path, *, time: str, target: str, id: str | None = None, freq: str | None = None, season: int | None = None
 ) -> Panel:
-    """Read series from a CSV file with a row for each series and time.
+    """Read series from a CSV file with a row for each series and time; where the target is empty, the step is missing.
 
-    Args:
-        path: the file.
-        time: column of the times: dates or whole numbers.
-        target: column of the values; where it is empty, the step is missing.
-        id: column that names the series; None if there is one.
-        freq: distance of the times, such as D, h, W-SUN or MS; None to infer it.
-        season: steps of a season; None for a day, a week or a year, by the distance.
+    The columns are those of the times (dates or whole numbers), of the values and, unless there is one series, of the
+    series' names. `freq` is the distance of the times, such as D, h, W-SUN or MS, inferred if None; `season` the number
+    of steps in one, None for a day, a week or a year, by the distance.
     """
     if not path.is_file():
         raise FileNotFoundError(f"data must be a CSV file or a folder of forecasts, and {path} is neither")
