@@ -19,10 +19,8 @@ from .parse import Parser
 class DemoOptions:
     """Train on the adding problem for about a minute, and plot the result."""
 
-    out: Path = Path("runs/demo")
-    """The run's folder; an earlier demo there is replaced."""
-    steps: int = 2_500
-    """Number of training steps."""
+    out: Path = Path("runs/demo")  # The run's folder; an earlier demo there is replaced.
+    steps: int = 2_500  # Number of training steps.
 
 
 def _is_demo(folder: RunFolder) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -17,29 +18,26 @@ from ..words import numbers
 from .main import UsageError, say
 from .parse import Parser
 
+if TYPE_CHECKING:
+    from ..tasks.runs import Run
+
 
 @dataclass
 class EvaluateOptions:
     """Evaluate the best weights of a run on the test set, in the precision that it was trained in."""
 
-    run: tyro.conf.Positional[Path]
-    """The run's folder."""
-    device: str = "auto"
-    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
-    data_dir: Path | None = None
-    """Data folder, if the run needs one; None for INDRNN_DATA or, if unset, the user's cache."""
-    out: Path | None = None
-    """JSON file for the results and the command; None to write no file."""
+    run: tyro.conf.Positional[Path]  # The run's folder.
+    device: str = "auto"  # Device: cpu, cuda, ...; auto: cuda if available, else cpu.
+    data_dir: Path | None = None  # Data folder, if needed; None for INDRNN_DATA or, if unset, the user's cache.
+    out: Path | None = None  # JSON file for the results and the command; None to write no file.
 
 
 def evaluate(arguments: list[str]) -> None:
     """Measure a run's best weights again; the options are those of all kinds of recipes."""
-    parts: list[tuple[str, Any, Any]] = [
-        (f"extra_{i}", Annotated[extra.options, tyro.conf.arg(name="")], extra.options())
-        for i, extra in enumerate(extras("evaluate").values())
-    ]
-    kind = make_dataclass("Evaluate", parts, bases=(EvaluateOptions,))
-    options = Parser("evaluate", kind, EvaluateOptions.__doc__)(arguments)
+    kinds = extras("evaluate").values()
+    parts = [("own", EvaluateOptions), *((f"extra_{i}", extra.options) for i, extra in enumerate(kinds))]
+    everything = make_dataclass("Evaluate", [(name, Annotated[kind, tyro.conf.arg(name="")]) for name, kind in parts])
+    options, *others = vars(Parser("evaluate", everything, EvaluateOptions.__doc__)(arguments)).values()
     if options.out is not None:
         if options.out.exists():
             raise UsageError(f"out must be a new file, and {options.out} is there already")
@@ -52,7 +50,7 @@ def evaluate(arguments: list[str]) -> None:
 
     run = open_group(options.run)
     command = {"recipe": run.recipe_name, "command": shlex.join(["indrnn", "evaluate", *arguments])}
-    extra, more = _chosen(options, run)
+    extra, more = _chosen(zip(kinds, others, strict=True), run)
     if extra is not None:
         measured = extra(run, more, data_dir=options.data_dir, device=options.device, say=say)
     elif run.recipe_name is None:
@@ -67,15 +65,12 @@ def evaluate(arguments: list[str]) -> None:
         say(f"written to {options.out}")
 
 
-def _chosen(options: Any, run: Any) -> tuple[Extra | None, Any]:
+def _chosen(options: Iterable[tuple[Extra, Any]], run: Run) -> tuple[Extra | None, Any]:
     """The part of the options that is for this kind of recipe; raises if another's is used."""
     chosen: tuple[Extra | None, Any] = None, None
-    for i, extra in enumerate(extras("evaluate").values()):
-        more = getattr(options, f"extra_{i}")
+    for extra, more in options:
         if extra in run.recipe.extras:
             chosen = extra, more
-            continue
-        changed = [option.name for option in fields(more) if getattr(more, option.name) != option.default]
-        if changed:
+        elif changed := [option.name for option in fields(more) if getattr(more, option.name) != option.default]:
             raise UsageError(f"{changed[0]} is for {extra.name}, and {run.path} is of {run.recipe_name or 'none'}")
     return chosen

@@ -20,14 +20,11 @@ class ExploreOptions:
     page.
     """
 
-    run: tyro.conf.Positional[Path]
-    """The run's folder."""
-    out: Path | None = None
-    """Output HTML file; None for explore-NAME.html, for a run called NAME."""
+    run: tyro.conf.Positional[Path]  # The run's folder.
+    out: Path | None = None  # Output HTML file; None for explore-NAME.html, for a run called NAME.
     data_dir: Path | None = None
     """Data folder, for samples; None for INDRNN_DATA or, if unset, the user's cache. Nothing is downloaded."""
-    overwrite: bool = False
-    """Replace an existing file."""
+    overwrite: bool = False  # Replace an existing file.
 
 
 def explore(arguments: list[str]) -> None:

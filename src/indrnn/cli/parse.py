@@ -1,4 +1,7 @@
-"""Parsing of options with tyro, where whole numbers may be written as 1e4."""
+"""Parsing of options with tyro, where whole numbers may be written as 1e4.
+
+The help of an option is the docstring of its field, or the comment beside it.
+"""
 
 from __future__ import annotations
 
