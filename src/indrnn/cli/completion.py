@@ -8,7 +8,6 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 
-from ..saving import flat, to_json
 from ..tasks.rows import rows
 from .main import COMMANDS, UsageError, say
 
@@ -67,6 +66,8 @@ def _offers() -> Iterator[tuple[list[str], list[str]]]:
 
 def _alike() -> Iterable[list[str]]:
     """The names of recipes, those with the same options together."""
+    from ..saving import flat, to_json
+
     alike: dict[str, list[str]] = {}
     for row in rows().values():
         fields = flat(to_json(row.recipe))

@@ -71,7 +71,10 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         code = 1
     except Exception as error:
-        if debug or not _in_a_line(error):
+        from ..training import RunError
+        from ..training.errors import out_of_memory
+
+        if debug or not (isinstance(error, (RunError, OSError)) or out_of_memory(error)):
             raise
         code, message = 1, " ".join(str(error).split()) or type(error).__name__
     if message is not None:
@@ -95,14 +98,6 @@ def _flush() -> None:
         except OSError:
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _in_a_line(error: Exception) -> bool:
-    """Whether an error needs no traceback: a failed run, a full disk or other OS error, or out of memory."""
-    from ..training import RunError
-    from ..training.errors import out_of_memory
-
-    return isinstance(error, (RunError, OSError)) or out_of_memory(error)
 
 
 def _dispatch(arguments: list[str], program: bool) -> int:

@@ -1,7 +1,4 @@
-"""Parsing of options with tyro, where whole numbers may be written as 1e4.
-
-The help of an option is the docstring of its field, or the comment beside it.
-"""
+"""Parsing of options with tyro; the help of an option is the docstring of its field, or the comment beside it."""
 
 from __future__ import annotations
 

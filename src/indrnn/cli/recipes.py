@@ -22,13 +22,9 @@ class RecipesOptions:
 def recipes(arguments: list[str]) -> None:
     """List recipes, grouped by task."""
     options: RecipesOptions = Parser("recipes", RecipesOptions)(arguments)
-    chosen = [row for row in rows().values() if all(_has(row.name, word) for word in options.words)]
+    # A word begins a part of the name: mnist is not in pmnist-6
+    chosen = [row for row in rows().values() if all(f"-{word}" in f"-{row.name}" for word in options.words)]
     if not chosen:
         raise UsageError(f"no recipe has {' and '.join(options.words)} in its name; `indrnn recipes` lists all")
     for line in listed(chosen):
         say(line)
-
-
-def _has(name: str, word: str) -> bool:
-    """Whether a name contains a word that starts at one of its parts: mnist is not in pmnist-6."""
-    return f"-{word}" in f"-{name}" or word == name

@@ -19,12 +19,10 @@ class ReportOptions:
     Runs that differ only in their seeds form one row, with mean, standard deviation and number.
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Run folders, finished or not."""
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()  # Run folders, finished or not.
     out: Path | None = None
     """Output folder; None for results/TASK, such as results/adding. Runs already there are plotted too."""
-    overwrite: bool = False
-    """Replace the figure and the files of the same runs, or the page."""
+    overwrite: bool = False  # Replace the figure and the files of the same runs, or the page.
     html: Path | None = None
     """Instead of collecting: write one HTML page that compares the runs, of any tasks, to this file."""
     full: bool = False
