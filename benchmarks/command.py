@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 from indrnn.checks import check_count, check_threads
-from indrnn.cli.parse import Parser
+from indrnn.cli.parse import parse
 from indrnn.system import load_torch, run_as_program
 from indrnn.training import RunError
 from indrnn.training.folder import RunFolder
@@ -63,7 +63,7 @@ class Benchmark:
 
     def __call__(self, arguments: list[str]) -> int:
         """Measure, and write the files."""
-        options: Options = parser(self.name, Options)(arguments)
+        options: Options = options_of(self.name, Options, arguments)
         if options.against is not None and self.name not in CASES:
             raise ValueError(f"against: {' and '.join(CASES)} compare versions, {self.name} does not")
         rounds = 3 if options.quick else self.rounds if options.against is None else AGAINST_ROUNDS
@@ -98,9 +98,9 @@ class Benchmark:
         return 0
 
 
-def parser(name: str, options: type) -> Parser:
-    """The parser of a program's options."""
-    return Parser(f"benchmarks.{name}", options, program="python -m")
+def options_of(name: str, kind: type, arguments: list[str]) -> Any:
+    """The options of a program."""
+    return parse(f"benchmarks.{name}", kind, arguments, program="python -m")
 
 
 def command_line(name: str, arguments: list[str]) -> str:

@@ -20,7 +20,7 @@ from indrnn import IndRNNClassifier
 from indrnn.tasks.series.collection import Array
 
 from . import spoken
-from .command import command_line, parser, start
+from .command import command_line, options_of, start
 from .results import Results, Run, pivot
 
 SETS = ("ItalyPowerDemand", "GunPoint", "BasicMotions", "ArrowHead", "JapaneseVowels", "OSULeaf")
@@ -229,7 +229,7 @@ def choices_page(runs: list[Run]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Run one of the experiments."""
-    options: Options = parser("experiments", Options)(arguments)
+    options: Options = options_of("experiments", Options, arguments)
     known = spoken.METHODS if options.experiment == "speakers" else METHODS
     _check("methods", options.methods, tuple(known))
     _check("sets", options.sets, (*SETS, SPOKEN) if options.experiment == "choices" else SETS)

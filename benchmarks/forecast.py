@@ -21,7 +21,7 @@ from indrnn import Plain
 from indrnn.checks import check_count, check_threads
 from indrnn.forecast import Panel, candidates, compare, read_panel
 
-from .command import command_line, parser, start
+from .command import command_line, options_of, start
 from .results import Run, table, write
 
 HORIZON, WINDOWS, INPUT_STEPS, LEVEL = 12, 3, 24, (80, 95)
@@ -103,7 +103,7 @@ SETS = {"airline": airline, "shops": shops}
 
 def main(arguments: list[str]) -> int:
     """Measure everything, and write the files."""
-    options: Options = parser("forecast", Options)(arguments)
+    options: Options = options_of("forecast", Options, arguments)
     for name in ("seeds", "steps"):
         check_count(name, getattr(options, name))
     if options.threads is not None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+import tyro
 
 import indrnn
 from indrnn.cli.main import COMMANDS
-from indrnn.cli.parse import Parser
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(ROOT.glob("docs/*.md"))]
@@ -128,12 +128,12 @@ def test_commands_are_parsed(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
     class ParsedError(Exception):
         """Raised in place of carrying a command out."""
 
-    def parse(self: Parser, arguments: list[str]) -> None:
-        parser(self, arguments)
+    def parse(*arguments: Any, **options: Any) -> None:
+        parser(*arguments, **options)
         raise ParsedError
 
-    parser = Parser.__call__
-    monkeypatch.setattr(Parser, "__call__", parse)
+    parser = tyro.cli
+    monkeypatch.setattr(tyro, "cli", parse)
     monkeypatch.chdir(tmp_path)
     Path("runs/forecast-sales").mkdir(parents=True)
     text = page.read_text(encoding="utf-8").replace("train RECIPE", "train adding-100")

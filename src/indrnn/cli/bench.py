@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..checks import check_count
 from ..system import load_torch
 from .main import say
-from .parse import Parser
+from .parse import parse
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,7 +36,7 @@ class BenchOptions:
 
 def bench(arguments: list[str]) -> None:
     """Compare the layer's speed with LSTM's."""
-    options: BenchOptions = Parser("bench", BenchOptions)(arguments)
+    options: BenchOptions = parse("bench", BenchOptions, arguments)
     check_count("number of steps", len(options.steps))
     for T in options.steps:
         check_count("steps", T)

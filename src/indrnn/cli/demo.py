@@ -12,7 +12,7 @@ from ..tasks.rows import find
 from ..training import RunFolder
 from ..words import duration
 from .main import UsageError, say
-from .parse import Parser
+from .parse import parse
 
 
 @dataclass
@@ -34,7 +34,7 @@ def _is_demo(folder: RunFolder) -> bool:
 
 def demo(arguments: list[str]) -> int:
     """Learn the adding problem in about a minute."""
-    options: DemoOptions = Parser("demo", DemoOptions)(arguments)
+    options: DemoOptions = parse("demo", DemoOptions, arguments)
     load_torch()
     from ..tasks.runs import train_recipe
 

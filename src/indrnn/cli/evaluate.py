@@ -16,7 +16,7 @@ from ..tasks.recipe import Extra
 from ..tasks.rows import extras
 from ..words import numbers
 from .main import UsageError, say
-from .parse import Parser
+from .parse import parse
 
 if TYPE_CHECKING:
     from ..tasks.runs import Run
@@ -37,7 +37,7 @@ def evaluate(arguments: list[str]) -> None:
     kinds = extras("evaluate").values()
     parts = [("own", EvaluateOptions), *((f"extra_{i}", extra.options) for i, extra in enumerate(kinds))]
     everything = make_dataclass("Evaluate", [(name, Annotated[kind, tyro.conf.arg(name="")]) for name, kind in parts])
-    options, *others = vars(Parser("evaluate", everything, EvaluateOptions.__doc__)(arguments)).values()
+    options, *others = vars(parse("evaluate", everything, arguments, EvaluateOptions.__doc__)).values()
     if options.out is not None:
         if options.out.exists():
             raise UsageError(f"out must be a new file, and {options.out} is there already")

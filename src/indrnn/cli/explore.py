@@ -9,7 +9,7 @@ import tyro
 
 from ..system import load_torch
 from .main import say
-from .parse import Parser
+from .parse import parse
 
 
 @dataclass
@@ -29,7 +29,7 @@ class ExploreOptions:
 
 def explore(arguments: list[str]) -> None:
     """Write the explorer's page of a run."""
-    options: ExploreOptions = Parser("explore", ExploreOptions)(arguments)
+    options: ExploreOptions = parse("explore", ExploreOptions, arguments)
     load_torch()
     from ..analysis import explorer
     from ..analysis.html import check_page

@@ -13,7 +13,7 @@ import tyro
 from ..system import load_torch
 from ..tasks.series.fit import Fit, fit_of
 from .main import UsageError, say
-from .parse import Parser, option
+from .parse import option, parse
 
 FitOptions = make_dataclass(
     "FitOptions",
@@ -37,8 +37,6 @@ ResumeOptions = make_dataclass(
         ("threads", option(int | None, "Number of CPU threads; None for PyTorch's default."), None),
     ],
 )
-FIT = Parser("fit", FitOptions, inspect.getdoc(Fit))
-RESUME = Parser("fit --resume", ResumeOptions, "Resume a run of `indrnn fit`, with the options stored in it.")
 
 
 def fit(arguments: list[str]) -> int:
@@ -46,14 +44,15 @@ def fit(arguments: list[str]) -> int:
     if arguments[:1] == ["--resume"] and len(arguments) > 1 and not arguments[1].startswith("-"):
         from ..tasks.runs import open_group
 
-        options = RESUME(arguments)
+        about = "Resume a run of `indrnn fit`, with the options stored in it."
+        options = parse("fit --resume", ResumeOptions, arguments, about)
         recipe = fit_of(open_group(options.resume))
         places = {name: path for name in recipe.places if (path := getattr(options, name)) is not None}
         recipe = replace(recipe, device=options.device, threads=options.threads, **places)
         return _fit(recipe, options.resume, resume=True)
     if not arguments:
         raise UsageError("fit needs DATA: a .npz, .ts, .csv or .parquet file, or a folder of WAV files by class")
-    options = FIT(arguments)
+    options = parse("fit", FitOptions, arguments, inspect.getdoc(Fit))
     data = Path(options.recipe.data)
     if options.resume and ((data / "config.json").exists() or (data / "member-0").exists()):
         raise UsageError(f"resume: {data} is a run; put it first: indrnn fit --resume {data} ...")

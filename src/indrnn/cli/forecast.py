@@ -18,7 +18,7 @@ from ..files import new_folder
 from ..networks.config import Plain
 from ..system import load_torch
 from .main import say
-from .parse import Parser
+from .parse import parse
 
 RECORD, DATA, MODEL, FORECASTS, PICTURE = "forecast.json", "data.csv", "model", "forecasts.csv", "forecasts.png"
 READING = ("time", "target", "id", "freq", "season")
@@ -67,7 +67,8 @@ class AgainOptions:
 def forecast(arguments: list[str]) -> None:
     """Forecast series."""
     again = bool(arguments) and Path(arguments[0]).is_dir()
-    options = (Parser("forecast FOLDER", AgainOptions) if again else Parser("forecast", ForecastOptions))(arguments)
+    name, kind = ("forecast FOLDER", AgainOptions) if again else ("forecast", ForecastOptions)
+    options = parse(name, kind, arguments)
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)  # notes of Lightning and neuralforecast
     try:

@@ -15,7 +15,7 @@ import tyro
 
 from ..system import load_torch, note
 from .main import UsageError
-from .parse import Parser
+from .parse import parse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ class GenerateOptions:
 
 def generate(arguments: list[str]) -> int:
     """Write text, token by token."""
-    options: GenerateOptions = Parser("generate", GenerateOptions)(arguments)
+    options: GenerateOptions = parse("generate", GenerateOptions, arguments)
     load_torch()
     from ..networks import LanguageModel
     from ..tasks.runs import open_run

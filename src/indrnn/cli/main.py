@@ -47,10 +47,7 @@ class UsageError(Exception):
 COMMANDS = tuple(
     dict.fromkeys(line.split()[0] for line in USAGE.partition("commands:\n")[2].partition("\n\n")[0].splitlines())
 )
-"""Names of the commands: each is a function of that name in a module of that name, imported when it is called.
-
-It gets the arguments after its name, and returns the exit code; None for 0.
-"""
+"""Names of the commands: functions in modules of the same name, from arguments to the exit code, or None for 0."""
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
@@ -39,18 +38,16 @@ def option(kind: Any, text: str) -> Any:
     return Annotated[kind, tyro.conf.arg(help=text)]
 
 
-@dataclass(frozen=True)
-class Parser:
-    """The options of one command: the command's name, their type, and their help."""
-
-    name: str
-    kind: Any
-    about: str | None = None
-    avoid_subcommands: bool = False
-    program: str = "indrnn"
-
-    def __call__(self, arguments: list[str]) -> Any:
-        """Parse; for wrong arguments or --help, print the error or the help and exit."""
-        config = (tyro.conf.FlagCreatePairsOff, *([tyro.conf.AvoidSubcommands] if self.avoid_subcommands else []))
-        name = f"{self.program} {self.name}"
-        return tyro.cli(self.kind, prog=name, description=self.about, args=arguments, config=config, registry=_REGISTRY)
+def parse(
+    name: str,
+    kind: Any,
+    arguments: list[str],
+    about: str | None = None,
+    *,
+    avoid_subcommands: bool = False,
+    program: str = "indrnn",
+) -> Any:
+    """The options of a command, of type `kind`; for wrong arguments or --help, print the error or the help and exit."""
+    config = (tyro.conf.FlagCreatePairsOff, *([tyro.conf.AvoidSubcommands] if avoid_subcommands else []))
+    name = f"{program} {name}"
+    return tyro.cli(kind, prog=name, description=about, args=arguments, config=config, registry=_REGISTRY)

@@ -13,7 +13,7 @@ import tyro
 
 from ..system import load_torch
 from .main import UsageError, say
-from .parse import Parser
+from .parse import parse
 
 
 @dataclass
@@ -38,12 +38,9 @@ class PredictOptions:
     """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
 
 
-PREDICT = Parser("predict", PredictOptions)
-
-
 def predict(arguments: list[str]) -> int:
     """Write answers for the series of a file."""
-    options = PREDICT(arguments)
+    options: PredictOptions = parse("predict", PredictOptions, arguments)
     if options.out.exists() and not options.overwrite:
         raise UsageError(f"out must be a new file, and {options.out} is there already; --overwrite replaces it")
     if options.out.is_dir() or not options.out.absolute().parent.is_dir():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..tasks.rows import extras
 from .main import UsageError, say
-from .parse import Parser
+from .parse import parse
 
 
 def prepare(arguments: list[str]) -> None:
@@ -18,4 +18,4 @@ def prepare(arguments: list[str]) -> None:
     elif name not in commands:
         raise UsageError(f"prepare needs one of {', '.join(commands)}" + (f", got {name}" if name else ""))
     else:
-        commands[name](Parser(f"prepare {name}", commands[name].options)(rest), say)
+        commands[name](parse(f"prepare {name}", commands[name].options, rest), say)

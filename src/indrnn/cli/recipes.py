@@ -8,7 +8,7 @@ import tyro
 
 from ..tasks.rows import listed, rows
 from .main import UsageError, say
-from .parse import Parser
+from .parse import parse
 
 
 @dataclass
@@ -21,7 +21,7 @@ class RecipesOptions:
 
 def recipes(arguments: list[str]) -> None:
     """List recipes, grouped by task."""
-    options: RecipesOptions = Parser("recipes", RecipesOptions)(arguments)
+    options: RecipesOptions = parse("recipes", RecipesOptions, arguments)
     # A word begins a part of the name: mnist is not in pmnist-6
     chosen = [row for row in rows().values() if all(f"-{word}" in f"-{row.name}" for word in options.words)]
     if not chosen:

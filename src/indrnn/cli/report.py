@@ -9,7 +9,7 @@ import tyro
 
 from ..system import load_torch
 from .main import UsageError, say
-from .parse import Parser
+from .parse import parse
 
 
 @dataclass
@@ -20,11 +20,9 @@ class ReportOptions:
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()  # Run folders, finished or not.
-    out: Path | None = None
-    """Output folder; None for results/TASK, such as results/adding. Runs already there are plotted too."""
+    out: Path | None = None  # Output folder; None for results/TASK. Runs already there are plotted too.
     overwrite: bool = False  # Replace the figure and the files of the same runs, or the page.
-    html: Path | None = None
-    """Instead of collecting: write one HTML page that compares the runs, of any tasks, to this file."""
+    html: Path | None = None  # HTML file to write instead: one page that compares the runs, of any tasks.
     full: bool = False
     """Predictions for all test data, and gradients over ten batches instead of one, with --html; takes minutes."""
     data_dir: Path | None = None
@@ -33,7 +31,7 @@ class ReportOptions:
 
 def report(arguments: list[str]) -> None:
     """Gather runs into a table or a page."""
-    options: ReportOptions = Parser("report", ReportOptions)(arguments)
+    options: ReportOptions = parse("report", ReportOptions, arguments)
     load_torch()
     if not options.runs:
         raise UsageError("runs must be the folders of runs, got none")

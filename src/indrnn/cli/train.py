@@ -19,7 +19,7 @@ from ..tasks.rows import find, listed, rows
 from ..training.options import SCHEDULES
 from ..words import duration, numbers
 from .main import UsageError, say
-from .parse import Parser, option
+from .parse import option, parse
 
 HELP = """\
 usage: indrnn train RECIPE [--FIELD VALUE ...] [--out DIR] [--resume] [--overwrite]
@@ -54,7 +54,7 @@ def train(arguments: list[str]) -> int:
             recorded = _of_file(Path(rest[at + 1]))
             recorded["recipe"] = {**(recorded.get("recipe") or {}), "name": row.name}
             row, rest = _row(recorded), rest[:at] + rest[at + 2 :]
-    options = _parser(_with_schedule(row, rest), out)(rest)
+    options = _options(_with_schedule(row, rest), out, rest)
     if out is not None and options.init_from is None and "init_from" in recorded:
         options.init_from = Path(recorded["init_from"])
     options.resume |= out is not None
@@ -73,9 +73,9 @@ def _find_or_hint(name: str) -> Row:
 
 def _with_schedule(row: Row, arguments: list[str]) -> Row:
     """The recipe with the schedule given by --schedule, if any, so that its fields become options."""
-    given = ArgumentParser(add_help=False, allow_abbrev=False)
-    given.add_argument("--schedule", nargs="?")
-    kind = given.parse_known_args(arguments)[0].schedule
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--schedule", nargs="?")
+    kind = parser.parse_known_args(arguments)[0].schedule
     if kind is None:
         return row
     if kind not in SCHEDULES:
@@ -84,8 +84,8 @@ def _with_schedule(row: Row, arguments: list[str]) -> Row:
     return replace(row, recipe=replace(row.recipe, training=training))  # type: ignore[call-arg]
 
 
-def _parser(row: Row, out: Path | None) -> Parser:
-    """The parser for a recipe and its run."""
+def _options(row: Row, out: Path | None, arguments: list[str]) -> Any:
+    """The options of a recipe and its run."""
     recipe = row.recipe
     schedule = next(name for name, kind in SCHEDULES.items() if kind is type(recipe.training.schedule))
     fields: list[tuple[str, Any, Any]] = [
@@ -100,7 +100,7 @@ def _parser(row: Row, out: Path | None) -> Parser:
     ]
     about = f"{recipe.__doc__} In the paper: {row.paper}, {row.value}."
     options = make_dataclass("Train", fields, namespace={"__doc__": about})
-    return Parser(f"train {row.name}", options, about, avoid_subcommands=True)
+    return parse(f"train {row.name}", options, arguments, about, avoid_subcommands=True)
 
 
 def _of_run(path: Path) -> dict[str, Any]:

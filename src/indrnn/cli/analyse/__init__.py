@@ -9,7 +9,7 @@ from ...system import load_torch
 from ...tasks.recipe import Extra
 from ...tasks.rows import extras, rows
 from ..main import UsageError, say
-from ..parse import Parser
+from ..parse import parse
 from .options import AblateOptions, DepthOptions, GradientsOptions, MemoryOptions, WeightsOptions
 
 
@@ -48,7 +48,7 @@ def analyse(arguments: list[str]) -> int:
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UsageError(f"analyse needs the name of an analysis: {', '.join(kinds)}{hint}")
     kind = kinds[name]
-    options = Parser(f"analyse {name}", kind.options)(rest)
+    options = parse(f"analyse {name}", kind.options, rest)
     load_torch()
     if isinstance(kind, Kind):
         from . import measures
