@@ -16,8 +16,7 @@ from .parse import parse
 class ExploreOptions:
     """Write an HTML page to inspect a run's network neuron by neuron, and to try it on digits or numbers.
 
-    A single HTML file that works offline in any browser: it contains the run's weights, and the network runs in the
-    page.
+    A single HTML file that works offline in any browser: it contains the run's weights, and runs the network.
     """
 
     run: tyro.conf.Positional[Path]  # The run's folder.

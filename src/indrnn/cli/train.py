@@ -64,10 +64,8 @@ def train(arguments: list[str]) -> int:
 def _find_or_hint(name: str) -> Row:
     """A recipe; if only the length differs from a known one, the error names the option."""
     parts = re.fullmatch(r"(\w+)-(\d+)(-\w+)?", name)
-    if name not in rows() and parts is not None:
-        base = f"{parts[1]}-100{parts[3] or ''}"
-        if base in rows():
-            raise UsageError(f"no such recipe: {name!r}; another length is an option: {base} --length {parts[2]}")
+    if parts and name not in rows() and (base := f"{parts[1]}-100{parts[3] or ''}") in rows():
+        raise UsageError(f"no such recipe: {name!r}; another length is an option: {base} --length {parts[2]}")
     return find(name)
 
 

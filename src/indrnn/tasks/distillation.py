@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from .adding import DistilOptions
     from .recipe import Say
 
-Item = Tensor | tuple[Tensor, Tensor]
-"""Inputs, or inputs and the task's targets, of which the batch is the first dimension."""
-Data = Item | Callable[[int], Item]
+Data = Tensor | tuple[Tensor, Tensor] | Callable[[int], Tensor | tuple[Tensor, Tensor]]
+"""Inputs, or inputs and the task's targets, of which the batch is the first dimension; or a function of a number."""
 Pair = tuple[Tensor, Tensor | None]
 
 
@@ -96,9 +95,8 @@ def distil(
         first = task.batch(0, Shard())
         inputs, wanted = first.inputs, first.target
         if wanted.dim() != 3 or wanted.shape[:2] != inputs.shape[:2]:
-            raise ValueError(
-                f"rnn must give an output at each step of inputs {tuple(inputs.shape)}, got {tuple(wanted.shape)}"
-            )
+            read, got = tuple(inputs.shape), tuple(wanted.shape)
+            raise ValueError(f"rnn must give an output at each step of inputs {read}, got {got}")
         config = config or Plain(hidden_size=128, layers=2, norm=None)
         sized = replace(config, batch_first=time == 1).sized(inputs.shape[-1], inputs.shape[time])
         model: Any = seeded_model(Head(sized, wanted.shape[-1], "StepRegressor"), seed).to(inputs.device, inputs.dtype)
