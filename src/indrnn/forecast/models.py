@@ -63,8 +63,7 @@ class IndRNN(RNN):  # type: ignore[misc]
         if recurrent and config.bidirectional:
             raise ValueError("network.bidirectional must be False with recurrent, whose future is not known")
         if recurrent and isinstance(options.get("loss"), (MQLoss, HuberMQLoss)):
-            why = "neuralforecast gives all quantiles the same value"
-            got = type(options["loss"]).__name__
+            why, got = "neuralforecast gives all quantiles the same value", type(options["loss"]).__name__
             raise ValueError(f"loss must be one of points or of a distribution with recurrent, where {why}, got {got}")
         encoder = sorted(name for name in options if name.startswith("encoder_"))
         if encoder and not loaded:

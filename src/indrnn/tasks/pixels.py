@@ -308,10 +308,8 @@ def _both(
     name: str, recipe: PixelsRecipe, table: str, values: tuple[str, str], cost: str, parameters: int
 ) -> tuple[Row, Row]:
     """A row for MNIST and one for permuted MNIST."""
-    return (
-        Row(f"mnist-{name}", recipe, table, values[0], cost, parameters),
-        Row(f"pmnist-{name}", replace(recipe, permuted=True), table, values[1], cost, parameters),
-    )
+    row = Row(f"mnist-{name}", recipe, table, values[0], cost, parameters)
+    return row, replace(row, name=f"p{row.name}", recipe=replace(recipe, permuted=True), value=values[1])
 
 
 _TABLE = "Table 1"
