@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_count, check_tensor
+from ..checks import check_count
 from ..layers.indrnn import project
 from ..ops.calls import written_out
+from ..ops.checks import check_tensor
 from ..ops.cpu import kernel
 
 
