@@ -62,10 +62,7 @@ def recurrence_(
     anything that is watched are not overwritten.
     """
     call = Forward(x, u, h_0=h_0, **options)
-    if not _can_overwrite(call, backend):
-        return _run(call, backend)
-    h, h_last = autograd.recurrence_direct(True, *call, backend)  # which checks
-    return h, h_last
+    return _run(call, backend, _can_overwrite(call, backend))
 
 
 def recurrence_norm(
@@ -113,13 +110,13 @@ def recurrence_norm(
     return y, h_last, mean, var
 
 
-def _run(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
-    if is_watched() or not are_plain(*call[:6]):
+def _run(call: Forward, backend: str | None, overwrite: bool = False) -> tuple[Tensor, Tensor]:
+    if not overwrite and (is_watched() or not are_plain(*call[:6])):
         check_choice("backend", backend, BACKENDS)
         check(call)
         h, h_last = autograd.recurrence(*call, backend)
     else:
-        h, h_last = autograd.recurrence_direct(False, *call, backend)  # which checks
+        h, h_last = autograd.recurrence_direct(overwrite, *call, backend)  # which checks
     return h, h_last
 
 

@@ -193,26 +193,20 @@ def forward(call: Forward, chunk: int | None = None) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; with a length of chunks, by the scan, in chunks of so many steps."""
     shape = Shape(with_contiguous_rows(call.x), call, scans=chunk is not None)
     if chunk is not None:
-        maps = ("a", "b", "lo", "hi") if call.activation == "relu" else ("a", "b")
         inputs = {**strided("x", "x", shape.x), "bias": shape.vector(call.bias), "lo": None, "hi": None}
-        starts = _starts("forward", shape, call, chunk, maps, inputs, h_0=contiguous(call.h_0))
+        starts = _starts("forward", shape, call, chunk, inputs, h_0=contiguous(call.h_0))
         call = call._replace(h_0=starts)
     return _launch_forward(shape, call, chunk)
 
 
 def _starts(
-    way: str,
-    shape: Shape,
-    call: Forward | Backward,
-    chunk: int,
-    maps: tuple[str, ...],
-    inputs: dict[str, Any],
-    **first: Any,
+    way: str, shape: Shape, call: Forward | Backward, chunk: int, inputs: dict[str, Any], **first: Any
 ) -> Tensor:
     """What each chunk of a scan starts from: one kernel composes the chunks' maps, one goes through them."""
     at_once, parts, _ = chunks(shape, steps(1 if way == "forward" else 2, shape.x.dtype), chunk)
     arguments = {**shape.recurrence(call), **inputs, "span": chunk}
-    arguments |= {name: shape.new(parts, shape.chains) for name in maps}
+    bounds = ("lo", "hi") if way == "forward" and call.activation == "relu" else ()
+    arguments |= {name: shape.new(parts, shape.chains) for name in ("a", "b", *bounds)}
     shape.run(f"{way}_maps", at_once, parts, **arguments)
     starts = shape.new(parts, shape.chains)
     shape.run(f"{way}_starts", steps(3, shape.dtype), starts=starts, count=parts, **first, **arguments)
@@ -240,7 +234,7 @@ def backward(call: Backward, chunk: int | None = None) -> tuple[Tensor, Tensor, 
     if chunk is not None:
         inputs = {**strided("grad_h", "g", call.grad_h), "h": shape.x}
         last = contiguous(call.grad_h_last)
-        call = call._replace(grad_h_last=_starts("backward", shape, call, chunk, ("a", "b"), inputs, grad_h_last=last))
+        call = call._replace(grad_h_last=_starts("backward", shape, call, chunk, inputs, grad_h_last=last))
     grad_x, grad_h_0, sum_u, sum_bias, _ = _launch_backward(shape, call, chunk)
     return grad_x, sum_u.to(call.u.dtype), sum_bias.to(call.u.dtype), grad_h_0
 
