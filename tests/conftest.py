@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import indrnn
-from indrnn.ops.triton import launch
+from indrnn.ops.triton import backend as triton_backend
 from indrnn.system import limit_onednn
 
 if importlib.util.find_spec("triton") is not None:  # which looks at this as it is imported: by us, when first used
@@ -87,8 +87,8 @@ def _backend_of(item: pytest.Item) -> str | None:
 @pytest.fixture
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """For Triton's interpreter, which takes its time for each op: few steps at once, and many chains to a program."""
-    monkeypatch.setattr(launch, "steps", lambda *_: 4)
-    monkeypatch.setattr(launch, "blocks", lambda *_: (512, 1))
+    monkeypatch.setattr(triton_backend, "steps", lambda *_: 4)
+    monkeypatch.setattr(triton_backend, "blocks", lambda *_: (512, 1))
 
 
 @pytest.fixture(autouse=True)

@@ -68,7 +68,7 @@ def test_importing_waits_for_nothing(tmp_path: Path) -> None:
 
 
 OPTIONS = (
-    "indrnn.ops.names",
+    "indrnn.ops",
     "indrnn.checks",
     "indrnn.files",
     "indrnn.system",

@@ -1,22 +1,9 @@
-"""Checks of arguments: each names the argument, what was given and what is expected.
-
-Options are checked without torch. Where there is a tensor it is in `sys.modules`, whence it comes quicker, at each step
-of a stream, than by an import.
-"""
+"""Checks of options, without torch: each names the argument, what was given and what is expected."""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-Lengths: TypeAlias = "Tensor | Sequence[int] | None"
-"""Steps of each sequence of a padded batch, as callers may give them."""
+from collections.abc import Callable
 
 
 class MissingPackageError(ImportError, ValueError):
@@ -25,13 +12,6 @@ class MissingPackageError(ImportError, ValueError):
 
 MOST_THREADS = 1024
 """Most threads of a process: OpenMP starts all at once, and the process dies where the system has no room for them."""
-
-
-def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
-    """A list of lengths as a tensor; anything else as it is, for the checks that follow."""
-    if not isinstance(lengths, (list, tuple)):
-        return lengths  # type: ignore[return-value]
-    return sys.modules["torch"].tensor(lengths, device=device)  # type: ignore[no-any-return]
 
 
 def is_number(value: object) -> bool:
@@ -81,37 +61,3 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise unless `value` is one of them."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Raise unless `value` is None or a tensor of this shape."""
-    if value is None:
-        return
-    if not isinstance(value, sys.modules["torch"].Tensor):
-        raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}")
-    if tuple(value.shape) != shape:
-        raise ValueError(f"{name} must have the shape {shape} for this input, got {tuple(value.shape)}")
-
-
-def check_resets(resets: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Raise unless `resets` is None or a bool tensor of this shape."""
-    check_tensor("resets", resets, shape)
-    if resets is not None and resets.dtype != sys.modules["torch"].bool:
-        raise TypeError(f"resets must be bool, got {resets.dtype}")
-
-
-def check_state(input: Tensor, hx: Tensor | None, shape: tuple[int, ...], weight: Tensor) -> None:
-    """Raise unless a layer's input and state fit its weight, and the state is None or has this shape."""
-    check_like_weight("input", input, weight)
-    check_tensor("hx", hx, shape)
-    check_like_weight("hx", hx, weight)
-
-
-def check_like_weight(name: str, value: Tensor | None, weight: Tensor) -> None:
-    """Raise unless `value` is None or on the device, and (but under autocast) of the type, of the layer's weight."""
-    if value is None:
-        return
-    if value.device != weight.device:
-        raise ValueError(f"{name} must be on the layer's device, {weight.device}, got one on {value.device}")
-    if value.dtype != weight.dtype and not sys.modules["torch"].is_autocast_enabled(value.device.type):
-        raise TypeError(f"{name} must be of the layer's type, {weight.dtype}, got {value.dtype}")

@@ -219,7 +219,7 @@ BAD_ARGUMENTS: list[tuple[Any, ...]] = [
     ({"input_size": 0}, ValueError, "input_size must be at least 1, got 0"),
     ({"hidden_size": -1}, ValueError, "hidden_size must be at least 1, got -1"),
     ({"hidden_size": 1.0}, TypeError, "hidden_size must be an integer, got float"),
-    ({"nonlinearity": "gelu"}, ValueError, "nonlinearity must be one of relu, .*got 'gelu'"),
+    ({"nonlinearity": "gelu"}, ValueError, "nonlinearity must be one of 'relu', .*got 'gelu'"),
     ({"gamma": 2.0}, ValueError, "sequence_length is needed to turn gamma"),
     ({"long_memory": True}, ValueError, "sequence_length is needed for long_memory"),
 ]

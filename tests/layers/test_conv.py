@@ -576,8 +576,8 @@ BAD_ARGUMENTS: list[tuple[Any, ...]] = [
     (2, {"padding": "same", "stride": (1, 2)}, ValueError, r"padding must not be 'same' where .* of \(1, 2\)"),
     (1, {"positions": 0}, ValueError, "positions must be at least 1, got 0"),
     (2, {"positions": (1, 2, 3)}, ValueError, "positions must be one integer or 2"),
-    (1, {"nonlinearity": "gelu"}, ValueError, "nonlinearity must be one of relu, .*got 'gelu'"),
-    (1, {"backend": "quantum"}, ValueError, "backend must be None or one of .*got 'quantum'"),
+    (1, {"nonlinearity": "gelu"}, ValueError, "nonlinearity must be one of 'relu', .*got 'gelu'"),
+    (1, {"backend": "quantum"}, ValueError, "backend must be one of .*got 'quantum'"),
     (1, {"gamma": 2.0}, ValueError, "sequence_length is needed to turn gamma"),
     (1, {"long_memory": True}, ValueError, "sequence_length is needed for long_memory"),
 ]

@@ -750,7 +750,7 @@ BAD_ARGUMENTS: list[tuple[Any, ...]] = [
     ({"hidden_size": "7"}, TypeError, "hidden_size must be an integer, got str"),
     ({"num_layers": 0}, ValueError, "num_layers must be at least 1, got 0"),
     ({"num_layers": True}, TypeError, "num_layers must be an integer, got bool"),
-    ({"nonlinearity": "gelu"}, ValueError, "nonlinearity must be one of relu, .*got 'gelu'"),
+    ({"nonlinearity": "gelu"}, ValueError, "nonlinearity must be one of 'relu', .*got 'gelu'"),
     ({"nonlinearity": ["relu"]}, (TypeError, ValueError), "nonlinearity must be"),
     ({"dropout": 1.5}, ValueError, "dropout must be a number in .*got 1.5"),
     ({"dropout": -0.1}, ValueError, "dropout must be a number in .*got -0.1"),
@@ -827,12 +827,12 @@ def test_batch_first_shapes_are_named() -> None:
 
 def test_unknown_backend_is_named() -> None:
     with pytest.raises(
-        ValueError, match="backend must be None or one of native, reference, scan, triton, got 'quantum'"
+        ValueError, match="backend must be one of None, 'native', 'reference', 'scan', 'triton', got 'quantum'"
     ):
         IndRNN(M, N, backend="quantum")(X)
     layer = IndRNN(M, N)
     layer.backend = "bogus"
-    with pytest.raises(ValueError, match=r"backend must be None or one of .*, got 'bogus'"):
+    with pytest.raises(ValueError, match=r"backend must be one of .*, got 'bogus'"):
         layer(X)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import indrnn
-from indrnn.ops import choice, reference
+from indrnn.ops import library, reference
 from indrnn.ops.cpu import kernel
 from indrnn.ops.triton import backend as triton_backend
 
@@ -22,7 +22,7 @@ with FakeTensorMode():  # no GPU is needed to ask what would be chosen there
 def no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where indrnn was installed without a compiler."""
     monkeypatch.setattr(kernel, "library", lambda: kernel.MISSING)
-    choice._said.clear()
+    library._said.clear()
 
 
 @pytest.mark.skipif(isinstance(kernel.library(), str), reason=str(kernel.library()))
@@ -79,27 +79,27 @@ def test_without_the_kernel_the_reference_computes_and_says_so_once() -> None:
 def test_tritons_interpreter_is_never_the_automatic_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_backend, "why_not", lambda *_: None)
     with pytest.warns(RuntimeWarning, match="plain PyTorch"):
-        assert choice.choose(X, "relu", None) is reference
+        assert library.choose(X, "relu", None) is reference
     found = indrnn.backends(X)
     assert found["triton"] == indrnn.Backend(True, False, None)
     assert found["reference"].chosen
-    assert choice.choose(X, "relu", "triton") is triton_backend
+    assert library.choose(X, "relu", "triton") is triton_backend
 
 
 def test_triton_is_the_choice_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_backend, "why_not", lambda *_: None)
-    assert choice.choose(ON_GPU, "relu", None) is triton_backend
+    assert library.choose(ON_GPU, "relu", None) is triton_backend
     assert {name for name, backend in indrnn.backends(ON_GPU).items() if backend.chosen} == {"triton"}
 
 
 def test_without_triton_a_gpu_has_the_reference_and_it_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_backend, "why_not", lambda *_: "Triton is away")
-    choice._said.clear()
+    library._said.clear()
     with pytest.warns(RuntimeWarning, match="indrnn computes in plain PyTorch, which is slow: Triton is away"):
-        assert choice.choose(ON_GPU, "relu", None) is reference
+        assert library.choose(ON_GPU, "relu", None) is reference
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert choice.choose(ON_GPU, "relu", None) is reference
+        assert library.choose(ON_GPU, "relu", None) is reference
     assert {name for name, backend in indrnn.backends(ON_GPU).items() if backend.chosen} == {"reference"}
 
 

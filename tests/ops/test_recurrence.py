@@ -696,7 +696,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "backend": (
         {"backend": "cuda"},
         ValueError,
-        "backend must be None or one of native, reference, scan, triton, got 'cuda'",
+        "backend must be one of None, 'native', 'reference', 'scan', 'triton', got 'cuda'",
     ),
 }
 

@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import check_choice, check_count, check_tensor
+from ..checks import check_choice, check_count
 from ..layers import IndRNN
 from ..layers.indrnn import add_parameters
+from ..ops.checks import check_tensor
 
 MAX_CONDITION = 1e8
 """The condition number of eigenvectors beyond which a matrix counts as not diagonalisable: half of float64's digits."""

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..checks import Lengths, as_lengths, check_count, check_tensor
+from ..checks import check_count
 from ..layers.masks import shared_dropout, without_padding
 from ..networks.config import Factory
 from ..networks.network import last_step
+from ..ops.checks import Lengths, as_lengths, check_tensor
 from .config import QRNN, Baseline, Kind, Transformer
 from .sru import sru
 

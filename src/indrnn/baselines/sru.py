@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_count, check_tensor
+from ..checks import check_count
 from ..layers.indrnn import project
 from ..ops.calls import written_out
+from ..ops.checks import check_tensor
 from ..ops.cpu import kernel
 
 
@@ -155,5 +156,6 @@ def _run(*tensors: Any) -> None:
     """Run forward, or, given the last five tensors, backward: contiguous, in the order of `_TENSORS`."""
     c = tensors[_TENSORS.index("c")]
     sizes = dict(zip("TBN", c.shape, strict=True))
-    addresses = dict(zip(_TENSORS, map(kernel.pointer, tensors), strict=False))
+    pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+    addresses = dict(zip(_TENSORS, pointers, strict=False))
     kernel.run("sru", _Call(dtype=kernel.DTYPES[c.dtype], threads=torch.get_num_threads(), **sizes, **addresses))

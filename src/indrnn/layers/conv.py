@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, as_lengths, check_count, check_resets, check_state, check_tensor
-from ..ops import recurrence, reference
-from ..ops.names import check_backend, check_nonlinearity
+from ..checks import check_choice, check_count
+from ..ops import ACTIVATIONS, BACKENDS, recurrence, reference
+from ..ops.checks import Lengths, as_lengths, check_resets, check_state, check_tensor
 from ..ops.split import TimeSlice
 from . import BoundOptions
 from .bound import RecurrentBound
@@ -57,8 +57,8 @@ class _ConvIndRNN(nn.Module):
         if in_channels % groups or out_channels % groups:
             channels = f"in_channels = {in_channels} and out_channels = {out_channels}"
             raise ValueError(f"groups must divide {channels}, got {groups}")
-        check_nonlinearity(nonlinearity)
-        check_backend(backend)
+        check_choice("nonlinearity", nonlinearity, ACTIVATIONS)
+        check_choice("backend", backend, BACKENDS)
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.nonlinearity, self.batch_first, self.reverse, self.backend = nonlinearity, batch_first, reverse, backend
         self.kernel_size = self._sizes("kernel_size", kernel_size)

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..checks import Lengths, as_lengths, check_count, check_probability, check_resets, check_state, check_tensor
-from ..ops import recurrence_, reference
-from ..ops.names import check_backend, check_nonlinearity
+from ..checks import check_choice, check_count, check_probability
+from ..ops import ACTIVATIONS, BACKENDS, recurrence_, reference
+from ..ops.checks import Lengths, as_lengths, check_resets, check_state, check_tensor
 from ..ops.split import TimeSlice, check_whole
 from . import BoundOptions
 from .bound import RecurrentBound
@@ -78,7 +78,7 @@ class IndRNN(nn.Module):
         super().__init__()
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             check_count(name, value)
-        check_nonlinearity(nonlinearity)
+        check_choice("nonlinearity", nonlinearity, ACTIVATIONS)
         check_probability("dropout", dropout)
         if dropout > 0 and num_layers == 1:
             warnings.warn(
@@ -89,7 +89,7 @@ class IndRNN(nn.Module):
             check_count("recompute", recompute)
             if bidirectional:
                 raise ValueError("recompute cannot be combined with bidirectional: the reverse direction starts last")
-        check_backend(backend)
+        check_choice("backend", backend, BACKENDS)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.nonlinearity, self.bias, self.batch_first = nonlinearity, bias, batch_first
         self.dropout, self.bidirectional = float(dropout), bidirectional
@@ -298,7 +298,7 @@ class IndRNNCell(nn.Module):
         super().__init__()
         check_count("input_size", input_size)
         check_count("hidden_size", hidden_size)
-        check_nonlinearity(nonlinearity)
+        check_choice("nonlinearity", nonlinearity, ACTIVATIONS)
         self.input_size, self.hidden_size, self.nonlinearity = input_size, hidden_size, nonlinearity
         self.bound = RecurrentBound(**recurrent)
         add_parameters(self, (hidden_size, input_size), (hidden_size,), bias, device=device, dtype=dtype)

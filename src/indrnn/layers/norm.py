@@ -309,11 +309,9 @@ def gather_statistics(model: nn.Module, batches: Iterable[Any], *, state: Any = 
             state, seen = _run(model, batch, state, call), True
         if not seen:
             raise ValueError("batches must hold at least one batch, got none")
-        statistics = [
-            buffer for norm in norms for buffer in (norm.running_mean, norm.running_var) if buffer is not None
-        ]
-        gathered = [buffer.clone() for buffer in statistics]
-    for buffer, values in zip(statistics, gathered, strict=True):
+        statistics = [getattr(norm, name) for norm in norms for name in ("running_mean", "running_var")]
+        gathered = [(buffer, buffer.clone()) for buffer in statistics if buffer is not None]
+    for buffer, values in gathered:
         buffer.copy_(values)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeV
 from .. import networks
 from ..checks import check_choice, check_count, check_positive, check_probability
 from ..layers import EPSILON, BoundOptions
-from ..ops.names import check_backend, check_nonlinearity
+from ..ops import ACTIVATIONS, BACKENDS
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,7 @@ class NetworkConfig:
     """Name, in `indrnn.networks`, of the class that is built."""
 
     def __post_init__(self) -> None:
-        check_nonlinearity(self.nonlinearity)
+        check_choice("nonlinearity", self.nonlinearity, ACTIVATIONS)
         check_choice("norm", self.norm, (*get_args(Norm), None))
         check_choice("norm_place", self.norm_place, get_args(Place))
         check_options(self)
@@ -109,7 +109,7 @@ class NetworkConfig:
                 f"recompute runs over a piece of time by itself, so that norm must be 'layer', 'rms' or None, got "
                 f"{self.norm!r}; with batch norm, wrap blocks in torch.utils.checkpoint instead"
             )
-        check_backend(self.backend)
+        check_choice("backend", self.backend, BACKENDS)
 
     @property
     def ways(self) -> int:

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import Lengths, as_lengths
 from ..layers.masks import shared_dropout, valid_steps, without_padding
 from ..layers.norm import SequenceBatchNorm
+from ..ops.checks import Lengths, as_lengths
 from ..ops.watched import is_watched
 from .config import Factory, Front
 from .network import last_step

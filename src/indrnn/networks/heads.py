@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from ..checks import Lengths, as_lengths, check_choice, check_count, check_tensor
+from ..checks import check_choice, check_count
 from ..layers.config import config_of
 from ..layers.indrnn import IndRNN, IndRNNCell
 from ..layers.masks import without_padding
+from ..ops.checks import Lengths, as_lengths, check_tensor
 from ..ops.split import TimeSlice, check_whole
 from .config import Head, Pool
 from .network import last_step

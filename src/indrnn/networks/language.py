@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .. import checks
 from ..layers.config import config_of
 from ..layers.masks import embedding_dropout, shared_dropout, valid_steps
+from ..ops.checks import Lengths, check_tensor
 from ..ops.watched import are_plain
 from . import cross_entropy
 from .config import Language
@@ -155,7 +156,7 @@ class LanguageModel(nn.Module):
         input: Tensor,
         state: Any = None,
         *,
-        lengths: checks.Lengths = None,
+        lengths: Lengths = None,
         resets: Tensor | None = None,
         targets: Tensor | None = None,
         reduction: cross_entropy.Reduction = "mean",
@@ -166,7 +167,7 @@ class LanguageModel(nn.Module):
         network. With `targets`, the next words in the input's layout, the loss is in place of the logits; see `loss`.
         """
         input = _class_indices("input", input)
-        checks.check_tensor("targets", targets, tuple(input.shape))
+        check_tensor("targets", targets, tuple(input.shape))
         targets = None if targets is None else _class_indices("targets", targets)
         checks.check_choice("reduction", reduction, get_args(cross_entropy.Reduction))
         features, state = run_network(self.network, self._vectors(input), state, lengths, resets)

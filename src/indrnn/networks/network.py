@@ -12,10 +12,11 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import _register_namedtuple
 
-from ..checks import Lengths, as_lengths, check_count, check_like_weight, check_resets, check_tensor
+from ..checks import check_count
 from ..layers.masks import unpack, without_padding
 from ..layers.norm import next_position
 from ..layers.recompute import in_pieces
+from ..ops.checks import Lengths, as_lengths, check_like_weight, check_resets, check_tensor
 from ..ops.split import TimeSlice, check_whole
 from .config import Factory, NetworkConfig
 from .unit import RecurrentUnit, Steps

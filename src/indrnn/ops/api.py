@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import autograd, choice
+from ..checks import check_choice
+from . import BACKENDS, autograd
 from .calls import Forward, NormForward
 from .checks import check
 from .cpu import kernel
-from .names import check_backend
+from .library import choose
 from .watched import are_plain, is_watched, keeps_results
 
 
@@ -61,10 +62,7 @@ def recurrence_(
     anything that is watched are not overwritten.
     """
     call = Forward(x, u, h_0=h_0, **options)
-    if not _can_overwrite(call, backend):
-        return _run(call, backend)
-    h, h_last = autograd.recurrence_direct(True, *call, backend)  # which checks
-    return h, h_last
+    return _run(call, backend, _can_overwrite(call, backend))
 
 
 def recurrence_norm(
@@ -101,9 +99,9 @@ def recurrence_norm(
         y (T, B, ..., N), h_last (B, ..., N), and the mean and biased variance (N,) of h, or of x without the bias. The
         statistics carry no gradient.
     """
-    check_backend(backend)
     call = NormForward(x, u, bias, h_0, weight, shift, mask, lengths, resets, eps, activation, place)
     if is_watched() or not are_plain(*call[:9]):
+        check_choice("backend", backend, BACKENDS)
         check(call)
         y, h_last, _, mean, var = autograd.recurrence_norm(*call, backend)
     else:
@@ -112,13 +110,13 @@ def recurrence_norm(
     return y, h_last, mean, var
 
 
-def _run(call: Forward, backend: str | None) -> tuple[Tensor, Tensor]:
-    check_backend(backend)
-    if is_watched() or not are_plain(*call[:6]):
+def _run(call: Forward, backend: str | None, overwrite: bool = False) -> tuple[Tensor, Tensor]:
+    if not overwrite and (is_watched() or not are_plain(*call[:6])):
+        check_choice("backend", backend, BACKENDS)
         check(call)
         h, h_last = autograd.recurrence(*call, backend)
     else:
-        h, h_last = autograd.recurrence_direct(False, *call, backend)  # which checks
+        h, h_last = autograd.recurrence_direct(overwrite, *call, backend)  # which checks
     return h, h_last
 
 
@@ -137,4 +135,4 @@ def _can_overwrite(call: Forward, backend: str | None, *others: Tensor | None) -
     for other in (*call[1:6], *others):  # also kept for backward
         if other is not None and torch._C._is_alias_of(x, other):  # type: ignore[attr-defined]
             return False
-    return choice.choose(x, call.activation, backend) is kernel
+    return choose(x, call.activation, backend) is kernel

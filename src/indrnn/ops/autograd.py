@@ -66,7 +66,7 @@ def direct(
     """A function that calls a backend without the dispatcher; what watches operations does not see it.
 
     It takes whether x is overwritten, then the arguments of the op, which make a call of this kind. `keep` and
-    `derivative` are those of the op; the derivative calls a backend too where `ctx.direct`, and nothing watches.
+    `derivative` are those of the op; told `direct`, the derivative calls a backend too if nothing watches.
     """
 
     class Direct(torch.autograd.Function):
@@ -76,12 +76,12 @@ def direct(
             if overwrite:
                 ctx.mark_dirty(inputs[0])
             keep(ctx, inputs, output)
-            ctx.direct, ctx.overwritten = True, overwrite
+            ctx.overwritten = overwrite
             return output
 
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-            return None, *derivative(ctx, *gradients)
+            return None, *derivative(ctx, *gradients, direct=True)
 
     return Direct.apply
 
@@ -126,14 +126,15 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     """Keep h, and nothing else of its size."""
     _, u, bias, h_0, lengths, resets, *ctx.options = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.direct = ctx.overwritten = False
     ctx.save_for_backward(output[0], u, h_0, lengths, resets)
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward(
+    ctx: Any, grad_h: Tensor | None, grad_h_last: Tensor | None, *, direct: bool = False
+) -> tuple[Tensor | None, ...]:
     """The gradients of the nine inputs: by a backend if nothing watches now and no derivative of it is needed."""
-    by_op = not ctx.direct or torch.is_grad_enabled() or is_watched() or are_batched(grad_h, grad_h_last)
+    by_op = not direct or torch.is_grad_enabled() or is_watched() or are_batched(grad_h, grad_h_last)
     h, u, h_0, lengths, resets = ctx.saved_tensors
     inputs = (dense(grad_h), dense(grad_h_last), h, u, h_0, lengths, resets, *ctx.options)
     if by_op or not are_plain(*inputs[:7]):  # a gradient, or what a saved tensor's hook returned
@@ -229,7 +230,6 @@ def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) ->
     ctx.y_is_h = before and call.mask is None
     ctx.bias_dtype = None if call.bias is None else call.bias.dtype
     ctx.options, ctx.backend = (call.eps, call.activation), inputs[-1]
-    ctx.direct = ctx.overwritten = False
     ctx.mark_non_differentiable(result.mean, result.var)
     ctx.set_materialize_grads(False)
     series = (result.y if ctx.y_is_h else result.h, call.x if before else None)
@@ -238,10 +238,10 @@ def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) ->
 
 
 def _norm_backward(
-    ctx: Any, grad_y: Tensor | None, grad_h_last: Tensor | None, grad_h: Tensor | None, *_: Any
+    ctx: Any, grad_y: Tensor | None, grad_h_last: Tensor | None, grad_h: Tensor | None, *_: Any, direct: bool = False
 ) -> tuple[Tensor | None, ...]:
     """By the op or a backend, or, if it may be differentiated again, in differentiable steps."""
-    by_op = not ctx.direct or is_watched() or are_batched(grad_y, grad_h_last, grad_h)
+    by_op = not direct or is_watched() or are_batched(grad_y, grad_h_last, grad_h)
     grad_y, grad_h_last, grad_h = dense(grad_y), dense(grad_h_last), dense(grad_h)
     h, *others = ctx.saved_tensors
     grad_y = torch.zeros_like(h) if grad_y is None else grad_y

@@ -1,4 +1,4 @@
-"""Argument checks of the ops: types, shapes and devices, before any memory is read.
+"""Checks of tensors: types, shapes and devices, of the ops before any memory is read, and of layers and networks.
 
 An error names the argument, what was given and what is expected. The ops themselves check, and so does the API before
 them, whose sizes are those that the caller sees under `vmap`.
@@ -6,7 +6,8 @@ them, whose sizes are those that the caller sees under `vmap`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -125,3 +126,50 @@ def _is_like(value: Tensor, x: Tensor, shape: torch.Size) -> bool:
     if value.layout is not torch.strided or value.is_nested or value.is_neg() or value._is_zerotensor():
         return False
     return value.shape == shape
+
+
+# ---- arguments of layers and networks
+
+Lengths: TypeAlias = Tensor | Sequence[int] | None
+"""Steps of each sequence of a padded batch, as callers may give them."""
+
+
+def as_lengths(lengths: Lengths, device: torch.device) -> Tensor | None:
+    """A list of lengths as a tensor; anything else as it is, for the checks that follow."""
+    if not isinstance(lengths, (list, tuple)):
+        return lengths  # type: ignore[return-value]
+    return torch.tensor(lengths, device=device)
+
+
+def check_tensor(name: str, value: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Raise unless `value` is None or a tensor of this shape."""
+    if value is None:
+        return
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor or None, got {type(value).__name__}")
+    if value.shape != shape:
+        raise ValueError(f"{name} must have the shape {shape} for this input, got {tuple(value.shape)}")
+
+
+def check_resets(resets: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Raise unless `resets` is None or a bool tensor of this shape."""
+    check_tensor("resets", resets, shape)
+    if resets is not None and resets.dtype != torch.bool:
+        raise TypeError(f"resets must be bool, got {resets.dtype}")
+
+
+def check_state(input: Tensor, hx: Tensor | None, shape: tuple[int, ...], weight: Tensor) -> None:
+    """Raise unless a layer's input and state fit its weight, and the state is None or has this shape."""
+    check_like_weight("input", input, weight)
+    check_tensor("hx", hx, shape)
+    check_like_weight("hx", hx, weight)
+
+
+def check_like_weight(name: str, value: Tensor | None, weight: Tensor) -> None:
+    """Raise unless `value` is None or on the device, and (but under autocast) of the type, of the layer's weight."""
+    if value is None:
+        return
+    if value.device != weight.device:
+        raise ValueError(f"{name} must be on the layer's device, {weight.device}, got one on {value.device}")
+    if value.dtype != weight.dtype and not torch.is_autocast_enabled(value.device.type):
+        raise TypeError(f"{name} must be of the layer's type, {weight.dtype}, got {value.dtype}")

@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import reference
+from ..checks import check_choice
+from . import BACKENDS, reference
 from .autograd import OPS
 from .calls import Forward
 from .checks import check, check_lengths
-from .names import check_backend
 from .scan import Map, finite
 
 Group = Any
@@ -133,7 +133,7 @@ def split_recurrence(
     check(call)
     if activation not in ("relu", "identity"):
         raise ValueError(f"activation must be relu or identity where time is split over processes, got {activation!r}")
-    check_backend(backend)
+    check_choice("backend", backend, BACKENDS)
     steps, differentiable = _agree(call, resets, summed, group)
     start, total = sum(steps[: dist.get_rank(group)]), sum(steps)
     check(call._replace(x=x.new_empty(()).expand(total, *x.shape[1:]), resets=resets))

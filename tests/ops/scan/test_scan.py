@@ -19,7 +19,6 @@ from indrnn.ops.calls import Backward, Forward
 from indrnn.ops.cpu import kernel
 from indrnn.ops.scan import Map
 from indrnn.ops.triton import backend as triton_backend
-from indrnn.ops.triton import launch
 
 from ..problems import Problem, assert_same, problem
 
@@ -186,7 +185,7 @@ def _in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(reason)
     monkeypatch.setattr(scan, "INTERPRET", True)
     monkeypatch.setattr(scan, "gpu_chunk_length", lambda _T, _chains: 2)
-    monkeypatch.setattr(launch, "LANES", LANES)
+    monkeypatch.setattr(triton_backend, "LANES", LANES)
 
 
 in_triton = pytest.mark.usefixtures("_in_triton")
@@ -210,13 +209,13 @@ def test_triton_equals_the_reference(kind: dict[str, Any]) -> None:
 
 @in_triton
 def test_triton_equals_plain_pytorch_and_launches_three_kernels_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    p, launched, start = problem(12, 2, 3), [], launch.launch
+    p, launched, start = problem(12, 2, 3), [], triton_backend.launch
 
     def watched(kernel: str, *arguments: Any, **named: Any) -> None:
         launched.append(kernel)
         start(kernel, *arguments, **named)
 
-    monkeypatch.setattr(launch, "launch", watched)
+    monkeypatch.setattr(triton_backend, "launch", watched)
     assert_same(p.solve("scan"), in_plain_pytorch(p, monkeypatch), rtol=1e-12, atol=1e-12)
     assert launched == ["forward_maps", "forward_starts", "forward", "backward_maps", "backward_starts", "backward"]
 

@@ -17,7 +17,6 @@ from torch._subclasses import FakeTensorMode
 from indrnn.ops import reference
 from indrnn.ops.calls import Forward, NormBackward, NormForward
 from indrnn.ops.triton import backend as triton_backend
-from indrnn.ops.triton import launch
 
 from ...conftest import ACTIVATIONS, BACKENDS
 from ..problems import Problem, assert_same, problem
@@ -40,20 +39,20 @@ each_half = pytest.mark.parametrize("dtype", HALVES.values(), ids=HALVES)
 @pytest.mark.parametrize(("B", "N"), [(1, 1), (50, 128), (32, 128), (128, 2000), (1000, 3)])
 @pytest.mark.parametrize("lanes", [32, 64])
 def test_settings(B: int, N: int, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "LANES", lanes)
-    block, warps = launch.blocks(B * N)
+    monkeypatch.setattr(triton_backend, "LANES", lanes)
+    block, warps = triton_backend.blocks(B * N)
     assert block & (block - 1) == 0, "Triton takes powers of two"
     assert block == warps * lanes
 
 
 def test_a_small_problem_is_spread_over_more_programs_than_a_gpu_has_multiprocessors() -> None:
-    block, _ = launch.blocks(50 * 128)
+    block, _ = triton_backend.blocks(50 * 128)
     assert 50 * 128 // block >= 132
 
 
 @pytest.mark.parametrize(("T", "chains"), [(0, 5), (1, 1), (5000, 6400), (784, 256000), (10**7, 1)])
 def test_time_is_divided_into_parts_that_cover_it(T: int, chains: int) -> None:
-    parts, span = launch.parts(T, chains, 16)
+    parts, span = triton_backend.time_parts(T, chains, 16)
     assert span % 16 == 0
     assert (parts - 1) * span <= max(T - 1, 0) < parts * span
     assert parts == 1 or parts * chains <= 2**18
@@ -140,8 +139,8 @@ def test_float32_to_its_rounding(activation: str, ragged: bool, reverse: bool) -
 @each_dtype
 @each_activation
 def test_activations_over_the_whole_range(activation: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "steps", lambda *_: 1)
-    monkeypatch.setattr(launch, "blocks", lambda *_: (4096, 1))
+    monkeypatch.setattr(triton_backend, "steps", lambda *_: 1)
+    monkeypatch.setattr(triton_backend, "blocks", lambda *_: (4096, 1))
     size = torch.logspace(-30, 3, 2000, dtype=torch.float64)
     x = torch.cat([size, -size, torch.linspace(-12, 12, 96)]).to(dtype).view(1, 1, -1)
     h, _ = triton_backend.forward(Forward(x, x.new_zeros(4096), activation=activation))
@@ -174,7 +173,7 @@ def test_half_types_to_their_rounding(activation: str, dtype: torch.dtype, float
 def test_same_bits_each_time_and_for_any_block(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem(33, 3, 5, activation="tanh", dtype=torch.float32, lengths=True)
     runs = [solve(p, triton_backend) for _ in range(2)]
-    monkeypatch.setattr(launch, "blocks", lambda *_: (8, 1))
+    monkeypatch.setattr(triton_backend, "blocks", lambda *_: (8, 1))
     for other in (runs[1], solve(p, triton_backend)):
         assert_same(other, runs[0], rtol=0, atol=0)
 

@@ -20,7 +20,7 @@ import torch
 
 from indrnn.ops import scan
 from indrnn.ops.calls import Backward, Forward, NormBackward, NormForward
-from indrnn.ops.triton import backend, launch
+from indrnn.ops.triton import backend
 
 T = 784
 SIZES = {"B=50, N=128": (50, 128), "B=32, N=128": (32, 128), "B=128, N=2000": (128, 2000)}
@@ -47,7 +47,7 @@ def test_every_kernel_compiles_and_nothing_spills(target: str, dtype: str, optio
     rows = json.loads(done.stdout)
     for row in rows:
         print(target, dtype, *(f"{name} {value}" for name, value in row.items()), sep=", ")
-    assert {row["kernel"] for row in rows} == set(launch.MODULES)
+    assert {row["kernel"] for row in rows} == set(backend.MODULES)
     assert [row for row in rows if row["spilled"]] == []
 
 
@@ -56,7 +56,7 @@ def test_every_kernel_compiles_and_nothing_spills(target: str, dtype: str, optio
 
 def launches(B: int, N: int, dtype: torch.dtype, lanes: int, options: str) -> list[tuple[str, Launch]]:
     """What the backends launch for a problem of this size: its use, and the launch."""
-    launching: Any = launch
+    launching: Any = backend
     made: list[tuple[str, Launch]] = []
     use = ""
     launching.launch = lambda kernel, _programs, _like, settings, **arguments: made.append(
@@ -98,7 +98,7 @@ def compile_launch(launched: Launch, target: Any) -> Any:
     """As Triton's own launcher would: numbers that are 1 or divisible by 16 and aligned tensors are known to be."""
     triton: Any = importlib.import_module("triton")
     name, settings, arguments = launched
-    kernel = getattr(importlib.import_module(f"indrnn.ops.triton.{launch.MODULES[name]}"), name)
+    kernel = getattr(importlib.import_module(f"indrnn.ops.triton.{backend.MODULES[name]}"), name)
     values = arguments | settings
     types = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
     types |= {torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8"}

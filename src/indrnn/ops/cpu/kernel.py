@@ -213,11 +213,6 @@ def strided(x: Tensor | None) -> tuple[Tensor | None, int, int]:
     return (None, 0, 0) if x is None else (x, x.stride(0), x.stride(1))
 
 
-def pointer(tensor: Tensor | None) -> int | None:
-    """The address of a tensor; None for None."""
-    return None if tensor is None else tensor.data_ptr()
-
-
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """As `tensor.to`, which takes a microsecond or two even if there is nothing to do."""
     return tensor if tensor.dtype is dtype else tensor.to(dtype)
