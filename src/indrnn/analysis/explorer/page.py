@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...layers import EPSILON
-from ...networks.front import FrontNetwork
+from ...networks.network import FrontNetwork
 from ...tasks.recipe import Samples
 from ...tasks.runs import Run
 from ...tasks.samples import recorded
