@@ -143,7 +143,6 @@ def _train(options: Any, name: str, recorded: dict[str, Any], *, resume: bool = 
     load_torch()
     from ..tasks.runs import train_recipe
     from ..training import RunFolder
-    from ..training.resume import check_folder
 
     out = Path("runs") / name if options.out is None else options.out
     for seed in options.seeds:
@@ -158,7 +157,7 @@ def _train(options: Any, name: str, recorded: dict[str, Any], *, resume: bool = 
         recipe: Recipe = options.recipe if seed is None else replace(options.recipe, seed=seed)
         folder = out if seed is None else out / f"seed-{seed}"
         if os.environ.get("RANK", "0") == "0":  # before any data are read; of several processes, the one that opens it
-            check_folder(RunFolder(folder), resume=resume or options.resume, overwrite=options.overwrite)
+            RunFolder(folder).check(resume=resume or options.resume, overwrite=options.overwrite)
         again = ["train", "--resume", str(folder)]
         again += ["--data-dir", str(options.recipe.data_dir)] if getattr(recipe, "data_dir", None) else []
         again += [] if options.keep_memory else ["--no-keep-memory"]
