@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..figures import COLOURS, Curve, draw_curves, draw_pairs, named, new_figure, svg_of
 from ..layers import EPSILON
-from ..networks.front import FrontNetwork
+from ..networks.network import FrontNetwork
 from ..tasks.recipe import Answer, Confusion, Pairs
 from ..words import headline, rough_duration, value_of, words
 from . import neurons

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from ..checks import check_count
 from ..layers.indrnn import project
+from ..networks.config import Factory
 from ..ops.calls import written_out
 from ..ops.checks import check_tensor
 from ..ops.cpu import kernel
@@ -25,15 +26,7 @@ class SRU(nn.Module):
     `indrnn.IndRNN`.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **factory: Unpack[Factory]) -> None:
         super().__init__()
         for name, value in {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}.items():
             check_count(name, value)
@@ -42,7 +35,7 @@ class SRU(nn.Module):
             inputs = input_size if layer == 0 else hidden_size
             rows = (3 if inputs == hidden_size else 4) * hidden_size
             for name, shape in {"weight": (rows, inputs), "v": (2, hidden_size), "bias": (2, hidden_size)}.items():
-                setattr(self, f"{name}_l{layer}", nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+                setattr(self, f"{name}_l{layer}", nn.Parameter(torch.empty(shape, **factory)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -67,10 +67,9 @@ def _fit(recipe: Fit, out: Path, *, resume: bool, overwrite: bool = False, dry_r
     from ..training import RunFolder
     from ..training.listeners import progress
     from ..training.parallel import choose_device
-    from ..training.resume import check_folder
 
     if not dry_run:
-        check_folder(RunFolder(out), resume=resume, overwrite=overwrite)
+        RunFolder(out).check(resume=resume, overwrite=overwrite)
     choose_device(recipe.device)
     for line in recipe.summary():
         say(line)

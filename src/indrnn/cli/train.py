@@ -142,7 +142,6 @@ def _train(options: Any, name: str) -> int:
     load_torch()
     from ..tasks.runs import train_recipe
     from ..training import RunFolder
-    from ..training.resume import check_folder
 
     for seed in options.seeds:
         check_seed(seed)
@@ -156,7 +155,7 @@ def _train(options: Any, name: str) -> int:
         recipe: Recipe = options.recipe if seed is None else replace(options.recipe, seed=seed)
         folder = out if seed is None else out / f"seed-{seed}"
         if os.environ.get("RANK", "0") == "0":  # before any data are read; of several processes, the one that opens it
-            check_folder(RunFolder(folder), **modes)
+            RunFolder(folder).check(**modes)
         again = ["train", "--resume", str(folder)]
         again += ["--data-dir", str(options.recipe.data_dir)] if getattr(recipe, "data_dir", None) else []
         again += [] if options.keep_memory else ["--no-keep-memory"]

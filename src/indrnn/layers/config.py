@@ -22,11 +22,11 @@ class ModuleConfig:
     arguments: dict[str, Any]
 
     def build(self, **factory: Any) -> nn.Module:
-        """The module, with new weights; `device` and `dtype` if it takes them."""
+        """The module, with new weights; `device` and `dtype` if it takes them, by name or as `**factory`."""
         arguments = {name: v.build(**factory) if hasattr(v, "build") else v for name, v in self.arguments.items()}
         takes = inspect.signature(self.kind).parameters
-        of_torch = issubclass(self.kind, nn.RNNBase)
-        return self.kind(**arguments, **{k: v for k, v in factory.items() if of_torch or k in takes})
+        both = issubclass(self.kind, nn.RNNBase) or "factory" in takes
+        return self.kind(**arguments, **{k: v for k, v in factory.items() if both or k in takes})
 
 
 def config_of(module: nn.Module) -> Any:

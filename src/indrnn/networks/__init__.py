@@ -7,19 +7,17 @@ from .._lazy import lazy_names
 if TYPE_CHECKING:
     from .config import Dense, Front, Head, Language, NetworkConfig, Plain, Residual
     from .deep import DenseBlock, DenseIndRNN, DenseLayer, PlainBlock, PlainIndRNN, ResidualBlock, ResidualIndRNN
-    from .front import FrontNetwork
     from .heads import SequenceClassifier, SequenceRegressor, StepClassifier, StepRegressor
     from .language import LanguageModel, TiedEmbedding, WordEmbedding
-    from .network import Network, State
+    from .network import FrontNetwork, Network, State
     from .unit import RecurrentUnit, Weight
 
 _HOMES = {
     "config": ("Dense", "Front", "Head", "Language", "NetworkConfig", "Plain", "Residual"),
     "deep": ("DenseBlock", "DenseIndRNN", "DenseLayer", "PlainBlock", "PlainIndRNN", "ResidualBlock", "ResidualIndRNN"),
-    "front": ("FrontNetwork",),
     "heads": ("SequenceClassifier", "SequenceRegressor", "StepClassifier", "StepRegressor"),
     "language": ("LanguageModel", "TiedEmbedding", "WordEmbedding"),
-    "network": ("Network", "State"),
+    "network": ("FrontNetwork", "Network", "State"),
     "unit": ("RecurrentUnit", "Weight"),
 }
 

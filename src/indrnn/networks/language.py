@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from ..layers.masks import embedding_dropout, shared_dropout, valid_steps
 from ..ops.checks import Lengths, check_tensor
 from ..ops.watched import are_plain
 from . import cross_entropy
-from .config import Language
+from .config import Factory, Language
 from .heads import Output, check_network, run_network
 from .tokeniser import Tokeniser
 from .unit import is_unwatched
@@ -56,15 +56,14 @@ class WordEmbedding(_Embedding, nn.Embedding):
         *,
         start: float = 0.04,
         dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[Factory],
     ) -> None:
         checks.check_count("num_embeddings", num_embeddings)
         checks.check_count("embedding_dim", embedding_dim)
         checks.check_positive("start", start)
         checks.check_probability("dropout", dropout)
         self.start, self.dropout = start, float(dropout)
-        super().__init__(num_embeddings, embedding_dim, device=device, dtype=dtype)
+        super().__init__(num_embeddings, embedding_dim, **factory)
 
 
 class TiedEmbedding(_Embedding):
@@ -76,14 +75,7 @@ class TiedEmbedding(_Embedding):
     """
 
     def __init__(
-        self,
-        classes: int,
-        size: int,
-        *,
-        start: float = 0.04,
-        dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, classes: int, size: int, *, start: float = 0.04, dropout: float = 0.0, **factory: Unpack[Factory]
     ) -> None:
         super().__init__()
         checks.check_count("classes", classes)
@@ -91,8 +83,8 @@ class TiedEmbedding(_Embedding):
         checks.check_probability("dropout", dropout)
         checks.check_positive("start", start)
         self.classes, self.size, self.start, self.dropout = classes, size, start, float(dropout)
-        self.weight = nn.Parameter(torch.empty(classes, size, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(classes, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(classes, size, **factory))
+        self.bias = nn.Parameter(torch.empty(classes, **factory))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

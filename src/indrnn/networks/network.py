@@ -1,25 +1,30 @@
-"""`Network`: the interface of the deep networks, (T, B, input_size) to features and `State`, for the next call."""
+"""`Network`: the interface of the deep networks, (T, B, input_size) to features and `State`, for the next call.
+
+`FrontNetwork` has the same: convolutions over time in front of a network, with strides for long raw signals.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import fields, replace
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import _register_namedtuple
 
 from ..checks import check_count
-from ..layers.masks import unpack, without_padding
-from ..layers.norm import next_position
+from ..layers.masks import shared_dropout, unpack, valid_steps, without_padding
+from ..layers.norm import SequenceBatchNorm, next_position
 from ..layers.recompute import in_pieces
 from ..ops.checks import Lengths, as_lengths, check_like_weight, check_resets, check_tensor
 from ..ops.split import TimeSlice, check_whole
-from .config import Factory, NetworkConfig
-from .unit import RecurrentUnit, Steps
+from ..ops.watched import is_watched
+from .config import Factory, Front, NetworkConfig
+from .unit import RecurrentUnit, Steps, is_unwatched
 
 
 class State(NamedTuple):
@@ -283,3 +288,93 @@ def last_step(
         return features[-1]
     at = (lengths.long() - 1).clamp_min(0).view(1, -1, 1).expand(1, B, F)
     return torch.where((lengths > 0).unsqueeze(-1), features.gather(0, at).squeeze(0), 0.0)
+
+
+# ---- convolutions in front
+
+
+class FrontState(NamedTuple):
+    """The state of a network with a front, from one call to the next."""
+
+    inputs: tuple[Tensor, ...]
+    """Last inputs of each convolution, (steps, B, features)."""
+    network: Any
+    """State of the network behind the convolutions; None before its first step."""
+
+
+class FrontNetwork(nn.Module):
+    """Causal convolution → batch norm → ReLU, once or several times, then a network, whose interface it has.
+
+    With strides, an output stands for `stride` steps: T steps are reduced to ⌈T / stride⌉.
+    """
+
+    batch_first = False
+
+    def __init__(self, config: Front, **factory: Unpack[Factory]) -> None:
+        super().__init__()
+        self.config, self.bidirectional, self.steps_after = config, config.bidirectional, config.steps
+        assert config.input_size is not None
+        self.input_size = config.input_size
+        inputs = (config.input_size, *config.features[:-1])
+        shapes = zip(inputs, config.features, config.kernels, config.strides, strict=True)
+        self.convolutions = nn.ModuleList(nn.Conv1d(*shape, bias=False, **factory) for shape in shapes)
+        self.norms = nn.ModuleList(SequenceBatchNorm(size, **factory) for size in config.features)
+        self.network: nn.Module = replace(config.network, input_size=config.features[-1]).build(**factory)
+        self.output_size: int = self.network.output_size
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Reinitialise the convolutions."""
+        for convolution in self.convolutions:
+            assert isinstance(convolution, nn.Conv1d)
+            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+
+    def forward(
+        self,
+        input: Tensor,
+        state: FrontState | None = None,
+        *,
+        lengths: Lengths = None,
+        resets: Tensor | None = None,
+        last: bool = False,
+    ) -> tuple[Tensor, FrontState]:
+        """Run over a sequence; see `indrnn.networks.Network.forward`.
+
+        A sequence can be continued from a `state` if the strides are 1, or if they divide the lengths of the pieces
+        before. `resets` are not supported. The features are (⌈T / strides⌉, B, output_size).
+        """
+        if resets is not None:
+            raise ValueError("resets are not supported by convolutions in front; split the sequence where it resets")
+        if input.dim() != 3 or input.shape[-1] != self.input_size:
+            raise ValueError(f"input must have the shape (T, B, {self.input_size}), got {tuple(input.shape)}")
+        steps = as_lengths(lengths, input.device)
+        x, after = without_padding(input, steps), []
+        for i, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            before = self.config.kernels[i] - 1
+            earlier = x.new_zeros(before, *x.shape[1:]) if state is None else state.inputs[i]
+            x = torch.cat([earlier, x])
+            after.append(x[len(x) - before :])
+            x = convolution(x.permute(1, 2, 0)).permute(2, 0, 1).contiguous()  # (B, C, T) and back
+            steps = None if steps is None else (steps + self.config.strides[i] - 1) // self.config.strides[i]
+            x = shared_dropout(_normed(norm, x, steps), self.config.dropout, self.training)
+        features, behind = self.network(x, None if state is None else state.network, lengths=steps)
+        if last:
+            features = last_step(features, steps, self.bidirectional)
+        return features, FrontState(tuple(after), behind)
+
+
+def _normed(norm: nn.Module, x: Tensor, lengths: Tensor | None) -> Tensor:
+    """relu(norm(x, lengths)) of (T, B, C), where possible by torch's batch norm of valid steps: a third of passes."""
+    if is_watched() or not is_unwatched(norm, SequenceBatchNorm) or x.dtype != norm.weight.dtype or norm.synchronised:
+        return F.relu(norm(x, lengths))
+    norm.check(x, lengths)
+    valid = valid_steps(x, lengths)
+    rows = x.flatten(0, 1) if valid is None else x[valid]  # (steps, C)
+    if norm.training and len(rows) > 1:
+        norm.num_batches_tracked.add_(1)
+    momentum = norm.momentum
+    if momentum is None:  # the mean over all batches, as `gather_statistics` takes it
+        momentum = 1 / max(1, int(norm.num_batches_tracked))
+    weights = norm.running_mean, norm.running_var, norm.weight, norm.bias
+    rows = F.relu(F.batch_norm(rows, *weights, norm.training, momentum, norm.eps))
+    return rows.view_as(x) if valid is None else torch.zeros_like(x).index_put((valid,), rows)

@@ -19,8 +19,7 @@ from ..figures import draw_metric, draw_pairs, new_figure, save_figure
 from ..networks import Head, Plain
 from ..training import Cosine, RunFolder, Steps, Training
 from ..training.task import Batch, Measured, Shard, generator, rows_of
-from .recipe import Answer, AnyNetwork, Description, Extra, Loop, Pairs, Recipe, Row, Samples
-from .samples import fit_into_page
+from .recipe import Answer, AnyNetwork, Description, Extra, Loop, Pairs, Recipe, Row, Samples, fit_into_page
 from .table import Summary, Table, command_of, mean, steps_of, time_of
 
 with contextlib.suppress(ImportError):  # without a command line

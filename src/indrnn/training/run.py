@@ -26,12 +26,11 @@ from ..saving import recorded_config, to_json, weights_as_bytes
 from .checkpoint import load
 from .errors import NotFiniteError, RunError, out_of_memory, signals
 from .evaluation import Progress, measure
-from .folder import RunFolder, command, finite, machine
+from .folder import RunFolder, command, finite, machine, open_folder
 from .listeners import Evaluation, Listener, Listeners, Start, Step, file_listeners, progress
 from .optimizers import may_fuse
 from .options import Training
 from .parallel import Processes, choose_device, processes
-from .resume import open_folder
 from .task import Shard, Task
 from .update import Updater, first_not_finite
 
@@ -156,7 +155,8 @@ class _Run:
         state = problem = None
         try:
             if self.written is not None:
-                state = open_folder(self.written, self.config, self.tell, stack, resume, overwrite)
+                note = partial(self.tell, "on_note")
+                state = open_folder(self.written, self.config, note, stack, resume, overwrite)
         except (ValueError, OSError, RunError) as error:
             problem = error
         state, problem = group.from_main((state, problem))

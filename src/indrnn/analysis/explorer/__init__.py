@@ -1,7 +1,6 @@
 """`explore`: an HTML page to inspect a trained network neuron by neuron."""
 
-from ...tasks.recipe import Samples
-from ...tasks.samples import Body, recorded
+from ...tasks.recipe import Body, Samples, recorded
 from .page import explore, facts_of, page_of, samples_of
 from .program import network_of
 

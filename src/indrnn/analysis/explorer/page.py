@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ...layers import EPSILON
-from ...networks.front import FrontNetwork
-from ...tasks.recipe import Samples
+from ...networks.network import FrontNetwork
+from ...tasks.recipe import Samples, recorded
 from ...tasks.runs import Run
-from ...tasks.samples import recorded
 from ...words import headline, rough_duration, value_of, words
 from ..html import embedded_json, escape, fill, source, write_page
 from ..memory import BOUNDS, finite, steps_of

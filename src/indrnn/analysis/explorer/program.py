@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ... import networks
 from ...layers import IndRNN, SequenceBatchNorm, StepBatchNorm
-from ...networks.front import FrontNetwork
+from ...networks.network import FrontNetwork
 from ...ops.calls import Forward
 from .. import neurons
 

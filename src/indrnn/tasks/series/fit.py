@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeV
 from ..._lazy import Lazy
 from ...checks import check_fraction, check_seed
 from ...words import rough_duration, value_of, words
-from ..recipe import Answer, Confusion, Description, Extra, Pairs, Recipe, Samples, Say
+from ..recipe import Answer, Confusion, Description, Extra, Pairs, Recipe, Samples, Say, recorded
 from .defaults import MEMBERS, Core, Effort, check_options
 from .reading import Reading
 
@@ -287,11 +287,10 @@ class Fit(Recipe):
 
     def samples(self, model: nn.Module) -> Samples:
         """See `Recipe.samples`: some of the test series, or of the training series if there are none."""
-        from ..samples import SHOWN, recorded
-
         (train, test, _), preparation, target = self.split, self.fitting.preparation, self.fitting.target
         data = train if test is None else test
-        some = data.select(np.unique(np.linspace(0, len(data) - 1, min(len(data), SHOWN)).round().astype(np.int64)))
+        count = min(len(data), Samples.most)
+        some = data.select(np.unique(np.linspace(0, len(data) - 1, count).round().astype(np.int64)))
         assert some.y is not None
         names = list(some.names or (f"series {number + 1}" for number in range(len(some))))
         right: list[Any] | None = None

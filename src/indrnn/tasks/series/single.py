@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...networks.front import FrontState
+from ...networks.network import FrontState
 from ...networks.unit import RecurrentUnit
 from .collection import Array, Collection, as_array
 from .preparation import from_first_time

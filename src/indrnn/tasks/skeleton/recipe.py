@@ -17,8 +17,7 @@ from ...networks import Dense, Head, Plain, Residual
 from ...networks.config import Pool
 from ...system import note
 from ...training import OneCycle, Plateau, Training
-from ..recipe import Answer, AnyNetwork, Confusion, Description, Extra, Flat, Loop, Recipe, Row, Samples
-from ..samples import SHOWN, Body, recorded
+from ..recipe import Answer, AnyNetwork, Body, Confusion, Description, Extra, Flat, Loop, Recipe, Row, Samples, recorded
 from ..table import Summary, Table, accuracy_columns, command_of, time_of
 from .joints import Joints, Sampling, joints_of, names_of
 
@@ -305,7 +304,8 @@ class SkeletonRecipe(Recipe):
         split = next(name for name in ("validation", "test", "train") if task.size(name))
         _, labels = task.data[split]
         of_action = [(labels == label).nonzero().flatten().tolist() for label in labels.unique().tolist()]
-        items = [numbers[turn] for turn in range(SHOWN) for numbers in of_action if turn < len(numbers)][:SHOWN]
+        most = Samples.most
+        items = [numbers[turn] for turn in range(most) for numbers in of_action if turn < len(numbers)][:most]
         batch = task.batch_of(split, torch.tensor(items))
         right = [actions[label] for label in batch.target.tolist()]
         bodies = task.recordings.frames.shape[1]
