@@ -370,10 +370,10 @@ def test_a_column_that_is_ignored_must_be_there(tmp_path: Path) -> None:
     refused(path, "ignore: ", "'nota'", "did you mean note?", target="c", ignore=("nota",))
     refused(path, "ignore: ", "'nota'", target_needed=False, ignore=("nota",))
     assert len(read(path, test=other, target="c", ignore=("note",))) == 4
-    reading = read_with(path, Reading(target="c", ignore=("note",))).reading
-    assert len(read_with(other, reading, target_needed=False, alone=True).collection) == 2
+    _, reading, _ = read_with(path, Reading(target="c", ignore=("note",)))
+    assert len(read_with(other, reading, target_needed=False, alone=True)[0]) == 2
     of_npz = Reading(target="c", ignore=("who",))
-    assert len(read_with(other, of_npz, target_needed=False, alone=True).collection) == 2
+    assert len(read_with(other, of_npz, target_needed=False, alone=True)[0]) == 2
     with pytest.raises(ValueError, match=r"ignore: .*'nota'"):
         read_with(path, Reading(layout="long", ignore=("nota",)), target_needed=False, alone=True)
 

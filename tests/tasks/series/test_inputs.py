@@ -29,7 +29,7 @@ def test_bfloat16_is_read() -> None:
     expected = X.float().numpy()
     for given in (X, list(X)):
         np.testing.assert_array_equal(np.stack(Collection.from_arrays(given).x), expected)
-    assert IndRNNRegressor(**TINY).fitting(X, list(torch.arange(8).bfloat16())).target.mean == (3.5,)
+    assert IndRNNRegressor(**TINY).fitting(X, list(torch.arange(8).bfloat16())).target.mean == [3.5]
     model = IndRNNRegressor(**TINY).fit(X, torch.arange(8).bfloat16())
     stream = model.stream()
     assert stream.push(X[0]).shape == (1,)
@@ -40,7 +40,7 @@ def test_masked_values_are_missing() -> None:
     X[0, 1, 2] = -9999
     masked = np.ma.masked_equal(X, -9999.0)
     model = IndRNNClassifier(**TINY).fit(masked, Y)
-    assert model.preparation_.masked == (1,)
+    assert model.preparation_.masked == [1]
     assert np.abs(model.preparation_.mean).max() < 1
     missing = np.where(X == -9999, np.nan, X)
     np.testing.assert_array_equal(model.predict_proba(masked), model.predict_proba(missing))
@@ -70,7 +70,7 @@ def test_tables_with_missing_values_and_their_columns() -> None:
     table = pandas.DataFrame(series(8, 1, 5)[:, 0], columns=list("abcde")).astype("Float64")
     table.iloc[2, 3] = pandas.NA
     model = IndRNNClassifier(**TINY).fit(table, Y)
-    assert model.preparation_.masked == (0,)
+    assert model.preparation_.masked == [0]
     assert model.predict_proba(table).shape == (8, 2)
     with pytest.raises(ValueError, match=r"got 'e' as column 0 in place of 'a'\. The feature names should match"):
         model.predict(table[table.columns[::-1]])

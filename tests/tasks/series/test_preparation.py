@@ -37,7 +37,7 @@ def test_standardised_by_statistics_of_training() -> None:
 def test_missing_values_get_a_mask_and_constant_channels_stay_finite() -> None:
     series = [np.array([[1.0, np.nan, 3.0], [4.0, 4.0, 4.0]], dtype=np.float32)]
     found = Preparation.fitted(series)
-    assert (found.masked, found.input_size) == ((0,), 3)
+    assert (found.masked, found.input_size) == ([0], 3)
     assert found(series[0]).tolist() == [[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0]]
 
 

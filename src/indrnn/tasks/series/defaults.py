@@ -17,8 +17,6 @@ SMALL = 300  # series below which none is held back: each counts for more in tra
 FEW = 10  # groups below which none is held back: one is more than a tenth of what there is to learn from
 FRAMES = 256  # approximate number of steps that the recurrent layers see of a long signal, after convolutions
 RAW = 8  # stride to `FRAMES` steps from which a signal counts as raw, such as sound
-
-
 MEMBERS: dict[Effort, int] = {"quick": 1, "default": 1, "best": 5}  # networks by default
 _COUNTS = ("hidden_size", "layers", "steps", "batch_size", "patience", "members", "threads")
 _CHECKS = dict.fromkeys(_COUNTS, check_count) | {"lr": check_positive, "validation": check_fraction}

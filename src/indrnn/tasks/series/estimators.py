@@ -38,7 +38,7 @@ _FITTED = ("n_features_in_", "flat_", "channels_", "preparation_", "target_", "p
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """Interpreted data and settings of a fit, except its output folder; `tasks.runs.train_members` trains it."""
+    """Interpreted data and settings of a fit, except its output folder; trained as a `Recipe`, whose members it has."""
 
     data: Collection  # those held back included
     targets: list[Tensor]  # encoded
@@ -54,22 +54,18 @@ class Fitting:
 
     @property
     def members(self) -> int:
-        """Number of networks that are trained."""
         return self.plan.members
 
     def member_seed(self, member: int) -> int:
-        """Seed of one network of the ensemble."""
         return self.seed if member == 0 else derive_seed(self.seed, "member", member) >> 16
 
     def model_config(self, member: int = 0) -> Head:
-        """Configuration of the model."""
         sort = "Regressor" if self.target.kind == "numbers" else "Classifier"
         kind: Any = f"Step{sort}" if self.target.per_step else f"Sequence{sort}"
         return Head(self.plan.network, self.target.outputs, kind, self.plan.pool)
 
     @property
     def training(self) -> Training:
-        """Options of the training loop."""
         options: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.01, "clip": None, "clip_norm": 1.0}
         options |= {name: getattr(self.plan, name) for name in ("steps", "lr", "evaluate_every", "patience")}
         options |= {"device": self.device, "threads": self.threads, "tensorboard": False}
@@ -92,7 +88,6 @@ class Fitting:
         return Part([self.preparation(series) for series in self.data.x], self.targets, weights)
 
     def task(self, member: int = 0) -> SeriesTask:
-        """Build the training task of one network of the ensemble."""
         trained, held = self.split(member)
         return SeriesTask(
             self._prepared.select(trained),
@@ -246,18 +241,16 @@ class Estimator:
             raise ValueError(f"y must have a target at every step with per_step=True, got the shape {y.shape}")
         weights = _weights(sample_weight, len(data))
         target = (Target.of_classes if self._sort == "classifier" else Target.of_numbers)(y, self.per_step)
-        encoded, lengths = target.encode(y, data.lengths), data.lengths
+        codes, lengths = target.encode(y, data.lengths), data.lengths
         preparation = Preparation.fitted(data.x, self.time_channel)
         shape = Shape(len(data), preparation.input_size, float(lengths.mean()), int(lengths.max()), self.per_step)
         if shape.raw and target.kind == "classes":
-            depends = rms_depends_on_class(data.x, torch.stack(encoded).numpy(), self.time_channel)
+            depends = rms_depends_on_class(data.x, torch.stack(codes).numpy(), self.time_channel)
             preparation = replace(preparation, normalise_rms=not depends)
-        class_weights = _class_weights(getattr(self, "class_weight", None), target, y, weights)
+        by_class = _class_weights(getattr(self, "class_weight", None), target, y, weights)
         chosen = plan(shape, **self.get_params() | {"validation": _validation(self.validation, groups)})
         data, seed = replace(data, y=y, groups=groups), _seed(self.random_state)
-        return Fitting(
-            data, encoded, preparation, target, chosen, seed, weights, class_weights, self.device, self.threads
-        )
+        return Fitting(data, codes, preparation, target, chosen, seed, weights, by_class, self.device, self.threads)
 
     def _collection(self, X: Any) -> Collection:
         """Series of X, with times from the first of each series on, as Unix times lose precision in float32."""

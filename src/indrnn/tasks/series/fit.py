@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ..runs import Run
     from .collection import Collection
     from .estimators import Estimator, Fitting
-    from .reading.sources import Read
 else:
     np = Lazy("numpy")
 
@@ -116,8 +115,8 @@ class Fit(Recipe):
         return all(path.exists() for path in self._paths.values())
 
     @cached_property
-    def read(self) -> Read:
-        """Series of the file, and how it was read."""
+    def read(self) -> tuple[Collection, Reading, Path | None]:
+        """Series of the file, how it was read, and the file of the test series."""
         from .reading.sources import read_with
 
         return read_with(Path(self.data), self.reading, test=self.test)
@@ -125,16 +124,16 @@ class Fit(Recipe):
     @cached_property
     def series(self) -> tuple[Collection, bool]:
         """All series, with targets as classes or numbers, and whether they are classes."""
-        return _typed_targets(self.read.collection, self.kind)
+        return _typed_targets(self.read[0], self.kind)
 
     @cached_property
     def split(self) -> tuple[Collection, Collection | None, str]:
         """Series to train on, those held out for test (None if there are none), and how they were chosen."""
         from .collection import hold_out
 
-        data, classifies = self.series
+        (data, classifies), (_, _, test_file) = self.series, self.read
         groups, group = data.groups, self.reading.group
-        held, how = data.test, self.reading.test_where or (self.read.test.name if self.read.test else "")
+        held, how = data.test, self.reading.test_where or (test_file.name if test_file else "")
         if held is not None and groups is not None and len(both := np.intersect1d(groups[held], groups[~held])):
             how += f"; {len(both)} groups of {group} are in both, so this says nothing of new ones"
         if held is None and self.test_share:
@@ -158,7 +157,7 @@ class Fit(Recipe):
     def for_record(self) -> Self:
         """The recipe with what follows from its data: paths in full, and how the file was read."""
         paths: dict[str, Any] = {name: path.resolve() for name, path in self._paths.items()}
-        return replace(self, reading=self.read.reading, **paths)
+        return replace(self, reading=self.read[1], **paths)
 
     # ---- training
 
@@ -191,7 +190,6 @@ class Fit(Recipe):
 
     @property
     def training(self) -> Training:
-        """Options of the training loop, chosen by the data."""
         return self.fitting.training
 
     def task(self, member: int = 0) -> Task:
@@ -323,7 +321,7 @@ class Fit(Recipe):
         features = tuple(name for name in trained if not (reading.time_differences and name == "dt"))
         if kind == "table" and reading.layout == "long" and not reading.features and features != ("0",):
             reading = replace(reading, features=features)  # by name: others may stand beside them
-        collection = read_with(data, reading, target_needed=target_needed, alone=True).collection
+        collection, *_ = read_with(data, reading, target_needed=target_needed, alone=True)
         got = len(collection.channels)
         if got != len(trained):
             names = ", ".join(trained[:8])
@@ -388,8 +386,7 @@ def evaluate(run: Run, options: FitEvaluation, *, data_dir: Path | None, device:
 
 def _flat(y: Any) -> Any:
     """All targets in one dimension, also those at every step."""
-    one_by_one = isinstance(y, list) or y.dtype == object
-    return np.concatenate([np.ravel(values) for values in y]) if one_by_one else np.ravel(y)
+    return np.concatenate([np.ravel(values) for values in y])
 
 
 def _typed_targets(data: Collection, kind: str) -> tuple[Collection, bool]:
@@ -412,8 +409,7 @@ def _typed_targets(data: Collection, kind: str) -> tuple[Collection, bool]:
 
 def _target_line(y: Any, classifies: bool, name: str | None) -> str:
     of = f" of {name}" if name else ""
-    values = _flat(y) if y.dtype == object else y
-    at = " at every step" if y.dtype == object else ""
+    values, at = (_flat(y), " at every step") if y.dtype == object else (y, "")
     if not classifies:
         numbers = np.asarray(values, dtype=np.float64)
         return f"target    numbers{of}{at}, {numbers.min():.4g} to {numbers.max():.4g}, mean {numbers.mean():.4g}"

@@ -28,17 +28,13 @@ class Preparation:
     Raw signals whose power does not depend on the class are also brought to one power, by the steps so far.
     """
 
-    mean: tuple[float, ...]  # of each channel, over the values that are there
-    scale: tuple[float, ...]  # standard deviation of each channel; 1 for one that is constant
-    masked: tuple[int, ...] = ()  # channels with missing values in training: each gets another, 1 where it has a value
+    mean: Sequence[float]  # of each channel, over the values that are there
+    scale: Sequence[float]  # standard deviation of each channel; 1 for one that is constant
+    masked: Sequence[int] = ()  # channels with missing values in training: each gets another, 1 where it has a value
     time_channel: int | None = None  # of times, which are replaced by the differences to the step before
     normalise_rms: bool = False
     """Division of each channel but that of times, at each step, by its root mean square over the steps until then, to
     which `_PRIOR_STEPS` steps of training's deviation are counted: a recording may be louder than another."""
-
-    def __post_init__(self) -> None:
-        for name in ("mean", "scale", "masked"):  # lists, in a file
-            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @classmethod
     def fitted(cls, series: Sequence[Array], time_channel: int | None = None) -> Preparation:
@@ -167,15 +163,11 @@ class Target:
     kind: Kind
     outputs: int  # of the network
     per_step: bool = False
-    names: tuple[Any, ...] = ()  # classes, sorted; numbers of the labels
+    names: Sequence[Any] = ()  # classes, sorted; numbers of the labels
     dtype: str = ""  # of the classes or labels, as NumPy writes it
-    mean: tuple[float, ...] = ()  # of each number, in training
-    scale: tuple[float, ...] = ()  # standard deviation of each number, in training; 1 for one that is constant
+    mean: Sequence[float] = ()  # of each number, in training
+    scale: Sequence[float] = ()  # standard deviation of each number, in training; 1 for one that is constant
     flat: bool = True  # one number for each series (or step), without a dimension of its own
-
-    def __post_init__(self) -> None:
-        for name in ("names", "mean", "scale"):  # lists, in a file
-            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @classmethod
     def of_classes(cls, y: Array, per_step: bool) -> Target:
@@ -186,8 +178,17 @@ class Target:
             if not np.isin(values, (0, 1)).all():
                 what = f"the shape (n, {outputs}) and hold 0 and 1, got {values.shape} of {values.dtype}"
                 raise ValueError(f"y of several labels must have {what}; classes at every step need per_step=True")
-            return cls("labels", outputs, False, tuple(range(outputs)), "<i8")
-        _check_classes(values)
+            return cls("labels", outputs, False, list(range(outputs)), "<i8")
+        if values.ndim != 1 or values.dtype.kind not in "biufOUT":
+            got = f"{values.dtype} {values.shape}"
+            raise ValueError(f"y must hold a class for each series, as numbers or text, got {got}")
+        if values.dtype == object and (missing := [i for i, value in enumerate(values) if value is None]):
+            which = f"entry {missing[0]} is None; leave that series out"
+            raise ValueError(f"y must name a class for each series, and {which}")
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise ValueError("y must name a class for each series. Input y contains NaN or infinity")
+        if values.dtype.kind == "f" and (values != np.floor(values)).any():
+            raise ValueError("Unknown label type: continuous. y must hold classes; IndRNNRegressor is for numbers")
         try:
             classes, counts = np.unique(values, return_counts=True)
         except TypeError:
@@ -217,10 +218,6 @@ class Target:
     def classes(self) -> Array | None:
         """Classes, sorted, or numbers of the labels, (outputs,); None for numbers."""
         return np.array(self.names, dtype=np.dtype(self.dtype)) if self.dtype else None
-
-    def name(self, output: int) -> Any:
-        """Class of an output; of labels and numbers, its index."""
-        return self.names[output] if self.kind == "classes" else output
 
     def encode(self, y: Array, lengths: Array) -> list[Tensor]:
         """Encode those of training: a class (), labels or numbers (outputs,); at every step with time before them."""
@@ -280,19 +277,6 @@ def _one_column(y: Array) -> Array:
     kind = getattr(sys.modules.get("sklearn.exceptions"), "DataConversionWarning", UserWarning)
     warnings.warn("A column-vector y was passed when a 1d array was expected; (n,) is expected", kind, stacklevel=4)
     return y[:, 0]
-
-
-def _check_classes(values: Array) -> None:
-    if values.ndim != 1 or values.dtype.kind not in "biufOUT":
-        raise ValueError(f"y must hold a class for each series, as numbers or text, got {values.dtype} {values.shape}")
-    if values.dtype == object and any(value is None for value in values):
-        at = next(i for i, value in enumerate(values) if value is None)
-        raise ValueError(f"y must name a class for each series, and entry {at} is None; leave that series out")
-    if values.dtype.kind == "f":
-        if not np.isfinite(values).all():
-            raise ValueError("y must name a class for each series. Input y contains NaN or infinity")
-        if (values != np.floor(values)).any():
-            raise ValueError("Unknown label type: continuous. y must hold classes; IndRNNRegressor is for numbers")
 
 
 def _rows(y: Array, per_step: bool) -> list[Array]:

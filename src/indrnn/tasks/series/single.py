@@ -143,7 +143,8 @@ def explain(estimator: Estimator, x: Any, target: Any = None) -> Explanation:
     contributions = (total / len(estimator.models_))[:, 0, :channels].T.double().numpy()
     step = int(np.abs(contributions.sum(0)).argmax())
     neurons = _remembering(estimator.models_[0], inputs, step)
-    return Explanation(estimator.target_.name(output), contributions, step, neurons)
+    names = estimator.target_.names  # none where they are numbers
+    return Explanation(names[output] if names else output, contributions, step, neurons)
 
 
 def _output_of(estimator: Estimator, data: Collection, target: Any) -> int:

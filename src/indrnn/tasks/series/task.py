@@ -72,7 +72,6 @@ class SeriesTask:
         self._order: tuple[int, Sequence[Tensor]] = (-1, [])
 
     def describe(self) -> dict[str, Any]:
-        """Describe the task: options, sizes, and a checksum of the series."""
         return {
             "type": type(self).__name__,
             **{name: getattr(self, name) for name in ("kind", "per_step", "batch_size", "seed")},
@@ -87,7 +86,6 @@ class SeriesTask:
         return max(1, len(self.train.x) // self.batch_size)
 
     def batch(self, step: int, shard: Shard) -> SeriesBatch:
-        """See `Task.batch`."""
         # At random, whatever their lengths: statistics of batches of one length each would differ by it
         epoch, at = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
@@ -138,11 +136,9 @@ class SeriesTask:
         return values.mean(0) if lengths is None else without_padding(values, lengths).sum(0) / lengths
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """See `Task.loss`."""
         return self._loss(model(batch.inputs, lengths=batch.lengths)[0], batch)
 
     def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
-        """See `Task.evaluate`."""
         part, prefix = (self.train, "training_") if self.validation is None else (self.validation, "")
         device = next(model.parameters()).device
         batches = by_length([len(series) for series in part.x], self.batch_size)
@@ -156,8 +152,7 @@ class SeriesTask:
             yield means, len(items)
 
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
-        """Yield nothing: `fit` of an estimator never sees the test series."""
-        return iter(())
+        return iter(())  # `fit` of an estimator never sees the test series
 
 
 def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:

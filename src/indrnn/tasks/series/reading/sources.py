@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +21,7 @@ from .values import SeriesFile, is_number, need, number, parsed, pick, where
 
 KINDS = ".npz, .ts, .csv, .tsv, .parquet, or a folder of WAV files by class"
 SOUNDS = (".wav", ".flac", ".ogg")
-_USUAL = {
-    "x": ("x", "X", "data"),
-    "lengths": ("lengths", "length"),
-    "target": ("y", "Y", "labels", "label", "target"),
-}
+_USUAL = {"x": "x X data", "lengths": "lengths length", "target": "y Y labels label target"}
 _MISSING = ("?", "")
 _Header = dict[str, list[str]]
 
@@ -45,21 +40,16 @@ def read(
     Example:
         >>> read("sensors.csv", id="run", time="t", target="label", group="subject")  # doctest: +SKIP
     """
-    return read_with(Path(path), Reading(**options), test=test, target_needed=target_needed).collection  # type: ignore[arg-type]
-
-
-class Read(NamedTuple):
-    """A collection, and the options to read others like it."""
-
-    collection: Collection
-    reading: Reading  # with what follows from the file
-    test: Path | None = None  # file of the test split
+    return read_with(Path(path), Reading(**options), test=test, target_needed=target_needed)[0]  # type: ignore[arg-type]
 
 
 def read_with(
     path: Path, reading: Reading, *, test: str | Path | None = None, target_needed: bool = True, alone: bool = False
-) -> Read:
-    """Read a file with the given options; see `read`. `alone`: do not search for a matching test file."""
+) -> tuple[Collection, Reading, Path | None]:
+    """Read a file with the given options; see `read`. `alone`: do not search for a matching test file.
+
+    Returns its series, the options to read others like it, with what follows from the file, and the test file.
+    """
     # One that came out of another file has a header, or no layout, and may ignore columns that this file lacks
     own = not alone or (reading.header is None and reading.layout != "auto")
     files = [_read_file(path, reading, target_needed=target_needed, ignore_needed=own)]
@@ -73,7 +63,7 @@ def read_with(
         one, two = (len(file.x[0]) for file in files)
         if one != two:
             raise ValueError(f"{test} has {two} channels, and {path} has {one}; they must be of one kind")
-    return Read(_joined(files, reading), reading, test)
+    return _joined(files, reading), reading, test
 
 
 def kind_of(path: Path) -> str:
@@ -163,7 +153,7 @@ def read_npz(path: Path, reading: Reading, *, target_needed: bool) -> SeriesFile
 
 def _field(option: str, reading: Reading, arrays: dict[str, Array], path: Path, needed: str = "") -> str:
     """Field that an option names, or the first of the usual names; "" if there is none and nothing is `needed`."""
-    name, usual = getattr(reading, option), _USUAL[option]
+    name, usual = getattr(reading, option), _USUAL[option].split()
     if name is not None:
         return pick(name, option, arrays, path)
     field = next((name for name in usual if name in arrays), "")
@@ -251,8 +241,7 @@ def _flag(header: _Header, name: str) -> bool:
     return header.get(name, [""])[:1] in (["true"], ["True"], ["TRUE"])
 
 
-def _series(parts: list[str], header: _Header, place: str) -> Array:
-    """Values (channels, time)."""
+def _series(parts: list[str], header: _Header, place: str) -> Array:  # (channels, time)
     dimensions = header.get("dimensions", header.get("dimension"))
     if dimensions and dimensions[0].isdigit() and int(dimensions[0]) != len(parts):
         raise ValueError(f"{place} must have {dimensions[0]} channels, as @dimensions says, got {len(parts)}")
@@ -303,9 +292,24 @@ def read_folder(path: Path, reading: Reading, *, target_needed: bool) -> SeriesF
                 what = f"sound files ({kinds}), as every folder of a class"
                 raise ValueError(f"{folder} must have {what}, got none; move it out of {path} if it is no class")
     groups = {} if reading.group is None else {reading.group: _groups(reading.group, names)}
-    x, rate = _read_sounds(files, reading)
-    reading = replace(reading, rate=rate)
-    return SeriesFile(path, reading, x, None if loose else np.array(labels), names=names, fields=groups)
+    x: list[Array] = []
+    rate = reading.rate or 0  # or that of the first
+    for file in files:
+        samples, its_rate = read_sound(file)
+        if reading.mono:
+            samples = samples.mean(0, keepdims=True)
+        rate = rate or its_rate
+        if its_rate != rate and not reading.resample:
+            which, change = "the one wanted", "resample (--resample) changes it"
+            if reading.rate is None:
+                which, change = "that of the others", f"rate and resample (--rate {rate} --resample) change it"
+            raise ValueError(f"{file} has {its_rate} samples a second, and {which} is {rate}; {change}")
+        x.append(samples if its_rate == rate else resampled(samples, its_rate, rate))
+        if len(samples) != len(x[0]):
+            counts = f"{file} has {len(samples)} channels, and {files[0]} has {len(x[0])}"
+            raise ValueError(f"{counts}; mono (--mono) takes their mean")
+    y = None if loose else np.array(labels)
+    return SeriesFile(path, replace(reading, rate=rate), x, y, names=names, fields=groups)
 
 
 def _sounds_in(path: Path) -> Iterator[Path]:
@@ -335,27 +339,6 @@ def _groups(text: str, names: Sequence[str]) -> Array:
             raise ValueError(f"group: the pattern {text!r} is not in {name}")
         groups.append(match[1])
     return np.array(groups)
-
-
-def _read_sounds(files: list[Path], reading: Reading) -> tuple[list[Array], int]:
-    """Sounds of one rate and number of channels, and their rate: `reading.rate`, or that of the first."""
-    x: list[Array] = []
-    rate = reading.rate or 0
-    for file in files:
-        samples, its_rate = read_sound(file)
-        if reading.mono:
-            samples = samples.mean(0, keepdims=True)
-        rate = rate or its_rate
-        if its_rate != rate and not reading.resample:
-            which, change = "the one wanted", "resample (--resample) changes it"
-            if reading.rate is None:
-                which, change = "that of the others", f"rate and resample (--rate {rate} --resample) change it"
-            raise ValueError(f"{file} has {its_rate} samples a second, and {which} is {rate}; {change}")
-        x.append(samples if its_rate == rate else resampled(samples, its_rate, rate))
-        if len(samples) != len(x[0]):
-            counts = f"{file} has {len(samples)} channels, and {files[0]} has {len(x[0])}"
-            raise ValueError(f"{counts}; mono (--mono) takes their mean")
-    return x, rate
 
 
 def read_sound(file: Path) -> tuple[Array, int]:
@@ -407,5 +390,4 @@ def resampled(samples: Array, rate: int, wanted: int) -> Array:
     return np.asarray(changed[:, : max(1, round(before * wanted / rate))], dtype=np.float32)
 
 
-_READERS: dict[str, Callable[..., SeriesFile]]
-_READERS = {".npz": read_npz, ".ts": read_ts, "a folder": read_folder}
+_READERS: dict[str, Callable[..., SeriesFile]] = {".npz": read_npz, ".ts": read_ts, "a folder": read_folder}

@@ -26,8 +26,8 @@ _UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
 
 def read_table(path: Path, reading: Reading, *, target_needed: bool, ignore_needed: bool) -> SeriesFile:
     """Read a table. Messages name a row by its line in the file; `ignore_needed`: the ignored columns must be there."""
-    table = (_Table if path.suffix.lower() in (".parquet", ".pq") else _CSV)(path, reading)
-    table.assign(target_needed, ignore_needed)
+    kind = _Table if path.suffix.lower() in (".parquet", ".pq") else _CSV
+    table = kind(path, reading, target_needed, ignore_needed)
     repeated = reading.id is not None and not table.frame[reading.id].is_unique  # else each row is a series
     if reading.layout == "long" or (reading.layout == "auto" and (repeated or reading.time is not None)):
         return _long(table)
@@ -43,7 +43,7 @@ class _Table:
     header = True
     index: Sequence[str] = ()  # columns that are values only if they are named
 
-    def __init__(self, path: Path, reading: Reading) -> None:
+    def __init__(self, path: Path, reading: Reading, target_needed: bool, ignore_needed: bool) -> None:
         self.path, self.reading = path, reading
         self.pandas = need("pandas", f"{path.name}, a table,")
         self.frame = self.read()
@@ -52,6 +52,20 @@ class _Table:
         _check_once(self.columns, path)
         if not len(self.frame):
             raise ValueError(f"{path} must have at least one row below its header, got none")
+        if target_needed and reading.target is None:
+            some = ", ".join(self.columns[:20])
+            raise ValueError(f"target: name the column of the labels (--target). {path} has {some}")
+        self.target, group = (reading.target, reading.group) if target_needed else (None, None)
+        named = [("id", reading.id), ("time", reading.time), ("group", group), ("target", self.target)]
+        for option, name in named + [("ignore", name) for name in reading.ignore if ignore_needed]:
+            if name is not None:
+                pick(name, option, self.columns, path)
+        described = dict.fromkeys((reading.group, reading.tested_column))
+        self.described = [name for name in described if name in self.columns]
+        roles = {reading.target, reading.id, reading.time, *self.described, *reading.ignore, *self.index}
+        others = [name for name in self.columns if name not in roles]
+        self.others = [name for name in others if not _UNNAMED.fullmatch(name)]
+        self.unnamed = [name for name in others if _UNNAMED.fullmatch(name) and self.frame[name].notna().any()]
 
     def read(self) -> Any:
         """Read the file as a data frame; named index levels become columns, used as values only if requested."""
@@ -69,24 +83,6 @@ class _Table:
 
     def refuse(self, row: int, message: str) -> NoReturn:
         raise ValueError(f"{self.path}: {self.place(row)}: {message}")
-
-    def assign(self, target_needed: bool, ignore_needed: bool) -> None:
-        """Check the columns that the options name, and determine those of values."""
-        reading = self.reading
-        if target_needed and reading.target is None:
-            some = ", ".join(self.columns[:20])
-            raise ValueError(f"target: name the column of the labels (--target). {self.path} has {some}")
-        self.target, group = (reading.target, reading.group) if target_needed else (None, None)
-        named = [("id", reading.id), ("time", reading.time), ("group", group), ("target", self.target)]
-        for option, name in named + [("ignore", name) for name in reading.ignore if ignore_needed]:
-            if name is not None:
-                pick(name, option, self.columns, self.path)
-        described = dict.fromkeys((reading.group, reading.tested_column))
-        self.described = [name for name in described if name in self.columns]
-        roles = {reading.target, reading.id, reading.time, *self.described, *reading.ignore, *self.index}
-        others = [name for name in self.columns if name not in roles]
-        self.others = [name for name in others if not _UNNAMED.fullmatch(name)]
-        self.unnamed = [name for name in others if _UNNAMED.fullmatch(name) and self.frame[name].notna().any()]
 
     def numbers(self, name: str) -> Array:
         """Return a column as numbers, NaN where a value is missing; raise for text, with its row."""
@@ -265,61 +261,58 @@ def _wide_channels(table: _Table) -> dict[str, list[str]]:
 def _long(table: _Table) -> SeriesFile:
     reading, names = table.reading, table.features()
     values = [table.numbers(name) for name in names]
-    rows = _Rows(table)
-    matrix = np.stack(values)[:, rows.order]  # (channels, rows)
+    order, codes, times, second, series = _by_series(table)
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    matrix = np.stack(values)[:, order]  # (channels, rows)
     if reading.time_differences:
         if reading.time is None:
             raise ValueError("time_differences needs the column of the time: time (--time)")
-        times = rows.times if rows.times.dtype.kind == "f" else rows.times.view(np.uint64)  # no difference overflows
-        since = np.diff(times, prepend=times[:1]).astype(np.float64) / rows.second
-        since[rows.starts] = 0
+        times = times if times.dtype.kind == "f" else times.view(np.uint64)  # no difference overflows
+        since = np.diff(times, prepend=times[:1]).astype(np.float64) / second
+        since[starts] = 0
         matrix, names = np.concatenate([matrix, since[None]]), [*names, "dt"]
-    x = np.split(matrix, rows.starts[1:], axis=1)
-    y = None
-    if table.target is not None and reading.per_step:
-        column = parsed(table.texts(table.target, "target"))[rows.order]
-        y = np.fromiter(np.split(column, rows.starts[1:]), dtype=object)
-    elif table.target is not None:
-        y = rows.constant(table.target, "target")
-    fields = {name: rows.constant(name, "group, test_where") for name in table.described}
-    reading = replace(reading, layout="long", header=table.header)
-    return SeriesFile(table.path, reading, x, y, tuple(names), rows.names, fields)
 
-
-class _Rows:
-    """Order of the rows of a table in long form: by series, as they first come, and by time."""
-
-    def __init__(self, table: _Table) -> None:
-        rows, by, time = np.arange(len(table.frame)), table.reading.id, table.reading.time
-        codes, series = table.pandas.factorize(rows * 0 if by is None else table.texts(by, "id"))
-        times, self.second = (rows, 1.0) if time is None else _times(table, time)
-        self.table, self.names = table, None if by is None else tuple(map(str, series))
-        self.order = np.lexsort((times, codes))  # stable: rows of one time stay as they are, and are refused below
-        self.codes, self.times = codes[self.order], times[self.order]
-        self.starts = np.flatnonzero(np.diff(self.codes, prepend=-1))
-        same = np.flatnonzero((np.diff(self.codes) == 0) & (self.times[1:] == self.times[:-1]))
-        if len(same):
-            first, second = self.order[same[0] : same[0] + 2].tolist()
-            of, hint = f" of {by} {series[codes[first]]}", ""
-            if by is None:
-                of, hint = "", ". Where there are several series, id (--id) names their column"
-            both, many = f"{table.place(first)} and {table.place(second)}{of}", f"{len(same)} are too many"
-            message = f"{both} have the same {time}, {table.frame[time].iloc[first]}; keep one row for each time"
-            raise ValueError(f"{table.path}: {message} ({many}){hint}")
-
-    def constant(self, name: str, option: str) -> Array:
-        """Value of a column for each series; raise if it is not constant within a series."""
-        column = self.table.texts(name, option)[self.order]
-        values = column[self.starts]
-        wrong = np.flatnonzero(column != values[self.codes])
+    def constant(name: str, option: str) -> Array:  # of each series
+        column = table.texts(name, option)[order]
+        values = column[starts]
+        wrong = np.flatnonzero(column != values[codes])
         if len(wrong):
             at = wrong[0]
-            code, row = self.codes[at], int(self.order[at])
-            of = "the series" if self.names is None else self.names[code]
+            of = "the series" if series is None else series[codes[at]]
             hint = "; a target at every step is per_step (--per-step)" if option == "target" else ""
-            what = f"must be the same in all of {of}, got {values[code]} and {column[at]}{hint}"
-            self.table.refuse(row, f"{name} ({option}) {what}")
+            what = f"must be the same in all of {of}, got {values[codes[at]]} and {column[at]}{hint}"
+            table.refuse(int(order[at]), f"{name} ({option}) {what}")
         return np.asarray(values)
+
+    y = None
+    if table.target is not None and reading.per_step:
+        column = parsed(table.texts(table.target, "target"))[order]
+        y = np.fromiter(np.split(column, starts[1:]), dtype=object)
+    elif table.target is not None:
+        y = constant(table.target, "target")
+    fields = {name: constant(name, "group, test_where") for name in table.described}
+    reading = replace(reading, layout="long", header=table.header)
+    return SeriesFile(table.path, reading, np.split(matrix, starts[1:], axis=1), y, tuple(names), series, fields)
+
+
+def _by_series(table: _Table) -> tuple[Array, Array, Array, float, tuple[str, ...] | None]:
+    """Order of rows by series and time; in it, series and time of each; units of a second; names of the series."""
+    rows, by, time = np.arange(len(table.frame)), table.reading.id, table.reading.time
+    codes, series = table.pandas.factorize(rows * 0 if by is None else table.texts(by, "id"))
+    times, second = (rows, 1.0) if time is None else _times(table, time)
+    order = np.lexsort((times, codes))  # stable: rows of one time stay as they are, and are refused below
+    codes, times = codes[order], times[order]
+    same = np.flatnonzero((np.diff(codes) == 0) & (times[1:] == times[:-1]))
+    if len(same):
+        at = same[0]
+        first, next_one = order[at : at + 2].tolist()
+        of, hint = f" of {by} {series[codes[at]]}", ""
+        if by is None:
+            of, hint = "", ". Where there are several series, id (--id) names their column"
+        both, many = f"{table.place(first)} and {table.place(next_one)}{of}", f"{len(same)} are too many"
+        message = f"{both} have the same {time}, {table.frame[time].iloc[first]}; keep one row for each time"
+        raise ValueError(f"{table.path}: {message} ({many}){hint}")
+    return order, codes, times, second, None if by is None else tuple(map(str, series))
 
 
 def _times(table: _Table, name: str) -> tuple[Array, float]:
