@@ -29,9 +29,12 @@ class BenchOptions:
     reference's first. The two layers alternate; the table holds medians over rounds, and quantiles of the ratio.
     """
 
-    device: str = "auto"  # Device: cpu, cuda, ...; auto: cuda if available, else cpu.
-    steps: tuple[int, ...] = (256, 1024)  # Sequence lengths T.
-    rounds: int = 9  # Number of timings of each layer and length.
+    device: str = "auto"
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
+    steps: tuple[int, ...] = (256, 1024)
+    """Sequence lengths T."""
+    rounds: int = 9
+    """Number of timings of each layer and length."""
 
 
 def bench(arguments: list[str]) -> None:

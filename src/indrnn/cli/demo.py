@@ -19,8 +19,10 @@ from .parse import parse
 class DemoOptions:
     """Train on the adding problem for about a minute, and plot the result."""
 
-    out: Path = Path("runs/demo")  # The run's folder; an earlier demo there is replaced.
-    steps: int = 2_500  # Number of training steps.
+    out: Path = Path("runs/demo")
+    """The run's folder; an earlier demo there is replaced."""
+    steps: int = 2_500
+    """Number of training steps."""
 
 
 def _is_demo(folder: RunFolder) -> bool:

@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 class EvaluateOptions:
     """Evaluate the best weights of a run on the test set, in the precision that it was trained in."""
 
-    run: tyro.conf.Positional[Path]  # The run's folder.
-    device: str = "auto"  # Device: cpu, cuda, ...; auto: cuda if available, else cpu.
-    data_dir: Path | None = None  # Data folder, if needed; None for INDRNN_DATA or, if unset, the user's cache.
-    out: Path | None = None  # JSON file for the results and the command; None to write no file.
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    device: str = "auto"
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
+    data_dir: Path | None = None
+    """Data folder, if needed; None for INDRNN_DATA or, if unset, the user's cache."""
+    out: Path | None = None
+    """JSON file for the results and the command; None to write no file."""
 
 
 def evaluate(arguments: list[str]) -> None:

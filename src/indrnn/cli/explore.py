@@ -19,11 +19,14 @@ class ExploreOptions:
     A single HTML file that works offline in any browser: it contains the run's weights, and runs the network.
     """
 
-    run: tyro.conf.Positional[Path]  # The run's folder.
-    out: Path | None = None  # Output HTML file; None for explore-NAME.html, for a run called NAME.
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    out: Path | None = None
+    """Output HTML file; None for explore-NAME.html, for a run called NAME."""
     data_dir: Path | None = None
     """Data folder, for samples; None for INDRNN_DATA or, if unset, the user's cache. Nothing is downloaded."""
-    overwrite: bool = False  # Replace an existing file.
+    overwrite: bool = False
+    """Replace an existing file."""
 
 
 def explore(arguments: list[str]) -> None:

@@ -34,34 +34,52 @@ class ForecastOptions:
     network is trained on everything. `indrnn forecast FOLDER` forecasts again with it.
     """
 
-    data: tyro.conf.Positional[Path]  # CSV file with a row for each series and time; or a folder of earlier forecasts.
-    horizon: int  # Steps to forecast.
-    time: str  # Column of the times: dates or whole numbers, at equal distances but for gaps.
-    target: str  # Column to forecast; where it is empty, the step is missing.
-    id: str | None = None  # Column that names the series; None for one series.
-    freq: str | None = None  # Distance of the times, such as D, h, W-SUN or MS; None to infer it.
-    season: int | None = None  # Steps of a season; None for a day, a week or a year, by the distance of the times.
-    level: tuple[int, ...] = (80, 95)  # Levels of the intervals, in per cent.
-    windows: int = 3  # Windows of the comparison, of a horizon each.
-    input_steps: int | None = None  # Steps that the network reads; None for two seasons or, if longer, two horizons.
+    data: tyro.conf.Positional[Path]
+    """CSV file with a row for each series and time; or a folder of earlier forecasts."""
+    horizon: int
+    """Steps to forecast."""
+    time: str
+    """Column of the times: dates or whole numbers, at equal distances but for gaps."""
+    target: str
+    """Column to forecast; where it is empty, the step is missing."""
+    id: str | None = None
+    """Column that names the series; None for one series."""
+    freq: str | None = None
+    """Distance of the times, such as D, h, W-SUN or MS; None to infer it."""
+    season: int | None = None
+    """Steps of a season; None for a day, a week or a year, by the distance of the times."""
+    level: tuple[int, ...] = (80, 95)
+    """Levels of the intervals, in per cent."""
+    windows: int = 3
+    """Windows of the comparison, of a horizon each."""
+    input_steps: int | None = None
+    """Steps that the network reads; None for two seasons or, if longer, two horizons."""
     recurrent: bool = False
     """Forecast a step at a time, each from the one before it, with conformal intervals; else all steps at once."""
-    steps: int = 200  # Training steps.
+    steps: int = 200
+    """Training steps."""
     model: Plain = field(default_factory=lambda: Plain(hidden_size=64, layers=2, norm=None, dropout=0.1))
     """The network."""
-    seed: int = 1  # Random seed.
-    out: Path | None = None  # Output folder; None for runs/forecast-NAME.
-    overwrite: bool = False  # Replace the forecasts in the output folder.
+    seed: int = 1
+    """Random seed."""
+    out: Path | None = None
+    """Output folder; None for runs/forecast-NAME."""
+    overwrite: bool = False
+    """Replace the forecasts in the output folder."""
 
 
 @dataclass
 class AgainOptions:
     """Forecast again with the network of earlier forecasts, also after newer data."""
 
-    folder: tyro.conf.Positional[Path]  # Folder of earlier forecasts.
-    data: Path | None = None  # CSV file like the first one, with newer rows; None for the data of the folder.
-    out: Path | None = None  # Output folder; None for FOLDER/again.
-    overwrite: bool = False  # Replace the forecasts in the output folder.
+    folder: tyro.conf.Positional[Path]
+    """Folder of earlier forecasts."""
+    data: Path | None = None
+    """CSV file like the first one, with newer rows; None for the data of the folder."""
+    out: Path | None = None
+    """Output folder; None for FOLDER/again."""
+    overwrite: bool = False
+    """Replace the forecasts in the output folder."""
 
 
 def forecast(arguments: list[str]) -> None:

@@ -30,15 +30,22 @@ class GenerateOptions:
     The prompt is an option, or standard input: `echo "To be" | indrnn generate RUN`. The same seed gives the same text.
     """
 
-    run: tyro.conf.Positional[Path]  # The run's folder, or a folder written by `indrnn.save`.
-    prompt: str | None = None  # Prompt; None or - to read it from standard input, without the last newline.
-    length: int = 200  # Number of tokens to generate: characters, words or bytes.
+    run: tyro.conf.Positional[Path]
+    """The run's folder, or a folder written by `indrnn.save`."""
+    prompt: str | None = None
+    """Prompt; None or - to read it from standard input, without the last newline."""
+    length: int = 200
+    """Number of tokens to generate: characters, words or bytes."""
     temperature: float = 0.8
     """Sampling temperature: below 1 favours likely tokens, above 1 unlikely ones; 0 for greedy decoding."""
-    top_k: int | None = None  # Top-k sampling: from the k most likely tokens.
-    top_p: float | None = None  # Top-p sampling: from the fewest most likely tokens whose probabilities sum to p.
-    seed: int = 0  # Random seed of sampling.
-    device: str = "auto"  # Device: cpu, cuda, ...; auto: cuda if available, else cpu.
+    top_k: int | None = None
+    """Top-k sampling: from the k most likely tokens."""
+    top_p: float | None = None
+    """Top-p sampling: from the fewest most likely tokens whose probabilities sum to p."""
+    seed: int = 0
+    """Random seed of sampling."""
+    device: str = "auto"
+    """Device: cpu, cuda, ...; auto: cuda if available, else cpu."""
 
 
 def generate(arguments: list[str]) -> int:

@@ -19,10 +19,14 @@ class ReportOptions:
     Runs that differ only in their seeds form one row, with mean, standard deviation and number.
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]] = ()  # Run folders, finished or not.
-    out: Path | None = None  # Output folder; None for results/TASK. Runs already there are plotted too.
-    overwrite: bool = False  # Replace the figure and the files of the same runs, or the page.
-    html: Path | None = None  # HTML file to write instead: one page that compares the runs, of any tasks.
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Run folders, finished or not."""
+    out: Path | None = None
+    """Output folder; None for results/TASK. Runs already there are plotted too."""
+    overwrite: bool = False
+    """Replace the figure and the files of the same runs, or the page."""
+    html: Path | None = None
+    """HTML file to write instead: one page that compares the runs, of any tasks."""
     full: bool = False
     """Predictions for all test data, and gradients over ten batches instead of one, with --html; takes minutes."""
     data_dir: Path | None = None

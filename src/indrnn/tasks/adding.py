@@ -122,15 +122,24 @@ class DistilOptions:
     errors of both networks on the run's test sequences, with the run's own output layer. For any data: `indrnn.distil`.
     """
 
-    run: Positional[Path]  # Folder of a finished run of a recurrent baseline on the adding problem.
-    out: Path | None = None  # Output folder of distil.json, distil.md and distil.png; None for results/insight/NAME.
-    layers: int = 3  # Number of layers of the IndRNN.
-    hidden_size: int = 128  # Neurons per layer.
-    steps: int = 3000  # Number of training steps.
-    lr: float = 2e-3  # Peak learning rate.
-    seed: int = 0  # Random seed of weights and sequences.
-    threads: int | None = None  # Number of CPU threads; None for PyTorch's default.
-    overwrite: bool = False  # Replace existing files.
+    run: Positional[Path]
+    """Folder of a finished run of a recurrent baseline on the adding problem."""
+    out: Path | None = None
+    """Output folder of distil.json, distil.md and distil.png; None for results/insight/NAME."""
+    layers: int = 3
+    """Number of layers of the IndRNN."""
+    hidden_size: int = 128
+    """Neurons per layer."""
+    steps: int = 3000
+    """Number of training steps."""
+    lr: float = 2e-3
+    """Peak learning rate."""
+    seed: int = 0
+    """Random seed of weights and sequences."""
+    threads: int | None = None
+    """Number of CPU threads; None for PyTorch's default."""
+    overwrite: bool = False
+    """Replace existing files."""
 
 
 _ABOUT_DISTIL = "distil a run's RNN on the adding problem into an IndRNN"
