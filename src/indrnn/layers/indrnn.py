@@ -351,12 +351,7 @@ def _step(x: Tensor, u: Tensor, bias: Tensor | None, h: Tensor | None, nonlinear
 
 
 def add_parameters(
-    layer: nn.Module,
-    weight_ih: tuple[int, ...],
-    weight_hh: tuple[int, ...],
-    bias: bool,
-    suffix: str = "",
-    **factory: Any,
+    layer: nn.Module, weight_ih: Sequence[int], weight_hh: Sequence[int], bias: bool, suffix: str = "", **factory: Any
 ) -> None:
     """Add parameters of these shapes; a bias has a number for each neuron or channel."""
     shapes = {"weight_ih": weight_ih, "weight_hh": weight_hh, "bias": weight_hh[:1] if bias else None}

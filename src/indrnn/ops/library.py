@@ -82,8 +82,8 @@ def choose(x: Tensor, activation: str, backend: str | None) -> ModuleType:
 
 def _requested(backend: str | None) -> str | None:
     """The requested backend; None for the automatic choice."""
-    check_choice("backend", backend, BACKENDS)
     if backend is not None:
+        check_choice("backend", backend, BACKENDS)
         return backend
     backend = os.environ.get(_VARIABLE)
     if backend and backend not in _BACKENDS:
