@@ -59,17 +59,12 @@ class Preparation:
 
     @property
     def channels(self) -> int:
-        """Number of channels of a series."""
         return len(self.mean)
 
     @property
     def input_size(self) -> int:
         """Number of input features of the network: the channels, and a mask for each that can be missing."""
         return self.channels + len(self.masked)
-
-    def names(self, channels: Sequence[str]) -> list[str]:
-        """Names of the network's input features, from the names of the channels."""
-        return [*channels, *(f"{channels[i]} is there" for i in self.masked)]
 
     def __call__(self, series: Array, power: Array | None = None) -> Tensor:
         """Convert a series (channels, time) to network input (time, input_size); missing values are set to the mean.
@@ -158,7 +153,7 @@ def _with_differences(series: Array, time_channel: int | None) -> Array:
 
 @dataclass(frozen=True)
 class Target:
-    """What is learnt: classes, labels or numbers; for a series or at every step."""
+    """What is learnt from training's targets: classes, labels or numbers; for a series or at every step."""
 
     kind: Kind
     outputs: int  # of the network
@@ -171,7 +166,6 @@ class Target:
 
     @classmethod
     def of_classes(cls, y: Array, per_step: bool) -> Target:
-        """Create from the classes or labels of the training series."""
         values = np.concatenate([_fixed(np.ravel(steps)) for steps in y]) if per_step else _one_column(_fixed(y))
         if values.ndim == 2:
             outputs = values.shape[1]
@@ -205,7 +199,6 @@ class Target:
 
     @classmethod
     def of_numbers(cls, y: Array, per_step: bool) -> Target:
-        """Create from the numerical targets of the training series."""
         values = np.concatenate(_rows(y, per_step))
         if not np.isfinite(values).all():
             raise ValueError("y must be finite. Input y contains NaN or infinity or a value too large")
@@ -215,9 +208,9 @@ class Target:
         return cls("numbers", values.shape[1], per_step, mean=mean, scale=scale, flat=flat)
 
     @cached_property
-    def classes(self) -> Array | None:
-        """Classes, sorted, or numbers of the labels, (outputs,); None for numbers."""
-        return np.array(self.names, dtype=np.dtype(self.dtype)) if self.dtype else None
+    def classes(self) -> Array:
+        """Classes, sorted, or numbers of the labels, (outputs,); empty for numbers."""
+        return np.array(self.names, dtype=self.dtype or None)
 
     def encode(self, y: Array, lengths: Array) -> list[Tensor]:
         """Encode those of training: a class (), labels or numbers (outputs,); at every step with time before them."""
@@ -227,7 +220,6 @@ class Target:
         elif self.kind == "labels":
             rows = [np.asarray(y, dtype=np.float32)]
         else:
-            assert self.classes is not None
             classes = [_fixed(np.ravel(values)) for values in (y if self.per_step else [y])]
             rows = [np.searchsorted(self.classes, values) for values in classes]
         encoded = [torch.from_numpy(row) for row in rows]
@@ -243,7 +235,6 @@ class Target:
         if self.kind == "labels":
             return (outputs > 0.5).astype(np.int64)
         if self.kind == "classes":
-            assert self.classes is not None
             return np.asarray(self.classes[outputs.argmax(-1)])
         numbers = self.in_units(outputs)
         if self.flat:
