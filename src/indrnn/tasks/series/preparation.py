@@ -166,7 +166,12 @@ class Target:
 
     @classmethod
     def of_classes(cls, y: Array, per_step: bool) -> Target:
-        values = np.concatenate([_fixed(np.ravel(steps)) for steps in y]) if per_step else _one_column(_fixed(y))
+        values = np.concatenate([_fixed(np.ravel(steps)) for steps in y]) if per_step else _fixed(y)
+        if values.ndim == 2 and values.shape[1] == 1:
+            kind = getattr(sys.modules.get("sklearn.exceptions"), "DataConversionWarning", UserWarning)
+            what = "A column-vector y was passed when a 1d array was expected; (n,) is expected"
+            warnings.warn(what, kind, stacklevel=3)
+            values = values[:, 0]
         if values.ndim == 2:
             outputs = values.shape[1]
             if not np.isin(values, (0, 1)).all():
@@ -259,15 +264,6 @@ class Target:
 def _fixed(y: Array) -> Array:
     """Text of variable length as one of fixed length, whose type can be named in files."""
     return np.array(y.tolist()) if y.dtype.kind == "T" else y
-
-
-def _one_column(y: Array) -> Array:
-    """Reshape (n, 1) to (n,), with scikit-learn's warning, of its class if it is imported."""
-    if y.ndim != 2 or y.shape[1] != 1:
-        return y
-    kind = getattr(sys.modules.get("sklearn.exceptions"), "DataConversionWarning", UserWarning)
-    warnings.warn("A column-vector y was passed when a 1d array was expected; (n,) is expected", kind, stacklevel=4)
-    return y[:, 0]
 
 
 def _rows(y: Array, per_step: bool) -> list[Array]:
