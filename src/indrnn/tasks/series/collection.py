@@ -231,8 +231,6 @@ def hold_out(
     One series or group is left at least, of each class. With `expected`, the share of a class is held out on average,
     rounded up or down at random, instead of the nearest number of series, at least one.
     """
-    if not 0 <= share < 1:
-        raise ValueError(f"the share to hold out must be a number from 0 to less than 1, got {share!r}")
     held = np.zeros(count, dtype=bool)
     if not share:
         return held

@@ -70,22 +70,18 @@ class Plan:
     members: int = 1  # networks, each from a seed of its own, whose answers are averaged
 
     def describe(self) -> str:
-        """Summarise the plan in one line."""
         network, front = self.network, ""
         if isinstance(network, Front):
-            convolutions = ", ".join(
-                f"{n} of {k} steps" + (f" every {s}" if s > 1 else "")
-                for n, k, s in zip(network.features, network.kernels, network.strides, strict=True)
-            )
-            front, network = f"convolutions ({convolutions}), then ", network.network
+            parts = zip(network.features, network.kernels, network.strides, strict=True)
+            convolutions = [f"{n} of {k} steps" + (f" every {s}" if s > 1 else "") for n, k, s in parts]
+            front, network = f"convolutions ({', '.join(convolutions)}), then ", network.network
         name = network.kind.upper() if isinstance(network, Baseline) else "IndRNN"
         ways = "bidirectional " if getattr(network, "bidirectional", False) else ""
         members = "" if self.members == 1 else f"{self.members} times "
         held = f"{self.validation:.0%} of the series held back" if self.validation else "no series held back"
-        return (
-            f"{members}{front}{network.layers} {ways}{name} layers of {network.hidden_size}, {self.pool} over time; "
-            f"{self.steps} steps of {self.batch_size} series, lr {self.lr:g}, {held}"
-        )
+        layers = f"{network.layers} {ways}{name} layers of {network.hidden_size}, {self.pool} over time"
+        training = f"{self.steps} steps of {self.batch_size} series, lr {self.lr:g}, {held}"
+        return f"{members}{front}{layers}; {training}"
 
 
 def check_options(options: dict[str, Any]) -> None:
@@ -103,9 +99,8 @@ def check_options(options: dict[str, Any]) -> None:
 
 def plan(shape: Shape, effort: Effort = "default", core: Core = "indrnn", **options: Any) -> Plan:
     """Choose the plan for data of this shape; an estimator's options override it, unless None."""
-    values = {  # NumPy's as Python's
-        name: value.item() if hasattr(value, "item") else value for name, value in options.items() if value is not None
-    }
+    chosen = {name: value for name, value in options.items() if value is not None}
+    values = {name: value.item() if hasattr(value, "item") else value for name, value in chosen.items()}  # of NumPy
     check_options({"effort": effort, "core": core} | values)
     raw, series = shape.raw, shape.series
     # Smaller for few or very long series

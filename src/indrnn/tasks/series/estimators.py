@@ -313,19 +313,16 @@ class Estimator:
         if trained is not None and columns is not None and columns != list(trained):  # unnamed ones pass
             pairs = zip([*columns, "nothing"], [*trained, "nothing"], strict=False)
             at, (name, expected) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
-            raise ValueError(
-                f"X must have the columns of training in their order, got {name!r} as column {at} in place of "
-                f"{expected!r}. The feature names should match those that were passed during fit"
-            )
+            wrong = f"{name!r} as column {at} in place of {expected!r}"
+            why = "The feature names should match those that were passed during fit"
+            raise ValueError(f"X must have the columns of training in their order, got {wrong}. {why}")
         got, expected, what, hint = len(data.x[0]), self.preparation_.channels, "channels", ""
         if self.flat_ and len(_shape(X)) == 2:
             got, expected, what = data.x[0].shape[1], self.n_features_in_, "steps"
             hint = " in two dimensions; give (n, 1, time) for series of another length"
         if got != expected:
-            raise ValueError(
-                f"X must have the {what} of training, {expected}, got {got}{hint}. X has {got} features, but "
-                f"{type(self).__name__} is expecting {expected} features as input"
-            )
+            also = f"X has {got} features, but {type(self).__name__} is expecting {expected} features as input"
+            raise ValueError(f"X must have the {what} of training, {expected}, got {got}{hint}. {also}")
         return data
 
     def stream(self) -> Stream:
@@ -420,7 +417,6 @@ def load_estimator(folder: Path, device: Any = "cpu") -> Estimator:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     estimator.models_, estimator.results_ = [load_module(home, device=device) for home in homes], []
-    estimator.channels_ = tuple(estimator.channels_)
     if hasattr(estimator, "feature_names_in_"):
         estimator.feature_names_in_ = np.asarray(estimator.feature_names_in_, dtype=object)
     return estimator
@@ -475,7 +471,6 @@ class IndRNNClassifier(Estimator):
         """The classes, sorted."""
         if not hasattr(self, "target_"):
             raise AttributeError(f"{type(self).__name__} has no classes_ before fit")
-        assert self.target_.classes is not None
         return self.target_.classes
 
     def predict_proba(self, X: Any) -> Any:

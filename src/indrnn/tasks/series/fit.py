@@ -163,7 +163,6 @@ class Fit(Recipe):
 
     @cached_property
     def estimator(self) -> Estimator:
-        """Estimator with the recipe's options."""
         from .estimators import IndRNNClassifier, IndRNNRegressor
 
         _, classifies = self.series
@@ -178,7 +177,6 @@ class Fit(Recipe):
 
     @cached_property
     def fitting(self) -> Fitting:
-        """Interpreted data, and plan."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             fitting = self.estimator.fitting(self.split[0])
@@ -299,7 +297,7 @@ class Fit(Recipe):
         which = "Training series" if test is None else "Series that were kept for test"
         note = f"{which}, standardised as the network reads them."
         sequences, classes = [preparation(one) for one in some.x], [str(name) for name in target.names] or None
-        channels = preparation.names(data.channels)
+        channels = [*data.channels, *(f"{data.channels[i]} is there" for i in preparation.masked)]
         samples = recorded(sequences, names, classes, note, right=right, channels=channels)
         samples.several = target.kind == "labels"
         samples.model = target.model_in_units(model) if target.kind == "numbers" else None
@@ -322,8 +320,7 @@ class Fit(Recipe):
         if kind == "table" and reading.layout == "long" and not reading.features and features != ("0",):
             reading = replace(reading, features=features)  # by name: others may stand beside them
         collection, *_ = read_with(data, reading, target_needed=target_needed, alone=True)
-        got = len(collection.channels)
-        if got != len(trained):
+        if (got := len(collection.channels)) != len(trained):
             names = ", ".join(trained[:8])
             raise ValueError(f"{data} must have the {len(trained)} channels of training ({names}), got {got}")
         return collection

@@ -59,17 +59,12 @@ class Preparation:
 
     @property
     def channels(self) -> int:
-        """Number of channels of a series."""
         return len(self.mean)
 
     @property
     def input_size(self) -> int:
         """Number of input features of the network: the channels, and a mask for each that can be missing."""
         return self.channels + len(self.masked)
-
-    def names(self, channels: Sequence[str]) -> list[str]:
-        """Names of the network's input features, from the names of the channels."""
-        return [*channels, *(f"{channels[i]} is there" for i in self.masked)]
 
     def __call__(self, series: Array, power: Array | None = None) -> Tensor:
         """Convert a series (channels, time) to network input (time, input_size); missing values are set to the mean.
@@ -158,7 +153,7 @@ def _with_differences(series: Array, time_channel: int | None) -> Array:
 
 @dataclass(frozen=True)
 class Target:
-    """What is learnt: classes, labels or numbers; for a series or at every step."""
+    """What is learnt from training's targets: classes, labels or numbers; for a series or at every step."""
 
     kind: Kind
     outputs: int  # of the network
@@ -171,8 +166,12 @@ class Target:
 
     @classmethod
     def of_classes(cls, y: Array, per_step: bool) -> Target:
-        """Create from the classes or labels of the training series."""
-        values = np.concatenate([_fixed(np.ravel(steps)) for steps in y]) if per_step else _one_column(_fixed(y))
+        values = np.concatenate([_fixed(np.ravel(steps)) for steps in y]) if per_step else _fixed(y)
+        if values.ndim == 2 and values.shape[1] == 1:
+            kind = getattr(sys.modules.get("sklearn.exceptions"), "DataConversionWarning", UserWarning)
+            what = "A column-vector y was passed when a 1d array was expected; (n,) is expected"
+            warnings.warn(what, kind, stacklevel=3)
+            values = values[:, 0]
         if values.ndim == 2:
             outputs = values.shape[1]
             if not np.isin(values, (0, 1)).all():
@@ -205,7 +204,6 @@ class Target:
 
     @classmethod
     def of_numbers(cls, y: Array, per_step: bool) -> Target:
-        """Create from the numerical targets of the training series."""
         values = np.concatenate(_rows(y, per_step))
         if not np.isfinite(values).all():
             raise ValueError("y must be finite. Input y contains NaN or infinity or a value too large")
@@ -215,9 +213,9 @@ class Target:
         return cls("numbers", values.shape[1], per_step, mean=mean, scale=scale, flat=flat)
 
     @cached_property
-    def classes(self) -> Array | None:
-        """Classes, sorted, or numbers of the labels, (outputs,); None for numbers."""
-        return np.array(self.names, dtype=np.dtype(self.dtype)) if self.dtype else None
+    def classes(self) -> Array:
+        """Classes, sorted, or numbers of the labels, (outputs,); empty for numbers."""
+        return np.array(self.names, dtype=self.dtype or None)
 
     def encode(self, y: Array, lengths: Array) -> list[Tensor]:
         """Encode those of training: a class (), labels or numbers (outputs,); at every step with time before them."""
@@ -227,7 +225,6 @@ class Target:
         elif self.kind == "labels":
             rows = [np.asarray(y, dtype=np.float32)]
         else:
-            assert self.classes is not None
             classes = [_fixed(np.ravel(values)) for values in (y if self.per_step else [y])]
             rows = [np.searchsorted(self.classes, values) for values in classes]
         encoded = [torch.from_numpy(row) for row in rows]
@@ -243,7 +240,6 @@ class Target:
         if self.kind == "labels":
             return (outputs > 0.5).astype(np.int64)
         if self.kind == "classes":
-            assert self.classes is not None
             return np.asarray(self.classes[outputs.argmax(-1)])
         numbers = self.in_units(outputs)
         if self.flat:
@@ -268,15 +264,6 @@ class Target:
 def _fixed(y: Array) -> Array:
     """Text of variable length as one of fixed length, whose type can be named in files."""
     return np.array(y.tolist()) if y.dtype.kind == "T" else y
-
-
-def _one_column(y: Array) -> Array:
-    """Reshape (n, 1) to (n,), with scikit-learn's warning, of its class if it is imported."""
-    if y.ndim != 2 or y.shape[1] != 1:
-        return y
-    kind = getattr(sys.modules.get("sklearn.exceptions"), "DataConversionWarning", UserWarning)
-    warnings.warn("A column-vector y was passed when a 1d array was expected; (n,) is expected", kind, stacklevel=4)
-    return y[:, 0]
 
 
 def _rows(y: Array, per_step: bool) -> list[Array]:

@@ -120,7 +120,6 @@ def nearest_class(train: Collection, test: Collection, truth: Array, classes: Ar
 
 # ---- an estimator on series with targets
 
-
 Scores = tuple[list[str], dict[str, Any], ClassScores | None]  # to print, for files, and of classes their matrix
 
 
@@ -138,21 +137,20 @@ def score(estimator: Estimator, test: Collection, train: Collection | None = Non
         return _of_labels(truth.astype(np.int64), predictions, known)
     if target.kind == "numbers":
         return _of_numbers(truth.astype(np.float64), predictions, known)
-    classes: Any = target.classes
+    classes = target.classes
     truth = truth.astype(classes.dtype) if truth.dtype.kind == "f" and classes.dtype.kind in "iu" else truth
     scores = ClassScores.of(truth, predictions, classes)
-    lines, naive = _accuracy_lines(scores.numbers(), "accuracy"), dict[str, ClassScores]()
+    lines, naive = _accuracy_lines(scores.numbers(), "accuracy"), dict[str, Any]()
     if known is not None:
         values, counts = np.unique(known, return_counts=True)
         most = values[np.argmax(counts)]
-        naive[f"always {most}"] = ClassScores.of(truth, np.repeat(most, len(truth)), classes)
+        naive[f"always {most}"] = ClassScores.of(truth, np.repeat(most, len(truth)), classes).numbers()
     if target.per_step:
         lines.append("over all steps; those of one series are not independent, and the interval is too narrow")
     elif train is not None:
-        naive["nearest by mean and deviation of channels"] = nearest_class(train, test, truth, classes)
-    beside = {name: answers.numbers() for name, answers in naive.items()}
-    lines += [_naive_line(numbers, name) for name, numbers in beside.items()]
-    return [*lines, "", *scores.table()], {**scores.numbers(), "naive": beside}, scores
+        naive["nearest by mean and deviation of channels"] = nearest_class(train, test, truth, classes).numbers()
+    lines += [_naive_line(numbers, name) for name, numbers in naive.items()]
+    return [*lines, "", *scores.table()], {**scores.numbers(), "naive": naive}, scores
 
 
 def _check_targets(target: Target, y: Any) -> None:

@@ -333,12 +333,10 @@ def _groups(text: str, names: Sequence[str]) -> Array:
         raise ValueError(f"group must be a pattern, as for re.search, got {text!r}: {error}") from None
     if pattern.groups != 1:
         raise ValueError(f"group must be a pattern with one pair of brackets, such as '_(.+)_', got {text!r}")
-    groups = []
-    for name in names:
-        if not (match := pattern.search(name)):
-            raise ValueError(f"group: the pattern {text!r} is not in {name}")
-        groups.append(match[1])
-    return np.array(groups)
+    matches = [pattern.search(name) for name in names]
+    if None in matches:
+        raise ValueError(f"group: the pattern {text!r} is not in {names[matches.index(None)]}")
+    return np.array([match[1] for match in matches if match])
 
 
 def read_sound(file: Path) -> tuple[Array, int]:
