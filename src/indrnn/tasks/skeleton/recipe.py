@@ -69,14 +69,6 @@ class SkeletonsOptions:
     """Replace existing files."""
 
 
-_NTU = "convert the recordings of NTU RGB+D to the arrays that training reads"
-_SKELETONS = "plot sampled skeletons, and the confusion matrix of a run"
-_EXTRAS = (
-    Extra("prepare", "ntu", NtuOptions, "indrnn.tasks.skeleton.ntu.prepare:run", _NTU),
-    Extra("analyse", "skeletons", SkeletonsOptions, "indrnn.tasks.skeleton.pictures:analyse", _SKELETONS),
-)
-
-
 class _Set(NamedTuple):
     """A data set before it is read: its path in the data folder; numbers of joints, bodies and classes; their names."""
 
@@ -124,7 +116,10 @@ class SkeletonRecipe(Recipe):
         curve=lambda run: (run["task"], run["name"], [(step, 100 * value) for step, value in run["curve"]]),
         picture={"across": "training step", "up": "accuracy in evaluations (%)", "logarithmic": False},
     )
-    extras: ClassVar[tuple[Extra, ...]] = _EXTRAS
+    extras: ClassVar[tuple[Extra, ...]] = (
+        Extra("prepare", "ntu", NtuOptions, "indrnn.tasks.skeleton.ntu.prepare:run"),
+        Extra("analyse", "skeletons", SkeletonsOptions, "indrnn.tasks.skeleton.pictures:analyse"),
+    )
     files: ClassVar[tuple[str, ...]] = ("data", "joints")
 
     protocol: Protocol = "own"
@@ -328,8 +323,6 @@ def _read(path: Path, changed: int, **fields: str) -> Recordings:
 
     return read_prepared(path) if path.is_dir() else read_npz(path, **fields)
 
-
-# ---- rows: the paper's tables, UTD-MHAD, and any other set
 
 _EPOCH = {"ntu60-cs": 298, "ntu60-cv": 280, "ntu120-cs": 468, "ntu120-cv": 405}
 """Number of steps of 128 samples in 95 % of the training recordings."""
