@@ -16,7 +16,7 @@ from torch import nn
 
 from ..figures import COLOURS, draw_curves, new_figure
 from ..networks import DenseIndRNN, Network, PlainIndRNN, ResidualIndRNN, SequenceClassifier
-from ..tasks.table import Results, markdown
+from ..tasks.table import Results
 from ..training import Task
 from .gradients import gradient_flow
 
@@ -58,11 +58,7 @@ def before_and_after(
 ) -> list[dict[str, float]]:
     """Gradient norms at the input weights of each layer but the first, averaged over training batches of a task.
 
-    Args:
-        model: the trained model; it is not changed.
-        before: the same model untrained, one or more random draws.
-        task: the task of the training.
-        batches: number of training batches, from the first on.
+    `before` is the same model untrained, one or more random draws. The batches are the first; no model is changed.
 
     Returns:
         For each layer from the second on, its number, the mean norm "before" over the draws, and that "after".
@@ -89,8 +85,8 @@ def write(rows: list[dict[str, Any]], seeds: int, results: Results) -> str:
     axes.set_title("first block (solid) and last (dashed)", fontsize=10)
     axes.legend(frameon=False)
     cells = ([r["network"], r["recurrent_layers"], f"{r['first']:.2e}", f"{r['last']:.2e}"] for r in rows)
-    table = markdown("network, recurrent layers, first block, last block", cells)
-    return results.write({"torch": torch.__version__, "seeds": seeds, "rows": rows}, figure, table)
+    head = "network, recurrent layers, first block, last block"
+    return results.write({"torch": torch.__version__, "seeds": seeds, "rows": rows}, figure, head, cells)
 
 
 def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], results: Results) -> str:
@@ -102,5 +98,5 @@ def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], results: 
     axes.set(xlabel="layer whose input weights the gradient is of", ylabel="mean gradient norm")
     axes.legend(frameon=False)
     cells = ([row["layer"], f"{row['before']:.2e}", f"{row['after']:.2e}"] for row in rows)
-    table = markdown("layer, before training, after", cells)
-    return results.write({**about, "torch": torch.__version__, "rows": [*rows]}, figure, table)
+    content = {**about, "torch": torch.__version__, "rows": [*rows]}
+    return results.write(content, figure, "layer, before training, after", cells)

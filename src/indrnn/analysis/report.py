@@ -88,9 +88,6 @@ def page_of(runs: Sequence[Reported]) -> str:
     )
 
 
-# ---- parts of a page
-
-
 def _columns(runs: Sequence[Reported], content: Callable[[Reported], str]) -> str:
     if len(runs) == 1:
         return content(runs[0])
@@ -118,9 +115,6 @@ def _table(rows: Iterable[Sequence[object]], label: str, head: Sequence[str] = (
 
 def _scrolled(table: str, label: str) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
-
-
-# ---- sections
 
 
 def _head(runs: Sequence[Reported]) -> str:
