@@ -104,8 +104,6 @@ def _check_file(name: str, path: Path) -> None:
         raise ValueError(f"{name} must be a file that holds a text, and {path} {problem}")
 
 
-# ---- Penn Treebank
-
 PENN_FILES = {"train": "ptb.train.txt", "validation": "ptb.valid.txt", "test": "ptb.test.txt"}
 PENN_COUNTS = {"char": (5_017_482, 393_042, 442_423), "word": (929_589, 73_760, 82_430)}
 """Number of tokens in each of the three parts, newlines or `<eos>` included."""
@@ -159,9 +157,6 @@ def penn_paths(data_dir: Place | None) -> dict[str, Path]:
     except PermissionError as error:
         raise ValueError(f"data_dir: cannot look into {folder} ({error.strerror or error})") from None
     return paths
-
-
-# ---- files as ids
 
 
 class Encoded(NamedTuple):

@@ -234,9 +234,6 @@ class _Learner:
         return update
 
 
-# ---- the command
-
-
 def evaluate(run: Run, options: EvaluationOptions, *, data_dir: Path | None, device: str, say: Say) -> dict[str, Any]:
     """Measure a run's best weights on the test text; returns the numbers for the output file."""
     for name, value in asdict(options).items():

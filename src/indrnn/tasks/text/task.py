@@ -119,7 +119,6 @@ class LanguageTask:
         return lengths[lengths.cumsum(0) <= self._stream].numpy()
 
     def batch(self, step: int, shard: Shard) -> Window:
-        """See `Task.batch`."""
         first_steps = self._first_steps
         while first_steps[-1] <= step:
             first_steps.append(first_steps[-1] + len(self._lengths(len(first_steps) - 1)))
@@ -149,7 +148,6 @@ class LanguageTask:
         return {**means, self.metric: measured(self.tokeniser.unit, means["loss"]), **counts}
 
     def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
-        """See `Task.evaluate`."""
         return self.measure(model, self.corpus.validation, self.valid_batch, shard)
 
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
