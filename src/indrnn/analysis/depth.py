@@ -1,7 +1,6 @@
 """Gradient norms in deep networks: of untrained ones by depth, and of a run before and after training.
 
-The untrained have 6 to 100 recurrent layers of 32 neurons (growth rate 8) with batch norm over the sequence, and read a
-random batch of 100 steps, classified at the last step.
+The untrained have 6 to 100 recurrent layers with batch norm over the sequence, and classify random sequences.
 """
 
 from __future__ import annotations
@@ -58,10 +57,8 @@ def before_and_after(
 ) -> list[dict[str, float]]:
     """Gradient norms at the input weights of each layer but the first, averaged over training batches of a task.
 
-    `before` is the same model untrained, one or more random draws. The batches are the first; no model is changed.
-
-    Returns:
-        For each layer from the second on, its number, the mean norm "before" over the draws, and that "after".
+    `before` is the same model untrained, one or more random draws. The batches are the first; no model is changed. The
+    result has, for each layer from the second on, its number, the mean norm "before" over the draws, and that "after".
     """
     if not before:
         raise ValueError("before must hold at least one model, got none")

@@ -329,17 +329,14 @@ _EPOCH = {"ntu60-cs": 298, "ntu60-cv": 280, "ntu120-cs": 468, "ntu120-cv": 405}
 
 
 def _setup(protocol: Protocol, model: AnyNetwork, *, lr: float = 0.0, augmented: bool = False) -> SkeletonRecipe:
-    """The paper's training for NTU RGB+D; for a set of some hundred recordings, one of minutes (docs/skeleton.md).
-
-    Of UTD-MHAD no recordings are held out: the last weights are taken as the best.
-    """
+    """The paper's training for NTU RGB+D; for a set of some hundred recordings, one of minutes (docs/skeleton.md)."""
     if epoch := _EPOCH.get(protocol):
         options: dict[str, Any] = {"validation": 0.05}
         sampling = Sampling(20, 10, 30, ("coordinates", "differences", "distances"))
         training = Training(steps=500 * epoch, lr=lr or 2e-4, schedule=Plateau(5, 100), evaluate_every=epoch)
     else:
         options = {"validation": 0.1, "batch_size": 32, "pool": "mean"}
-        if protocol == "utd":
+        if protocol == "utd":  # of which none are held out: the last weights are taken as the best
             options |= {"validation": 0.0, "label_field": "action", "test_subjects": (2, 4, 6, 8)}
         sampling = Sampling(20, 10, 30, ("coordinates", "velocities"), turn=30.0, scale=0.2, hide=0.1)
         training = Training(steps=3000, lr=lr or 2e-3, schedule=OneCycle(), evaluate_every=500)

@@ -95,11 +95,9 @@ class LanguageTask:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that each piece of the batch carries to the next step."""
         return {"states": dict(self._states)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the states."""
         self._states = dict(state["states"])
 
     @property
