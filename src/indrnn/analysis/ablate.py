@@ -20,7 +20,7 @@ from ..figures import add_legend, new_figure
 from ..layers import EPSILON
 from ..networks.unit import RecurrentUnit
 from ..ops.calls import Forward
-from ..tasks.table import Results, markdown
+from ..tasks.table import Results
 from ..training.evaluation import measure
 from ..training.task import Task, generator
 from .memory import BOUNDS, GROUP_COLOURS, GROUPS, LayerMemory, memory
@@ -109,15 +109,9 @@ def ablate(
 ) -> Ablated:
     """Measure a task without the neurons of short, middle and long memory, in each layer and in all at once.
 
-    Args:
-        model: any model with independent recurrent weights; it is not changed.
-        task: its validation data and metric are used.
-        items: minimum number of validation items to measure on.
-        length: as for `memory`.
-        epsilon: as for `memory`.
-        bounds: as for `memory`.
-        controls: number of random draws as controls for each group; 0 for none.
-        seed: seed of the random draws.
+    The model, which is not changed, and `length`, `epsilon` and `bounds` are as for `memory`. The task's metric is
+    measured on at least `items` items of its validation data. `controls` is the number of random draws, from `seed`,
+    that each group is compared with; 0 for none.
     """
     check_count("items", items)
     check_count("controls", controls, 0)
@@ -178,5 +172,5 @@ def write(measured: Ablated, about: dict[str, Any], results: Results) -> str:
     title = f"{metric} without neurons of short memory (< {short} steps), middle, or long (≥ {long})"
     axis.set_title(title, fontsize=10)
     add_legend(figure)
-    table = markdown(f"layer, silenced, neurons, {measured.metric}, as many at random", lines)
-    return results.write({**about, **asdict(measured)}, figure, table)
+    head = f"layer, silenced, neurons, {measured.metric}, as many at random"
+    return results.write({**about, **asdict(measured)}, figure, head, lines)

@@ -28,15 +28,9 @@ MAX_CONDITION = 1e8
 class ComplexIndRNN(nn.Module):
     """z_t = W x_t + u ⊙ z_{t−1} + b with complex W, u and b and a real input x; the output is complex.
 
-    In plain PyTorch, differentiable to any order by autograd. Input and output are (T, B, ...), time first.
-
-    Args:
-        input_size: features of the input.
-        hidden_size: neurons.
-        bias: whether there is a b.
-        backend: "scan", log T passes over all steps at once, or "reference", a loop over the steps.
-        device: where the parameters are made.
-        dtype: their type, complex64 or complex128.
+    In plain PyTorch, differentiable to any order by autograd. Input and output are (T, B, ...), time first. Without
+    `bias` there is no b. The `backend` is "scan", log T passes over all steps at once, or "reference", a loop over the
+    steps. The `dtype` of the parameters is complex64 or complex128.
     """
 
     weight_ih: nn.Parameter
@@ -144,7 +138,7 @@ class LinearRNN(nn.Module):
 
 @dataclass(frozen=True)
 class Conversion:
-    """The result of `from_rnn`: the model and its quality."""
+    """The result of `from_rnn`: the model, in W's type, and its quality."""
 
     model: LinearRNN
     """Model of two layers."""
@@ -178,9 +172,6 @@ def from_rnn(
         steps: length of the sequences that `error` is to hold for.
         max_condition: condition number of the eigenvectors above which perturbations of U are tried.
         backend: backend of the neurons: as for `IndRNN`, or for complex ones "scan" or "reference".
-
-    Returns:
-        The model, in W's type, and its quality.
 
     Example:
         conversion = indrnn.from_rnn((W, U))

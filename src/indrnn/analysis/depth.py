@@ -1,7 +1,6 @@
 """Gradient norms in deep networks: of untrained ones by depth, and of a run before and after training.
 
-The untrained have 6 to 100 recurrent layers of 32 neurons (growth rate 8) with batch norm over the sequence, and read a
-random batch of 100 steps, classified at the last step.
+The untrained have 6 to 100 recurrent layers with batch norm over the sequence, and classify random sequences.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import nn
 
 from ..figures import COLOURS, draw_curves, new_figure
 from ..networks import DenseIndRNN, Network, PlainIndRNN, ResidualIndRNN, SequenceClassifier
-from ..tasks.table import Results, markdown
+from ..tasks.table import Results
 from ..training import Task
 from .gradients import gradient_flow
 
@@ -58,14 +57,8 @@ def before_and_after(
 ) -> list[dict[str, float]]:
     """Gradient norms at the input weights of each layer but the first, averaged over training batches of a task.
 
-    Args:
-        model: the trained model; it is not changed.
-        before: the same model untrained, one or more random draws.
-        task: the task of the training.
-        batches: number of training batches, from the first on.
-
-    Returns:
-        For each layer from the second on, its number, the mean norm "before" over the draws, and that "after".
+    `before` is the same model untrained, one or more random draws. The batches are the first; no model is changed. The
+    result has, for each layer from the second on, its number, the mean norm "before" over the draws, and that "after".
     """
     if not before:
         raise ValueError("before must hold at least one model, got none")
@@ -89,8 +82,8 @@ def write(rows: list[dict[str, Any]], seeds: int, results: Results) -> str:
     axes.set_title("first block (solid) and last (dashed)", fontsize=10)
     axes.legend(frameon=False)
     cells = ([r["network"], r["recurrent_layers"], f"{r['first']:.2e}", f"{r['last']:.2e}"] for r in rows)
-    table = markdown("network, recurrent layers, first block, last block", cells)
-    return results.write({"torch": torch.__version__, "seeds": seeds, "rows": rows}, figure, table)
+    head = "network, recurrent layers, first block, last block"
+    return results.write({"torch": torch.__version__, "seeds": seeds, "rows": rows}, figure, head, cells)
 
 
 def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], results: Results) -> str:
@@ -102,5 +95,5 @@ def write_run(rows: Sequence[dict[str, float]], about: dict[str, Any], results: 
     axes.set(xlabel="layer whose input weights the gradient is of", ylabel="mean gradient norm")
     axes.legend(frameon=False)
     cells = ([row["layer"], f"{row['before']:.2e}", f"{row['after']:.2e}"] for row in rows)
-    table = markdown("layer, before training, after", cells)
-    return results.write({**about, "torch": torch.__version__, "rows": [*rows]}, figure, table)
+    content = {**about, "torch": torch.__version__, "rows": [*rows]}
+    return results.write(content, figure, "layer, before training, after", cells)

@@ -52,10 +52,8 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
 def gradient_flow(model: nn.Module, task: Task, batches: int) -> dict[str, list[float]]:
     """Mean gradient norms over training batches, in training mode; the weights are not changed.
 
-    Args:
-        model: the model, on the device to run on.
-        task: any; for a language model, whose input has no gradient, the gradient at the embedded tokens is taken.
-        batches: number of training batches, from the first on.
+    The model is on the device to run on, and the batches are the first of the training. For a language model, whose
+    input has no gradient, the gradient at the embedded tokens is taken.
 
     Returns:
         "time": for each step, the norm of the gradient of a sequence's loss with respect to the network's input,

@@ -7,7 +7,7 @@ The influence of a neuron's state k steps back on its current state is âˆ‚h_T/âˆ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ from ..layers import EPSILON
 from ..ops.autograd import OPS
 from ..ops.calls import Forward
 from ..ops.reference import THROUGH_ACTIVATION
-from ..tasks.table import Results, markdown
+from ..tasks.table import Results
+from ..training.folder import finite
 from .neurons import layers_of, per_weight, watched
 
 GROUPS = ("short", "middle", "long")
@@ -212,11 +213,6 @@ def check_settings(epsilon: float, bounds: tuple[float, float] = BOUNDS) -> None
         raise ValueError(f"bounds must be two positive numbers, the smaller first, got {bounds}")
 
 
-def finite(steps: Sequence[float]) -> list[float | None]:
-    """Steps with None, which JSON can hold, for an endless memory."""
-    return [value if math.isfinite(value) else None for value in steps]
-
-
 def in_words(measured: Memory) -> str:
     """A sentence on which weights give short and long memory, by the paper's relation."""
     short, long = (bound * measured.length for bound in measured.bounds)
@@ -234,7 +230,7 @@ def write(measured: Memory, about: dict[str, Any], results: Results) -> str:
     length, places = measured.length, range(1, len(measured.layers) + 1)
     rows = []
     for place, layer, written in zip(places, measured.layers, content["layers"], strict=True):
-        written["steps"] = finite(layer.steps)
+        written["steps"] = [*map(finite, layer.steps)]
         means = ["", ""]
         if layer.active is not None and layer.measured is not None:
             means = [f"{100 * torch.tensor(layer.active).mean():.0f} %", f"{torch.tensor(layer.measured).mean():.1f}"]
@@ -267,4 +263,4 @@ def write(measured: Memory, about: dict[str, Any], results: Results) -> str:
         axis.set(yscale="log", ylabel="steps measured on sequences")
         axis.set_title("dashed: active at every step; bottom row: none", fontsize=10)
     head = "layer, neurons, short, middle, long, median size of u, active, measured steps"
-    return results.write(content, figure, markdown(head, rows))
+    return results.write(content, figure, head, rows)

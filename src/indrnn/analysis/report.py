@@ -88,9 +88,6 @@ def page_of(runs: Sequence[Reported]) -> str:
     )
 
 
-# ---- parts of a page
-
-
 def _columns(runs: Sequence[Reported], content: Callable[[Reported], str]) -> str:
     if len(runs) == 1:
         return content(runs[0])
@@ -118,9 +115,6 @@ def _table(rows: Iterable[Sequence[object]], label: str, head: Sequence[str] = (
 
 def _scrolled(table: str, label: str) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
-
-
-# ---- sections
 
 
 def _head(runs: Sequence[Reported]) -> str:
@@ -291,19 +285,18 @@ def _memory(run: Reported, chart: Chart) -> str:
         layers = {f"all {len(layers)} layers": torch.cat([*layers.values()])}
     counts = {name: memory_counts(u) for name, u in layers.items()}
     most = max(map(max, counts.values()))
-    return f'<div class="histograms">{"".join(_histogram(chart, *item, most) for item in counts.items())}</div>'
-
-
-def _histogram(chart: Chart, title: str, counts: Sequence[int], most: int) -> str:
-    figure, (axes,) = new_figure(1, 3.0, 1.7)
-    bars = axes.bar([*_BINS], counts, color=COLOURS[0], width=0.9)
-    axes.bar_label(bars, [str(count or "") for count in counts], fontsize=9)
-    axes.set(ylim=(0, 1.15 * most), yticks=[])
-    axes.tick_params(axis="x", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.set_title(named(title), fontsize=10, loc="left")
-    label = ", ".join(f"{name}: {count}" for name, count in zip(_BINS, counts, strict=True))
-    return chart(figure, f"{title}: {label}")
+    histograms = ""
+    for title, numbers in counts.items():
+        figure, (axes,) = new_figure(1, 3.0, 1.7)
+        bars = axes.bar([*_BINS], numbers, color=COLOURS[0], width=0.9)
+        axes.bar_label(bars, [str(number or "") for number in numbers], fontsize=9)
+        axes.set(ylim=(0, 1.15 * most), yticks=[])
+        axes.tick_params(axis="x", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.set_title(named(title), fontsize=10, loc="left")
+        label = ", ".join(f"{name}: {number}" for name, number in zip(_BINS, numbers, strict=True))
+        histograms += chart(figure, f"{title}: {label}")
+    return f'<div class="histograms">{histograms}</div>'
 
 
 def _gradients(runs: Sequence[Reported], chart: Chart) -> str:

@@ -142,9 +142,6 @@ def _in_words(value: object) -> str:
     return "not set" if value is None else str(value)
 
 
-# ---- summaries
-
-
 def table_of_run(path: Path) -> Table:
     """How a run is summed up: the table of its recipe, or of its own metric."""
     run = open_run(path)

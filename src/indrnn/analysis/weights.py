@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..checks import check_count
 from ..figures import add_legend, new_figure
-from ..tasks.table import Results, markdown
+from ..tasks.table import Results
 from .neurons import layers_of
 
 NEAR = 0.1
@@ -52,12 +52,10 @@ class Weights:
 
 
 def weights(model: nn.Module, before: nn.Module | None = None, *, bins: int = 40) -> Weights:
-    """The recurrent weights of a model and their histograms, layer by layer.
+    """The recurrent weights of any model that has them, layer by layer, and their histograms.
 
-    Args:
-        model: any model with independent recurrent weights.
-        before: the same model with its initial weights; None if they are not known.
-        bins: number of histogram bins, from the least to the largest weight of all layers, always including 0 and 1.
+    `before` is the same model with its initial weights; None if they are not known. The bins go from the least to the
+    largest weight of all layers, and always include 0 and 1.
     """
     check_count("bins", bins)
     layers = layers_of(model)
@@ -95,5 +93,5 @@ def write(counted: Weights, about: dict[str, Any], results: Results) -> str:
         axis.set_xlabel("recurrent weight u")
     axes[0].set_ylabel("neurons")
     add_legend(figure)
-    table = markdown("layer, neurons, near 0 before, near 0, near 1 before, near 1, negative", rows)
-    return results.write({**about, **asdict(counted)}, figure, table)
+    head = "layer, neurons, near 0 before, near 0, near 1 before, near 1, negative"
+    return results.write({**about, **asdict(counted)}, figure, head, rows)

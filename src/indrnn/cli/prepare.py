@@ -14,7 +14,8 @@ def prepare(arguments: list[str]) -> None:
     if name in ("--help", "-h"):
         say(f"usage: indrnn prepare {{{','.join(commands)}}} FOLDER ... --out DIR [OPTIONS]\n")
         for name, extra in commands.items():
-            say(f"  {name}  {extra.about}; `indrnn prepare {name} --help` shows the options")
+            about = (extra.options.__doc__ or "").partition("\n")[0]
+            say(f"  {name}  {about} `indrnn prepare {name} --help` shows the options")
     elif name not in commands:
         raise UsageError(f"prepare needs one of {', '.join(commands)}" + (f", got {name}" if name else ""))
     else:

@@ -142,8 +142,7 @@ class DistilOptions:
     """Replace existing files."""
 
 
-_ABOUT_DISTIL = "distil a run's RNN on the adding problem into an IndRNN"
-_DISTIL = Extra("analyse", "distil", DistilOptions, "indrnn.tasks.distillation:analyse", _ABOUT_DISTIL)
+_DISTIL = Extra("analyse", "distil", DistilOptions, "indrnn.tasks.distillation:analyse")
 
 
 @dataclass(frozen=True)

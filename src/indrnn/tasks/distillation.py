@@ -24,7 +24,7 @@ from ..training.evaluation import measure, modes_kept
 from ..training.folder import machine
 from ..training.task import Batch, Measured, Shard, generator
 from .runs import Run, seeded_model
-from .table import Results, markdown, results_folder
+from .table import Results, results_folder
 
 if TYPE_CHECKING:
     from .adding import DistilOptions
@@ -253,7 +253,7 @@ def analyse(run: Run, options: DistilOptions, arguments: Sequence[str], say: Say
     draw_curves(axes, {"at each step": percent}, logarithmic=False, reference=(100 * distilled.error, "over all steps"))
     axes.set(ylim=(0, None), xlabel="step of the sequence", ylabel="difference of the outputs (% of the RNN's)")
     axes.legend(frameon=False)
-    say(results.write(numbers, figure, markdown("network, parameters, error, test MSE", cells)))
+    say(results.write(numbers, figure, "network, parameters, error, test MSE", cells))
     say(results.drawn)
 
 

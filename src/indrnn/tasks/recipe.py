@@ -196,12 +196,10 @@ class Extra:
     name: str
     """Word after `analyse` or `prepare`; for `evaluate`, what its options are for, such as language models."""
     options: type
-    """Dataclass of the options; one for `analyse` has a positional `run`."""
+    """Dataclass of the options, whose first line is shown by `--help`; one for `analyse` has a positional `run`."""
     function: str
     """Function as MODULE:NAME, imported when it is used. For `evaluate`: (run, options, device, say) -> numbers for the
     output file; for `analyse`: (run, options, arguments, say); for `prepare`: (options, say)."""
-    about: str = ""
-    """Line of the help of `analyse` or `prepare`."""
 
     def __call__(self, *arguments: Any, **more: Any) -> Any:
         """Call the function."""

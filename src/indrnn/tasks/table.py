@@ -137,8 +137,9 @@ class Results:
         need_matplotlib()
         RunFolder(self.folder).prepare()
 
-    def write(self, numbers: Any, figure: Figure, table: str = "") -> str:
-        """Write numbers as JSON, a figure as PNG and a table, if any, as Markdown; returns the table."""
+    def write(self, numbers: Any, figure: Figure, head: str = "", rows: Iterable[Iterable[object]] = ()) -> str:
+        """Write numbers as JSON, a figure as PNG and, with a `head`, a table as `markdown`; returns the table."""
+        table = markdown(head, rows) if head else ""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path("json"), (json.dumps(numbers, ensure_ascii=False) + "\n").encode())
         save_figure(figure, self.path("png"))

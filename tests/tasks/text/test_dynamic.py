@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -215,17 +216,17 @@ def test_recurrent_weights_stay_in_their_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    "network",
+    "build",
     [
-        BaselineRNN("lstm", SIZE, SIZE),
-        QRNNBaseline(SIZE, SIZE),
-        TransformerBaseline(SIZE, SIZE, 1, 2, context=20),
-        PlainIndRNN(SIZE, SIZE, 1, batch_first=True, norm=None),
+        lambda: BaselineRNN("lstm", SIZE, SIZE),
+        lambda: QRNNBaseline(SIZE, SIZE),
+        lambda: TransformerBaseline(SIZE, SIZE, 1, 2, context=20),
+        lambda: PlainIndRNN(SIZE, SIZE, 1, batch_first=True, norm=None),
     ],
     ids=["lstm", "qrnn", "transformer", "batch first"],
 )
-def test_other_networks(network: Any) -> None:
-    model, tokens = LanguageModel(network, CLASSES, start=0.3), text(81)
+def test_other_networks(build: Callable[[], Any]) -> None:
+    model, tokens = LanguageModel(build(), CLASSES, start=0.3), text(81)
     statistics = gradient_statistics(model, segments(tokens, 2))
     assert statistics.keys() == flat(model).keys()
     assert all(square.isfinite().all() for square in statistics.values())

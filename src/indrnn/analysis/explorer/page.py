@@ -14,9 +14,10 @@ from ...layers import EPSILON
 from ...networks.network import FrontNetwork
 from ...tasks.recipe import Samples, recorded
 from ...tasks.runs import Run
+from ...training.folder import finite
 from ...words import headline, rough_duration, value_of, words
 from ..html import embedded_json, escape, fill, source, write_page
-from ..memory import BOUNDS, finite, steps_of
+from ..memory import BOUNDS, steps_of
 from ..runs import described, sizes
 from .program import Program, network_of, recurrent_states
 
@@ -38,14 +39,9 @@ def explore(
 ) -> Path:
     """Write an HTML page to inspect a trained model neuron by neuron: a single file, for any browser.
 
-    Args:
-        model: a classifier, regressor or language model around a plain, residual or dense IndRNN, or an IndRNN layer.
-        samples: its inputs; see `pixels`, `adding`, `text`, `skeletons` and `recorded`.
-        path: the HTML file.
-        title: title of the page.
-        about: a line below the title.
-        facts: names and values at the top.
-        overwrite: whether an existing file may be replaced.
+    The model is a classifier, regressor or language model around a plain, residual or dense IndRNN, or an IndRNN layer.
+    Its inputs are `samples`; see `recorded`. `about` is a line below the title, and `facts` are names and values at the
+    top. With `overwrite`, an existing file may be replaced.
 
     Example:
         explore(model, recorded(list(x)), "model.html")
@@ -82,7 +78,7 @@ def page_of(model: nn.Module, samples: Samples, title: str, about: str = "", fac
         "classes": classes,
         "activity": activity,
         "program": program.plain,
-        "memory": [finite(steps_of(u).tolist()) for u in program.layers.values()],
+        "memory": [[*map(finite, steps_of(u).tolist())] for u in program.layers.values()],
     }
     content = b"".join(array.astype("<f4").tobytes() for array in program.numbers)
     size = f"{len(content) / 1e6:.1f} MB" if len(content) >= 1e6 else f"{len(content) / 1e3:.0f} kB"

@@ -14,21 +14,18 @@ from .options import AblateOptions, DepthOptions, GradientsOptions, MemoryOption
 
 
 class Kind(NamedTuple):
-    """One kind of analysis of any run: its options, the line of the help, and arguments without a name."""
+    """One kind of analysis of any run: its options, and arguments without a name."""
 
     options: type
-    about: str
     arguments: str = "RUN"
 
 
 KINDS = {
-    "gradients": Kind(GradientsOptions, "plot the gradient flow over time and depth in trained networks", "RUN ..."),
-    "depth": Kind(
-        DepthOptions, "measure how gradients reach the first layers, of a run before and after training", "[RUN]"
-    ),
-    "memory": Kind(MemoryOptions, "plot how long each neuron remembers, by its weight and as measured"),
-    "weights": Kind(WeightsOptions, "plot histograms of the recurrent weights before and after training"),
-    "ablate": Kind(AblateOptions, "ablate neurons of short, middle or long memory of a run, layer by layer"),
+    "gradients": Kind(GradientsOptions, "RUN ..."),
+    "depth": Kind(DepthOptions, "[RUN]"),
+    "memory": Kind(MemoryOptions),
+    "weights": Kind(WeightsOptions),
+    "ablate": Kind(AblateOptions),
 }
 """Analyses of any run, by name; `measures` has the function of each."""
 
@@ -41,7 +38,8 @@ def analyse(arguments: list[str]) -> int:
         say(f"usage: indrnn analyse {{{','.join(kinds)}}} [OPTIONS]\n")
         for name, kind in kinds.items():
             call = f"{name} {kind.arguments if isinstance(kind, Kind) else 'RUN'}"
-            say(f"  {call:<17}  {kind.about}")
+            about = (kind.options.__doc__ or "").partition("\n")[0]
+            say(f"  {call:<17}  {about}")
         return 0
     if name not in kinds:
         close = difflib.get_close_matches(name, kinds, n=1)

@@ -33,7 +33,7 @@ class GradientsOptions:
 
 @dataclass
 class DepthOptions:
-    """Measure how gradients reach the first layers.
+    """Measure how gradients reach the first layers, of a run before and after training or of untrained networks.
 
     With RUN: of its network on its task, layer by layer, before and after training. Without RUN: at the first and last
     block of untrained plain, residual and dense networks of 6 to 100 layers.

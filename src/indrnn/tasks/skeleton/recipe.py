@@ -69,14 +69,6 @@ class SkeletonsOptions:
     """Replace existing files."""
 
 
-_NTU = "convert the recordings of NTU RGB+D to the arrays that training reads"
-_SKELETONS = "plot sampled skeletons, and the confusion matrix of a run"
-_EXTRAS = (
-    Extra("prepare", "ntu", NtuOptions, "indrnn.tasks.skeleton.ntu.prepare:run", _NTU),
-    Extra("analyse", "skeletons", SkeletonsOptions, "indrnn.tasks.skeleton.pictures:analyse", _SKELETONS),
-)
-
-
 class _Set(NamedTuple):
     """A data set before it is read: its path in the data folder; numbers of joints, bodies and classes; their names."""
 
@@ -124,7 +116,10 @@ class SkeletonRecipe(Recipe):
         curve=lambda run: (run["task"], run["name"], [(step, 100 * value) for step, value in run["curve"]]),
         picture={"across": "training step", "up": "accuracy in evaluations (%)", "logarithmic": False},
     )
-    extras: ClassVar[tuple[Extra, ...]] = _EXTRAS
+    extras: ClassVar[tuple[Extra, ...]] = (
+        Extra("prepare", "ntu", NtuOptions, "indrnn.tasks.skeleton.ntu.prepare:run"),
+        Extra("analyse", "skeletons", SkeletonsOptions, "indrnn.tasks.skeleton.pictures:analyse"),
+    )
     files: ClassVar[tuple[str, ...]] = ("data", "joints")
 
     protocol: Protocol = "own"
@@ -329,24 +324,19 @@ def _read(path: Path, changed: int, **fields: str) -> Recordings:
     return read_prepared(path) if path.is_dir() else read_npz(path, **fields)
 
 
-# ---- rows: the paper's tables, UTD-MHAD, and any other set
-
 _EPOCH = {"ntu60-cs": 298, "ntu60-cv": 280, "ntu120-cs": 468, "ntu120-cv": 405}
 """Number of steps of 128 samples in 95 % of the training recordings."""
 
 
 def _setup(protocol: Protocol, model: AnyNetwork, *, lr: float = 0.0, augmented: bool = False) -> SkeletonRecipe:
-    """The paper's training for NTU RGB+D; for a set of some hundred recordings, one of minutes (docs/skeleton.md).
-
-    Of UTD-MHAD no recordings are held out: the last weights are taken as the best.
-    """
+    """The paper's training for NTU RGB+D; for a set of some hundred recordings, one of minutes (docs/skeleton.md)."""
     if epoch := _EPOCH.get(protocol):
         options: dict[str, Any] = {"validation": 0.05}
         sampling = Sampling(20, 10, 30, ("coordinates", "differences", "distances"))
         training = Training(steps=500 * epoch, lr=lr or 2e-4, schedule=Plateau(5, 100), evaluate_every=epoch)
     else:
         options = {"validation": 0.1, "batch_size": 32, "pool": "mean"}
-        if protocol == "utd":
+        if protocol == "utd":  # of which none are held out: the last weights are taken as the best
             options |= {"validation": 0.0, "label_field": "action", "test_subjects": (2, 4, 6, 8)}
         sampling = Sampling(20, 10, 30, ("coordinates", "velocities"), turn=30.0, scale=0.2, hide=0.1)
         training = Training(steps=3000, lr=lr or 2e-3, schedule=OneCycle(), evaluate_every=500)

@@ -131,9 +131,6 @@ def _recordings(arrays: dict[str, Array], *names: str) -> Recordings:
     return recordings
 
 
-# ---- what `indrnn prepare` wrote
-
-
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What `indrnn prepare` wrote last; raises `ValueError` if the folder is not finished, or of another format."""
     path = folder / MANIFEST

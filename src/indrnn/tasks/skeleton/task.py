@@ -170,9 +170,6 @@ def _rows(frames: np.ndarray[Any, Any], rows: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(frames)[rows.numpy()]).float()
 
 
-# ---- samples and their features
-
-
 def sample_frames(lengths: Tensor, where: Tensor) -> Tensor:
     """Indices (T, B) of one frame from each of T equal parts of recordings (B,): ⌊(t + r_t) · length / T⌋.
 

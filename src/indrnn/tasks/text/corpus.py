@@ -73,7 +73,17 @@ def read_text(
         check_count("words", words, 3)
     files = {name: Path(path) for name, path in (("text", text), ("valid", valid), ("test", test)) if path is not None}
     for name, path in files.items():
-        _check_file(name, path)
+        try:
+            if not path.exists():
+                raise FileNotFoundError(f"{name} must be a file, and there is none at {path}")
+            if path.is_file():
+                problem = None if path.stat().st_size else "is empty"
+            else:
+                problem = "is a folder" if path.is_dir() else "is a pipe or a device"
+        except PermissionError as error:
+            raise ValueError(f"{name}: {path} cannot be read: {error.strerror or error}") from None
+        if problem:
+            raise ValueError(f"{name} must be a file that holds a text, and {path} {problem}")
     main = encode_file("text", files.pop("text"), unit=unit, words=words)
     held_out = [name for name in ("valid", "test") if name not in files]
     tenth = len(main.ids) // 10
@@ -89,22 +99,6 @@ def read_text(
             note(f"{path} {other.unknown}; they are read as {UNKNOWN}")
     return Corpus(Split(main.ids[:rest]), Split(parts["valid"]), Split(parts["test"]), main.tokeniser)
 
-
-def _check_file(name: str, path: Path) -> None:
-    try:
-        if not path.exists():
-            raise FileNotFoundError(f"{name} must be a file, and there is none at {path}")
-        if path.is_file():
-            problem = None if path.stat().st_size else "is empty"
-        else:
-            problem = "is a folder" if path.is_dir() else "is a pipe or a device"
-    except PermissionError as error:
-        raise ValueError(f"{name}: {path} cannot be read: {error.strerror or error}") from None
-    if problem:
-        raise ValueError(f"{name} must be a file that holds a text, and {path} {problem}")
-
-
-# ---- Penn Treebank
 
 PENN_FILES = {"train": "ptb.train.txt", "validation": "ptb.valid.txt", "test": "ptb.test.txt"}
 PENN_COUNTS = {"char": (5_017_482, 393_042, 442_423), "word": (929_589, 73_760, 82_430)}
@@ -159,9 +153,6 @@ def penn_paths(data_dir: Place | None) -> dict[str, Path]:
     except PermissionError as error:
         raise ValueError(f"data_dir: cannot look into {folder} ({error.strerror or error})") from None
     return paths
-
-
-# ---- files as ids
 
 
 class Encoded(NamedTuple):

@@ -28,7 +28,7 @@ from ...words import duration, numbers
 from ..recipe import Say
 from ..runs import Run
 from .corpus import Split
-from .recipe import EvaluationOptions
+from .recipe import EvaluationOptions, measured
 from .task import LanguageTask, detached
 
 _Update = Callable[[list[Tensor]], None]
@@ -57,12 +57,12 @@ class DynamicResult:
     @property
     def perplexity(self) -> float:
         """exp(loss); infinite if that overflows."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return measured("word", self.loss)
 
     @property
     def bits(self) -> float:
         """Bits per token."""
-        return self.loss / math.log(2)
+        return measured("char", self.loss)
 
 
 def segments(tokens: Tensor, batch_size: int = 1, segment: int = SEGMENT) -> Iterator[tuple[Tensor, Tensor]]:
@@ -234,9 +234,6 @@ class _Learner:
         return update
 
 
-# ---- the command
-
-
 def evaluate(run: Run, options: EvaluationOptions, *, data_dir: Path | None, device: str, say: Say) -> dict[str, Any]:
     """Measure a run's best weights on the test text; returns the numbers for the output file."""
     for name, value in asdict(options).items():
@@ -290,9 +287,9 @@ def _evaluate_dynamically(run: Run, options: EvaluationOptions, task: Any, devic
         f"({change if math.isfinite(after) else 'diverged'}), tokens {static.tokens:,} in one stream, with {which}; "
         f"lr {lr:g}, decay {decay:g}{', chosen on validation' * options.grid}, segments of {plan.segment}, {used}"
     )
-    measured = {"weights": which, "metric": task.metric, "static": before, "dynamic": after, "tokens": static.tokens}
-    measured |= {"lr": lr, "decay": decay, "segment": plan.segment, "statistics_windows": windows}
-    return {**measured, "windows_in_epoch": epoch, **tried}
+    result = {"weights": which, "metric": task.metric, "static": before, "dynamic": after, "tokens": static.tokens}
+    result |= {"lr": lr, "decay": decay, "segment": plan.segment, "statistics_windows": windows}
+    return {**result, "windows_in_epoch": epoch, **tried}
 
 
 @dataclass
@@ -342,7 +339,7 @@ class _Plan:
 
     def value(self, result: DynamicResult) -> float:
         """A result in the task's metric."""
-        return result.perplexity if self.task.metric == "perplexity" else result.bits
+        return measured(self.task.tokeniser.unit, result.loss)
 
     def search(self, lrs: Sequence[float], decays: Sequence[float], say: Say) -> tuple[DynamicResult, list[Any]]:
         """The best lr and decay on the validation text, and all results; prints a table."""

@@ -95,11 +95,9 @@ class LanguageTask:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that each piece of the batch carries to the next step."""
         return {"states": dict(self._states)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the states."""
         self._states = dict(state["states"])
 
     @property
@@ -119,7 +117,6 @@ class LanguageTask:
         return lengths[lengths.cumsum(0) <= self._stream].numpy()
 
     def batch(self, step: int, shard: Shard) -> Window:
-        """See `Task.batch`."""
         first_steps = self._first_steps
         while first_steps[-1] <= step:
             first_steps.append(first_steps[-1] + len(self._lengths(len(first_steps) - 1)))
@@ -149,7 +146,6 @@ class LanguageTask:
         return {**means, self.metric: measured(self.tokeniser.unit, means["loss"]), **counts}
 
     def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
-        """See `Task.evaluate`."""
         return self.measure(model, self.corpus.validation, self.valid_batch, shard)
 
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:

@@ -239,9 +239,6 @@ def _work(parts: list[tuple[Path, Samples]]) -> None:
                 _make_part(path, samples)
 
 
-# ---- files
-
-
 @functools.lru_cache(maxsize=4)
 def archive(path: Path) -> zipfile.ZipFile:
     """Open an archive, once per process, as reading its list of members takes longer than reading them."""
