@@ -1,13 +1,17 @@
-"""The process: notes to the user, freed memory, half precision on CPUs that announce more than they can, denormals."""
+"""The process: notes, signals, memory, half precision on CPUs that announce more than they can, denormals."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import signal
 import subprocess
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 
 def note(text: str) -> None:
@@ -15,6 +19,31 @@ def note(text: str) -> None:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[list[int]]:
+    """Collect Ctrl-C, SIGTERM and SIGHUP instead of terminating; a second signal has its usual effect."""
+    received: list[int] = []
+    with contextlib.ExitStack() as before:
+
+        def collect(number: int, _frame: Any) -> None:
+            received.append(number)
+            before.close()
+
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+                number = getattr(signal, name, None)  # no SIGHUP on Windows; and nohup ignores it
+                if number is not None and (name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN):
+                    before.callback(signal.signal, number, signal.signal(number, collect))
+        yield received
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that memory ran out."""
+    said = str(error).lower() if isinstance(error, RuntimeError) else ""
+    words = ("can't allocate memory", "out of memory", "not enough memory")
+    return isinstance(error, MemoryError) or any(word in said for word in words)
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4

@@ -16,8 +16,8 @@ from torch.testing import assert_close
 import indrnn
 from indrnn import IndRNN, Language, LanguageModel, Plain, Residual
 from indrnn.baselines import SRU, Baseline, BaselineRNN, QRNNBaseline
-from indrnn.networks import PlainIndRNN, ResidualIndRNN, TiedEmbedding, WordEmbedding, cross_entropy
-from indrnn.networks.cross_entropy import linear_cross_entropy
+from indrnn.networks import PlainIndRNN, ResidualIndRNN, TiedEmbedding, WordEmbedding, language
+from indrnn.networks.language import linear_cross_entropy
 from tests.networks.networks import B, T, lively, make
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -170,7 +170,7 @@ def plain_loss(model: LanguageModel, words: Tensor, targets: Tensor, reduction: 
 @pytest.fixture(params=["at once", "in pieces", "a row at a time"])
 def _pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"at once": 2**30, "in pieces": 10 * CLASSES + 1, "a row at a time": 1}
-    monkeypatch.setattr(cross_entropy, "PIECE", sizes[request.param])
+    monkeypatch.setattr(language, "PIECE", sizes[request.param])
 
 
 @either
@@ -193,7 +193,7 @@ def test_loss_is_the_cross_entropy_of_the_logits(reduction: Any, tied: bool) -> 
 @pytest.mark.parametrize("rows", [1, 7, 64, 1000])
 def test_pieces_are_the_whole_to_rounding(rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     classes = 501
-    monkeypatch.setattr(cross_entropy, "PIECE", rows * classes)
+    monkeypatch.setattr(language, "PIECE", rows * classes)
     x, w = torch.randn(193, 31, dtype=dtype, requires_grad=True), torch.randn(classes, 31, dtype=dtype)
     w, b = w.requires_grad_(), torch.randn(classes, dtype=dtype, requires_grad=True)
     targets = torch.randint(classes, (193,))
@@ -206,7 +206,7 @@ def test_pieces_are_the_whole_to_rounding(rows: int, dtype: torch.dtype, monkeyp
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_first_and_second_derivatives_are_right(reduction: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "PIECE", 3 * 5)
+    monkeypatch.setattr(language, "PIECE", 3 * 5)
     given = [torch.randn(*shape, dtype=DOUBLE, requires_grad=True) for shape in ((7, 4), (5, 4), (5,))]
     targets = torch.tensor([0, 4, 2, -100, 1, 1, 3])
 
@@ -229,7 +229,7 @@ def test_a_loss_of_no_target_that_counts_is_torchs() -> None:
 
 
 def test_autocast_computes_products_in_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "PIECE", 10 * 50)
+    monkeypatch.setattr(language, "PIECE", 10 * 50)
     x, w = torch.randn(64, 32, requires_grad=True), torch.randn(50, 32, requires_grad=True)
     b, targets = torch.randn(50, requires_grad=True), torch.randint(50, (64,))
     with torch.autocast("cpu", torch.bfloat16):
@@ -271,13 +271,13 @@ def test_the_whole_logits_are_never_there(tied: bool, monkeypatch: pytest.Monkey
     model, words = language_model(tied=tied), some_words(40, 20)
     logits = words.numel() * CLASSES
     assert largest_tensor(lambda: model.loss(words, words)[0]) >= logits
-    monkeypatch.setattr(cross_entropy, "PIECE", 100 * CLASSES)
+    monkeypatch.setattr(language, "PIECE", 100 * CLASSES)
     assert largest_tensor(lambda: model.loss(words, words)[0]) == words.numel() * SIZE
 
 
 @either
 def test_what_watches_the_output_sees_the_logits(tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "PIECE", CLASSES)
+    monkeypatch.setattr(language, "PIECE", CLASSES)
     model, words = language_model(tied=tied), some_words()
     expected = model.loss(words, words)[0]
     output = model.embedding if tied else model.output
@@ -302,7 +302,7 @@ def test_what_watches_the_output_sees_the_logits(tied: bool, monkeypatch: pytest
 
 
 def test_a_parametrised_output_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "PIECE", CLASSES)
+    monkeypatch.setattr(language, "PIECE", CLASSES)
     model, words = language_model(), some_words()
     nn.utils.parametrizations.weight_norm(model.embedding)
     loss, _ = model.loss(words, words)
@@ -312,7 +312,7 @@ def test_a_parametrised_output_is_called(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_transformations_of_torch_func_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "PIECE", 30 * CLASSES)
+    monkeypatch.setattr(language, "PIECE", 30 * CLASSES)
     model, words = language_model().eval(), some_words()
     parameters = {name: p.detach() for name, p in model.named_parameters()}
 
@@ -340,7 +340,7 @@ def test_transformations_of_torch_func_give_the_same(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_a_compiled_model_gives_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "PIECE", 30 * CLASSES)
+    monkeypatch.setattr(language, "PIECE", 30 * CLASSES)
     model, words = language_model().eval(), some_words()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     loss, _ = compiled(words, targets=words)

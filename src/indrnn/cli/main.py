@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 
-from ..system import note, run_as_program
+from ..system import note, out_of_memory, run_as_program
 
 USAGE = """\
 usage: indrnn COMMAND [OPTIONS]
@@ -69,7 +69,6 @@ def main(arguments: list[str] | None = None) -> None:
         code = 1
     except Exception as error:
         from ..training import RunError
-        from ..training.errors import out_of_memory
 
         if debug or not (isinstance(error, (RunError, OSError)) or out_of_memory(error)):
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +15,18 @@ from .. import checks
 from ..layers.config import config_of
 from ..layers.masks import embedding_dropout, shared_dropout, valid_steps
 from ..ops.checks import Lengths, check_tensor
+from ..ops.reference import accumulation_dtype
 from ..ops.watched import are_plain
-from . import cross_entropy
 from .config import Factory, Language
 from .heads import Output, check_network, run_network
 from .tokeniser import Tokeniser
 from .unit import is_unwatched
 
+Reduction = Literal["mean", "sum"]
+IGNORED = -100
+"""Target that does not count, as in torch."""
+PIECE = 2**22
+"""Logits of a piece: 16 MiB in float32, and as much for their softmax. Smaller ones make the products slower."""
 _PROMPT = 1024  # steps of a prompt that are read at once: what a network keeps of all its layers is as long
 
 
@@ -151,7 +156,7 @@ class LanguageModel(nn.Module):
         lengths: Lengths = None,
         resets: Tensor | None = None,
         targets: Tensor | None = None,
-        reduction: cross_entropy.Reduction = "mean",
+        reduction: Reduction = "mean",
     ) -> tuple[Tensor, Any]:
         """Return the logits of the next word, (T, B, classes) in the network's layout, and the state; or the loss.
 
@@ -161,20 +166,20 @@ class LanguageModel(nn.Module):
         input = _class_indices("input", input)
         check_tensor("targets", targets, tuple(input.shape))
         targets = None if targets is None else _class_indices("targets", targets)
-        checks.check_choice("reduction", reduction, get_args(cross_entropy.Reduction))
+        checks.check_choice("reduction", reduction, get_args(Reduction))
         features, state = run_network(self.network, self._vectors(input), state, lengths, resets)
         if targets is None:
             return self._decode(features), state
         if lengths is not None:
             steps = torch.as_tensor(lengths, device=targets.device)
             valid: Any = self._time_first(valid_steps(self._time_first(targets), steps))  # type: ignore[arg-type]
-            targets = torch.where(valid.view_as(targets), targets, cross_entropy.IGNORED)
+            targets = torch.where(valid.view_as(targets), targets, IGNORED)
         return self._loss(features.flatten(0, -2), targets.flatten(), reduction), state
 
     def loss(self, input: Tensor, targets: Tensor, state: Any = None, **options: Any) -> tuple[Tensor, Any]:
         """Return the cross-entropy of the targets, in nats, and the state.
 
-        Above `cross_entropy.PIECE` logits it is computed in pieces, so that memory never holds them all; not if
+        Above `PIECE` logits it is computed in pieces, so that memory never holds them all; not if
         something must see them: hooks, wrappers and parametrisations of the output, torch.func.
         `model(input, state, targets=targets)` is the same, through any wrapper of the model.
 
@@ -283,16 +288,16 @@ class LanguageModel(nn.Module):
         logits: Tensor = self.embedding(features, decode=True) if self.output is None else self.output(features)
         return logits
 
-    def _loss(self, features: Tensor, targets: Tensor, reduction: cross_entropy.Reduction) -> Tensor:
+    def _loss(self, features: Tensor, targets: Tensor, reduction: Reduction) -> Tensor:
         """The cross-entropy: in pieces, from the output's weight, of many logits that nothing watches."""
         output = self.embedding if self.output is None else self.output
         kind: type[Any] = TiedEmbedding if self.tied else Output
-        if is_unwatched(output, kind) and features.shape[0] * self.classes > cross_entropy.PIECE:
+        if is_unwatched(output, kind) and features.shape[0] * self.classes > PIECE:
             # They need torch's own functions
             transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
             transformed = transformed or torch._C._get_tracing_state() is not None
             if not transformed and are_plain(features, output.weight, output.bias):
-                return cross_entropy.linear_cross_entropy(features, output.weight, output.bias, targets, reduction)
+                return linear_cross_entropy(features, output.weight, output.bias, targets, reduction)
         return F.cross_entropy(self._decode(features), targets, reduction=reduction)
 
     def extra_repr(self) -> str:
@@ -330,3 +335,77 @@ def _class_indices(name: str, value: Any) -> Tensor:
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"{name} must be a tensor of class indices, got {kind}")
     return value.long()
+
+
+# ---- the loss in pieces: features (M, F), weight (C, F), bias (C,), targets (M,)
+
+
+def linear_cross_entropy(
+    features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, reduction: Reduction = "mean"
+) -> Tensor:
+    """F.cross_entropy(F.linear(features, weight, bias), targets, reduction=reduction), a few rows at a time.
+
+    If a gradient is needed, it is computed together with the loss, so that memory holds `PIECE` logits at a time. Under
+    autocast, products are in its type, softmax and sums in float32. A second derivative recomputes the full logits.
+    Transformations of torch.func and forward-mode differentiation are not supported. Rows whose target is −100 do not
+    count.
+    """
+    device, inputs = features.device.type, (features, weight, bias)
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
+    differentiated = torch.is_grad_enabled() and any(input.requires_grad for input in inputs)
+    return _InPieces.apply(*inputs, targets, reduction, dtype, differentiated)  # type: ignore[no-any-return]
+
+
+class _InPieces(torch.autograd.Function):
+    """The gradients for an incoming gradient of 1 are results of the forward pass; the backward pass scales them."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, *options: Any) -> Tensor:
+        reduction, dtype, differentiated = options
+        sums = accumulation_dtype(dtype)
+        counts = targets != IGNORED
+        classes = torch.where(counts, targets, 0).unsqueeze(1)
+        mask = counts.to(sums).unsqueeze(1)
+        # Of the whole sum, at the end: a probability divided by thousands of targets is no number of half precision
+        factor = 1.0 if reduction == "sum" else 1 / counts.sum().to(sums)
+        losses = features.new_empty(len(features), 1, dtype=sums)
+        gradients: list[Tensor] = []  # of features, weight and bias
+        if differentiated:
+            gradients = [torch.zeros_like(input, dtype=sums) for input in (features, weight, bias)]
+        rows = max(1, PIECE // len(weight))
+        with torch.autocast(features.device.type, enabled=False):
+            w, b = weight.to(dtype), bias.to(dtype)
+            for start in range(0, len(features), rows):
+                piece = slice(start, start + rows)
+                x, at = features[piece].to(dtype), classes[piece]
+                log_p = F.linear(x, w, b).log_softmax(1, dtype=sums)
+                losses[piece] = -log_p.gather(1, at)
+                if not differentiated:
+                    continue
+                grad_x, grad_w, grad_b = gradients
+                # The gradient of a row's logits is softmax − one-hot
+                p = log_p.exp_().scatter_add_(1, at, log_p.new_full((), -1).expand_as(at)).mul_(mask[piece])
+                grad_b += p.sum(0)
+                p = p.to(dtype)
+                grad_x[piece] = p @ w
+                grad_w.addmm_(p.t(), x) if dtype == sums else grad_w.add_(p.t() @ x)
+        for gradient in gradients:
+            gradient.mul_(factor)
+        ctx.reduction, ctx.dtype = reduction, dtype
+        ctx.save_for_backward(features, weight, bias, targets, *gradients)
+        return (losses * mask).sum() * factor
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        features, weight, bias, targets, *gradients = ctx.saved_tensors
+        inputs, none = (features, weight, bias), (None,) * 4
+        if not torch.is_grad_enabled():
+            return *((grad * g).to(input.dtype) for g, input in zip(gradients, inputs, strict=True)), *none
+        # To be differentiated again: through torch's own functions, on the whole
+        features, weight, bias = (input.to(ctx.dtype) for input in inputs)
+        logits = F.linear(features, weight, bias).to(accumulation_dtype(ctx.dtype))
+        loss = F.cross_entropy(logits, targets, reduction=ctx.reduction)
+        needed = ctx.needs_input_grad[:3]
+        differentiable = [input for input, need in zip(inputs, needed, strict=True) if need]
+        again = iter(torch.autograd.grad(loss, differentiable, grad, create_graph=True))
+        return *(next(again) if need else None for need in needed), *none

@@ -62,7 +62,6 @@ class Adding:
         self.length, self.batch_size, self.test_sequences, self.seed = length, batch_size, test_sequences, seed
 
     def batch(self, step: int, shard: Shard) -> Batch:
-        """See `Task.batch`."""
         x, answer = adding_batch(self.length, self.batch_size, generator(self.seed, "train", step))
         if shard.count == 1:
             return Batch(x, answer, self.batch_size, self.batch_size)

@@ -135,17 +135,14 @@ class _Distillation:
         self.make, self.measured = make, lambda: map(of, held_out.split(batch_size))
 
     def batch(self, step: int, shard: Shard) -> Batch:
-        """See `Task.batch`."""
         inputs, _ = self.make(step)
         count = inputs.shape[self.batch_dim]
         return Batch(inputs, _outputs(self.rnn, inputs), count, count)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """See `Task.loss`."""
         return F.mse_loss(model(batch.inputs)[0], batch.target)
 
     def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
-        """See `Task.evaluate`."""
         for inputs, _ in self.measured():
             yield {self.metric: F.mse_loss(model(inputs)[0], _outputs(self.rnn, inputs))}, inputs.shape[self.batch_dim]
 

@@ -6,8 +6,7 @@
 from typing import TYPE_CHECKING
 
 from .._lazy import lazy_names
-from .errors import RunError
-from .folder import RunFolder
+from .folder import RunError, RunFolder
 from .listeners import Evaluation, Listener, Start, Step
 from .options import Constant, Cosine, OneCycle, Plateau, Schedule, Steps, Training
 from .task import Batch, Measured, Shard, Task, TensorTask, derive_seed, generator, rows_of

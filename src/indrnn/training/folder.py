@@ -15,8 +15,13 @@ from typing import Any
 
 from ..files import LockedError, locked, write_atomically
 from .checkpoint import BrokenCheckpointError, Checkpoints, OtherFormatError, load
-from .errors import RunError
 from .options import MAY_DIFFER
+
+Say = Callable[[str], None]
+
+
+class RunError(RuntimeError):
+    """A run cannot continue; the message says why, in one line."""
 
 
 class RunFolder:
@@ -178,12 +183,7 @@ def finite(value: Any) -> Any:
 
 
 def open_folder(
-    folder: RunFolder,
-    config: dict[str, Any],
-    note: Callable[[str], None],
-    stack: contextlib.ExitStack,
-    resume: bool,
-    overwrite: bool,
+    folder: RunFolder, config: dict[str, Any], note: Say, stack: contextlib.ExitStack, resume: bool, overwrite: bool
 ) -> dict[str, Any] | None:
     """Lock a run's folder, until `stack` is closed; returns the state to resume from, or None for a new run."""
     used = folder.check(resume=resume, overwrite=overwrite)
@@ -198,7 +198,7 @@ def open_folder(
     return state
 
 
-def _state_to_resume(folder: RunFolder, config: dict[str, Any], note: Callable[[str], None]) -> dict[str, Any]:
+def _state_to_resume(folder: RunFolder, config: dict[str, Any], note: Say) -> dict[str, Any]:
     """The newest intact state. Raises if there is none: a run is never restarted by itself."""
     checkpoints = folder.checkpoints
     try:
@@ -242,7 +242,7 @@ def _compare(folder: RunFolder, earlier: dict[str, Any], config: dict[str, Any])
         raise ValueError(f"this run must be resumed by as many processes as began it, {began}, got {resumed}")
 
 
-def _restore_best_weights(folder: RunFolder, state: dict[str, Any], note: Callable[[str], None]) -> None:
+def _restore_best_weights(folder: RunFolder, state: dict[str, Any], note: Say) -> None:
     """Replace lost best weights by those of the finished run, else by the best from here on."""
     step, checkpoints = state["best_step"], folder.checkpoints
     if step is None:

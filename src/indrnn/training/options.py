@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ..checks import check_choice, check_count, check_fraction, check_not_negative, check_positive, check_threads
+from ..networks.config import check_options
 
 
 @dataclass(frozen=True)
@@ -158,24 +159,18 @@ class Training:
     """Plot curve.png at the end, if matplotlib is installed."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "evaluate_every"):
-            check_count(name, getattr(self, name))
+        check_options(self, gather=0)
         check_positive("lr", self.lr)
         check_fraction("momentum", self.momentum)
         check_not_negative("weight_decay", self.weight_decay)
-        for name in ("clip", "clip_norm"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
-        for name in ("ema", "freeze_norms"):
-            if getattr(self, name) is not None:
-                check_fraction(name, getattr(self, name))
+        for check, names in ((check_positive, ("clip", "clip_norm")), (check_fraction, ("ema", "freeze_norms"))):
+            for name in names:
+                if getattr(self, name) is not None:
+                    check(name, getattr(self, name))
         if self.until is not None and not math.isfinite(self.until):
             raise ValueError(f"until must be a finite number or None, got {self.until!r}")
-        check_count("gather", self.gather, least=0)
         if self.freeze_norms is not None and isinstance(self.schedule, Plateau):
             raise ValueError("freeze_norms cannot be combined with a plateau, which goes back to earlier weights")
-        if self.patience is not None:
-            check_count("patience", self.patience)
         if self.threads is not None:
             check_threads(self.threads)
         if not (isinstance(self.checkpoint_every, (int, float)) and self.checkpoint_every >= 0):

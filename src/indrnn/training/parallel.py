@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from .errors import RunError
+from .folder import RunError
 
 
 @dataclass(frozen=True)

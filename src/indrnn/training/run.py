@@ -23,16 +23,16 @@ from torch import nn
 
 from ..files import now, write_atomically
 from ..saving import recorded_config, to_json, weights_as_bytes
+from ..system import out_of_memory, signals
 from .checkpoint import load
-from .errors import NotFiniteError, RunError, out_of_memory, signals
 from .evaluation import Progress, measure
-from .folder import RunFolder, command, finite, machine, open_folder
+from .folder import RunError, RunFolder, command, finite, machine, open_folder
 from .listeners import Evaluation, Listener, Listeners, Start, Step, file_listeners, progress
 from .optimizers import may_fuse
 from .options import Training
 from .parallel import Processes, choose_device, processes
 from .task import Shard, Task
-from .update import Updater, first_not_finite
+from .update import NotFiniteError, Updater, first_not_finite
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class _Run:
         with self._errors():
             model.to(device)
             self.fused = may_fuse(model, options, group) if state is None else state["fused"]
-            self.updater = Updater(model, task, options, self.seed, group, device, self.fused)
+            self.updater = Updater(model, task, options, self.seed, group, self.fused)
             stack.callback(self.updater.pool.shutdown, cancel_futures=True)
             if state is None:  # before all other files: where those are, there is a state
                 self._save()

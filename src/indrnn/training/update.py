@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..layers import constrain_
 from ..layers.norm import gather_statistics, is_batch_norm
-from .errors import NotFiniteError
 from .optimizers import make_optimizer
 from .options import Plateau, Training
 from .parallel import Processes, in_parallel
@@ -25,21 +24,21 @@ from .task import Batch, Shard, Task, derive_seed
 _NUMBERS = ("loss_sum", "norm_sum", "summed", "lr", "divisions", "waited")
 
 
+class NotFiniteError(Exception):
+    """The loss or a gradient is not finite, after so many steps; the weights have not been updated with it."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        self.step, self.loss = step, loss
+
+
 class Updater:
     """Updates the weights of a model, which is on its device, and holds all state that a step changes."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        task: Task,
-        options: Training,
-        seed: int,
-        group: Processes,
-        device: torch.device,
-        fused: bool,
+        self, model: nn.Module, task: Task, options: Training, seed: int, group: Processes, fused: bool
     ) -> None:
-        self.model, self.task, self.options, self.seed = model, task, options, seed
-        self.group, self.device = group, device
+        self.model, self.task, self.options, self.seed, self.group = model, task, options, seed, group
+        self.device = device = next(model.parameters()).device
         self.parallel = in_parallel(options.distributed, model, group)
         self.parameters: list[Tensor] = [*self.parallel.parameters]
         self.runner: Any = torch.compile(self.parallel.runner) if options.compile else self.parallel.runner

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from ...networks.cross_entropy import IGNORED
+from ...networks.language import IGNORED
 from ...networks.tokeniser import NAMES, Ids
 from ...training.task import Batch, Measured, Shard, generator, rows_of
 from .corpus import Corpus, Split
