@@ -62,6 +62,7 @@ class Adding:
         self.length, self.batch_size, self.test_sequences, self.seed = length, batch_size, test_sequences, seed
 
     def batch(self, step: int, shard: Shard) -> Batch:
+        """New sequences, and the sums of their marked numbers."""
         x, answer = adding_batch(self.length, self.batch_size, generator(self.seed, "train", step))
         if shard.count == 1:
             return Batch(x, answer, self.batch_size, self.batch_size)

@@ -70,6 +70,7 @@ class Plan:
     members: int = 1  # networks, each from a seed of its own, whose answers are averaged
 
     def describe(self) -> str:
+        """The settings in a line."""
         network, front = self.network, ""
         if isinstance(network, Front):
             parts = zip(network.features, network.kernels, network.strides, strict=True)

@@ -54,18 +54,22 @@ class Fitting:
 
     @property
     def members(self) -> int:
+        """Number of networks."""
         return self.plan.members
 
     def member_seed(self, member: int) -> int:
+        """The seed of a network, from which its weights and its split derive."""
         return self.seed if member == 0 else derive_seed(self.seed, "member", member) >> 16
 
     def model_config(self, member: int = 0) -> Head:
+        """The network, with an output for each class or number."""
         sort = "Regressor" if self.target.kind == "numbers" else "Classifier"
         kind: Any = f"Step{sort}" if self.target.per_step else f"Sequence{sort}"
         return Head(self.plan.network, self.target.outputs, kind, self.plan.pool)
 
     @property
     def training(self) -> Training:
+        """Options of the training."""
         options: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.01, "clip": None, "clip_norm": 1.0}
         options |= {name: getattr(self.plan, name) for name in ("steps", "lr", "evaluate_every", "patience")}
         options |= {"device": self.device, "threads": self.threads, "tensorboard": False}
@@ -88,6 +92,7 @@ class Fitting:
         return Part([self.preparation(series) for series in self.data.x], self.targets, weights)
 
     def task(self, member: int = 0) -> SeriesTask:
+        """The series that a network is trained on, and those held back."""
         trained, held = self.split(member)
         return SeriesTask(
             self._prepared.select(trained),

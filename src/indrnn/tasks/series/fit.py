@@ -188,6 +188,7 @@ class Fit(Recipe):
 
     @property
     def training(self) -> Training:
+        """Options of the training, chosen from the data."""
         return self.fitting.training
 
     def task(self, member: int = 0) -> Task:

@@ -59,6 +59,7 @@ class Preparation:
 
     @property
     def channels(self) -> int:
+        """Number of channels of a series."""
         return len(self.mean)
 
     @property
@@ -166,6 +167,7 @@ class Target:
 
     @classmethod
     def of_classes(cls, y: Array, per_step: bool) -> Target:
+        """The target of these classes or, with two dimensions, labels."""
         values = np.concatenate([_fixed(np.ravel(steps)) for steps in y]) if per_step else _fixed(y)
         if values.ndim == 2 and values.shape[1] == 1:
             kind = getattr(sys.modules.get("sklearn.exceptions"), "DataConversionWarning", UserWarning)
@@ -204,6 +206,7 @@ class Target:
 
     @classmethod
     def of_numbers(cls, y: Array, per_step: bool) -> Target:
+        """The target of these numbers, which are standardised."""
         values = np.concatenate(_rows(y, per_step))
         if not np.isfinite(values).all():
             raise ValueError("y must be finite. Input y contains NaN or infinity or a value too large")

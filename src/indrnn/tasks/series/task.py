@@ -72,6 +72,7 @@ class SeriesTask:
         self._order: tuple[int, Sequence[Tensor]] = (-1, [])
 
     def describe(self) -> dict[str, Any]:
+        """Kind, sizes and checksums of the series."""
         return {
             "type": type(self).__name__,
             **{name: getattr(self, name) for name in ("kind", "per_step", "batch_size", "seed")},
@@ -86,6 +87,7 @@ class SeriesTask:
         return max(1, len(self.train.x) // self.batch_size)
 
     def batch(self, step: int, shard: Shard) -> SeriesBatch:
+        """Augmented series of an epoch in random order."""
         # At random, whatever their lengths: statistics of batches of one length each would differ by it
         epoch, at = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
@@ -136,9 +138,11 @@ class SeriesTask:
         return values.mean(0) if lengths is None else without_padding(values, lengths).sum(0) / lengths
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Cross-entropy, or the squared error of standardised numbers."""
         return self._loss(model(batch.inputs, lengths=batch.lengths)[0], batch)
 
     def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
+        """Loss and accuracy of the series held back; without them, of those trained on."""
         part, prefix = (self.train, "training_") if self.validation is None else (self.validation, "")
         device = next(model.parameters()).device
         batches = by_length([len(series) for series in part.x], self.batch_size)
@@ -152,7 +156,8 @@ class SeriesTask:
             yield means, len(items)
 
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
-        return iter(())  # `fit` of an estimator never sees the test series
+        """Nothing: `fit` of an estimator never sees the test series."""
+        return iter(())
 
 
 def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:

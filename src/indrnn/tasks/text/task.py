@@ -95,9 +95,11 @@ class LanguageTask:
         }
 
     def state_dict(self) -> dict[str, Any]:
+        """The states carried from window to window."""
         return {"states": dict(self._states)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with these states."""
         self._states = dict(state["states"])
 
     @property
@@ -117,6 +119,7 @@ class LanguageTask:
         return lengths[lengths.cumsum(0) <= self._stream].numpy()
 
     def batch(self, step: int, shard: Shard) -> Window:
+        """The next window of all streams."""
         first_steps = self._first_steps
         while first_steps[-1] <= step:
             first_steps.append(first_steps[-1] + len(self._lengths(len(first_steps) - 1)))
@@ -146,6 +149,7 @@ class LanguageTask:
         return {**means, self.metric: measured(self.tokeniser.unit, means["loss"]), **counts}
 
     def evaluate(self, model: nn.Module, step: int, shard: Shard) -> Iterator[Measured]:
+        """Measure the validation text."""
         return self.measure(model, self.corpus.validation, self.valid_batch, shard)
 
     def test(self, model: nn.Module, shard: Shard) -> Iterator[Measured]:
