@@ -38,11 +38,11 @@ class Updater:
         self, model: nn.Module, task: Task, options: Training, seed: int, group: Processes, fused: bool
     ) -> None:
         self.model, self.task, self.options, self.seed, self.group = model, task, options, seed, group
-        self.device = device = next(model.parameters()).device
         self.parallel = in_parallel(options.distributed, model, group)
         self.parameters: list[Tensor] = [*self.parallel.parameters]
         self.runner: Any = torch.compile(self.parallel.runner) if options.compile else self.parallel.runner
         self.optimizer = make_optimizer(model, options, fused)
+        self.device = device = next(model.parameters()).device
         self.scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "fp16")
         self.average = None if options.ema is None else [weight.detach().clone() for weight in self.parameters]
         self.lr = options.lr
