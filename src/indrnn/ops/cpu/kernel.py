@@ -38,6 +38,9 @@ def _series(name: str, prefix: str) -> list[tuple[str, Any]]:
     return [(name, c_void_p), (f"{prefix}_t", c_int64), (f"{prefix}_b", c_int64)]
 
 
+_NO_TENSORS = frozenset({int, float, bool, type(None)})
+
+
 class _Call(ctypes.Structure):
     _fields_ = (
         *((name, c_int32) for name in ("dtype", "activation", "reverse", "threads")),
@@ -197,13 +200,16 @@ def norm_backward(call: NormBackward) -> tuple[Tensor, Tensor, Tensor, Tensor, T
 def pack(name: str, x: Tensor, call: Call, *values: Tensor | float | None) -> ctypes.Structure:
     """The struct of a pass over a tensor like x; the values are its `_FIELDS`, with tensors, which it keeps alive."""
     T, B, *between, N = x.shape
-    values = (_as(torch.int64, call.lengths), _as(torch.bool, call.resets), 0, *values)
+    lengths, resets = call.lengths, call.resets
+    if lengths is not None or resets is not None:
+        lengths, resets = _as(torch.int64, lengths), _as(torch.bool, resets)
+    fields: tuple[Any, ...] = (lengths, resets, 0, *values)
     reverse, threads = getattr(call, "reverse", False), torch.get_num_threads()
     packed = PASSES[name](
         *(DTYPES[x.dtype], _ACTIVATIONS[call.activation], reverse, threads, T, B, math.prod(between), N),
-        *[value.data_ptr() if isinstance(value, Tensor) else value for value in values],
+        *[value if type(value) in _NO_TENSORS else value.data_ptr() for value in fields],
     )
-    packed.tensors = values
+    packed.tensors = fields
     return packed
 
 
