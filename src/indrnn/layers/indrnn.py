@@ -158,7 +158,8 @@ class IndRNN(nn.Module):
             # The input is copied here, where it is narrow, rather than each layer's gradient later.
             input = input.transpose(0, 1).contiguous()
             resets = None if resets is None else resets.transpose(0, 1)
-        output, h_n = self._run(without_padding(input, lengths, time_slice), hx, lengths, resets, time_slice)
+        input = input if lengths is None else without_padding(input, lengths, time_slice)
+        output, h_n = self._run(input, hx, lengths, resets, time_slice)
         if not batched:
             return output.squeeze(1), h_n.squeeze(1)
         return (output.transpose(0, 1) if self.batch_first else output), h_n

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -54,14 +52,23 @@ def recurrence(
 
 
 def recurrence_(
-    x: Tensor, u: Tensor, h_0: Tensor | None = None, *, backend: str | None = None, **options: Any
+    x: Tensor,
+    u: Tensor,
+    h_0: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    activation: str = "relu",
+    reverse: bool = False,
+    lengths: Tensor | None = None,
+    resets: Tensor | None = None,
+    backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`recurrence`, to the bit, for an x that is the result of an operation and that nothing else needs.
 
     If the C++ kernel is used in eager mode, h takes x's place in memory. A leaf that requires a gradient, a view, and
     anything that is watched are not overwritten.
     """
-    call = Forward(x, u, h_0=h_0, **options)
+    call = Forward(x, u, bias, h_0, lengths, resets, activation, reverse)
     return _run(call, backend, _can_overwrite(call, backend))
 
 
