@@ -55,10 +55,10 @@ def test_what_is_said_first() -> None:
     assert headline({"test_mse": 1e-3}) == ("test_mse", 1e-3)
     assert headline({"other": 2}) == ("other", 2.0)
     assert headline({}) is None
-    run = reported(paper=("99 %", "Table 1"), model=Head(Plain(1, 7, 3), 2).build())
+    run = reported(paper=("99 %", "Table 2"), model=Head(Plain(1, 7, 3), 2).build())
     page = assert_one_file(page_of([run]))
     lead = next(text for text in page.texts if "was trained on" in text)
-    for part in ("3 recurrent layers", "a task", "test accuracy of 75.00 %", "40 steps", "in the paper: 99 %, Table 1"):
+    for part in ("3 recurrent layers", "a task", "test accuracy of 75.00 %", "40 steps", "in the paper: 99 %, Table 2"):
         assert part in lead
     assert page.texts.index(lead) < page.texts.index("What was asked")
 

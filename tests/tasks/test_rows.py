@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -408,3 +409,43 @@ def test_paths_and_tuples_are_read_back_as_such() -> None:
         again = restored_recipe(written)
         names = {field.name for field in fields(recipe)} - {"training"}
         assert {name: getattr(again, name) for name in names} == {name: getattr(recipe, name) for name in names}
+
+
+# ---- places in the paper
+
+
+def test_tables_are_numbered_as_in_the_paper() -> None:
+    """Table 1 of the paper relates weight and memory; 2 is MNIST, 3 and 4 the Penn Treebank, 5 to 8 NTU RGB+D."""
+    tables = {
+        "mnist": "2",
+        "pmnist": "2",
+        "ptb-char": "3",
+        "ptb-word": "4",
+        "ntu120": "8",
+        "utd": "56",
+        "skeleton": "56",
+    }
+    for row in rows().values():
+        group = next((group for group in tables if row.name.startswith(f"{group}-")), None)
+        if group is None or "lstm-12" in row.name:
+            continue
+        number = re.search(r"Table (\d)", row.paper)
+        assert number is not None, row
+        assert number[1] in tables[group], row
+    ntu = {row.name.partition("-")[2]: row.paper for row in rows().values() if row.name.startswith("ntu60-")}
+    assert {name for name, place in ntu.items() if place == "Table 6"} >= {"cs-dense-aug", "cv-dense-aug"}
+    assert {name for name, place in ntu.items() if place == "Table 7"} == {
+        f"cs-6-gamma{g}" for g in ["1", "2", "10", "none"]
+    }
+    assert {ntu[f"cs-{name}"] for name in ("4", "6", "res100", "dense", "rnn-1", "lstm-6")} == {"Table 5"}
+    assert find("mnist-lstm-12").paper == "section 5.2.2"
+
+
+def test_where_the_paper_reports_nothing_none_of_its_results_is_named() -> None:
+    without = {row.name for row in rows().values() if not row.is_shown}
+    assert without >= {"utd-6", "utd-6-aug", "skeleton-6", "text-char", "ptb-char-gru", "pmnist-transformer"}
+    assert all(
+        row.is_shown for row in rows().values() if row.paper.startswith(("Table", "Fig.")) and row.name[0] != "p"
+    )
+    values = {row.value for row in rows().values() if row.is_shown}
+    assert all(re.search(r"\d|near 0|learn|difficult|converge", value) for value in values)

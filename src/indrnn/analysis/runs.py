@@ -23,7 +23,6 @@ from ..tasks.runs import Run, open_run
 from ..tasks.table import Summary, Table, markdown, own_table
 from .gradients import gradient_flow
 
-_UNKNOWN = ("not shown", "nothing", "your own")  # words of a row where the paper gives no figure
 _SOME = 1000  # items without --full
 _BATCHES = 10  # of training, for gradient flow
 _QUIET = ("type", "data_dir", "input_size", "sequence_length")  # places on a disk, and what a task says
@@ -79,7 +78,7 @@ def described(run: Run, name: str = "") -> Reported:
         table = own_table(lines[0])
         description = replace(description, metric=table.metric, higher_is_better=table.higher_is_better)
     reported = Reported(name, description, run.recorded, lines, run.result, recipe=row.name if row else None)
-    if row and row.value not in _UNKNOWN:
+    if row and row.is_shown:
         reported.paper = row.value, row.paper.removesuffix(", quicker")
     if run.recipe_name:
         reported.changed = _changed(run.recipe, row.recipe if row else None)

@@ -96,7 +96,7 @@ def _options(row: Row, out: Path | None, arguments: list[str]) -> Any:
         ("seeds", option(tuple[int, ...], "Train with each of these seeds, in folders OUT/seed-N."), ()),
         ("keep_memory", option(bool, "Keep freed memory in the process: faster, but uses more memory."), True),
     ]
-    about = f"{recipe.__doc__} In the paper: {row.paper}, {row.value}."
+    about = str(recipe.__doc__) + (f" In the paper: {row.value} ({row.paper})." if row.is_shown else "")
     options = make_dataclass("Train", fields, namespace={"__doc__": about})
     return parse(f"train {row.name}", options, arguments, about, avoid_subcommands=True)
 
@@ -135,7 +135,8 @@ def _row(recorded: dict[str, Any]) -> Row:
     if base is None and "type" not in entry:
         raise UsageError(f"config: recipe must be one of `indrnn recipes`, got {name!r}")
     recipe = restored_recipe(recorded, None if base is None else base.recipe)
-    return replace(base, recipe=recipe) if base is not None else Row(str(name), recipe, "your own", "nothing", "")
+    own = Row(str(name), recipe, "not in the paper", Row.NOT_SHOWN, "")
+    return own if base is None else replace(base, recipe=recipe)
 
 
 def _train(options: Any, name: str) -> int:

@@ -75,7 +75,7 @@ class NetworkConfig:
     lower_bound: bool = False
     """Also constrain at least one neuron of each layer to |u| >= epsilon^(1/T)."""
     weight_std: float | None = None
-    """Initial standard deviation of normally distributed input weights; None for the paper's uniform distribution."""
+    """Initial standard deviation of normally distributed input weights; None for the authors' uniform distribution."""
     bidirectional: bool = False
     """Bidirectional layers: as many neurons again read the sequence backwards."""
     recompute: int | None = None

@@ -330,13 +330,20 @@ class Own(Recipe):
 class Row:
     """A recipe with its name and the paper's result."""
 
+    NOT_SHOWN: ClassVar = "not shown"
+    """Value of a row for which the paper reports no result."""
     name: str
     recipe: Recipe
     paper: str
     """Table or figure of the paper."""
     value: str
-    """Result that the paper reports in that table or figure."""
+    """Result that the paper reports in that table or figure; NOT_SHOWN if there is none."""
     cost: str
     """Approximate duration on two cores."""
     parameters: int | None = None
     """Number of parameters; None if the data decide it."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the paper reports a result."""
+        return self.value != self.NOT_SHOWN

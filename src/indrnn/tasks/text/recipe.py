@@ -361,7 +361,7 @@ def _text(unit: Literal["char", "word", "byte"], model: AnyNetwork) -> TextRecip
 def _penn(name: str, recipe: PennRecipe, value: str, cost: str, parameters: int) -> Row:
     """A row of the Penn Treebank: of the paper's table, quicker, or beside it."""
     table = {"char": "Table 3", "word": "Table 4"}[recipe.unit]
-    if value == "not shown":
+    if value == Row.NOT_SHOWN:
         table = f"beside {table}"
     elif name.endswith("-fast"):
         table = f"{table}, quicker"
@@ -380,25 +380,25 @@ ROWS = (
     _penn("dense-t100", _char(_DENSE, length=100, embedding=600), "1.16 BPC", "130 d", 47_277_078),
     _penn("rnn", _char(Baseline("rnn", 1000), embedding=1000), "1.55 BPC", "10 days", 2_101_050),
     _penn("lstm", _char(Baseline("lstm", 1000), embedding=1000), "1.36 BPC", "40 days", 8_104_050),
-    _penn("gru", _char(Baseline("gru", 1000), embedding=1000), "not shown", "30 days", 6_106_050),
+    _penn("gru", _char(Baseline("gru", 1000), embedding=1000), Row.NOT_SHOWN, "30 days", 6_106_050),
     _penn("transformer", _char(_TRANSFORMER, embedding=512), "1.45 BPC", "40 days", 9_772_082),
     _penn("r-transformer", _char(replace(_TRANSFORMER, window=7), embedding=512), "1.24 BPC", "90 days", 14_499_890),
     _penn("6-fast", _fast("char", _FAST_SIX, lr=8e-3), "1.26 BPC", "1 h", 1_420_594),
     _penn("res-fast", _fast("char", _FAST_RESIDUAL), "1.21 BPC", "1 h", 1_684_786),
     _penn("dense-fast", _fast("char", _FAST_DENSE, embedding=256), "1.19 BPC", "1 h", 1_695_594),
-    _penn("lstm-fast", _fast("char", Baseline("lstm", 512), start=1.0), "not shown", "1 h", 1_344_818),
-    _penn("gru-fast", _FAST_GRU, "not shown", "1 h", 1_350_450),
+    _penn("lstm-fast", _fast("char", Baseline("lstm", 512), start=1.0), Row.NOT_SHOWN, "1 h", 1_344_818),
+    _penn("gru-fast", _FAST_GRU, Row.NOT_SHOWN, "1 h", 1_350_450),
     _penn("res12", _word(_WORDS_RESIDUAL), "perplexity 58.99", "25 days", 48_500_400),
     _penn("dense", _word(_WORDS_DENSE), "perplexity 55.24", "27 days", 51_654_512),
-    _penn("rnn", _word(Baseline("rnn", 600)), "not shown", "5 days", 6_730_600),
+    _penn("rnn", _word(Baseline("rnn", 600)), Row.NOT_SHOWN, "5 days", 6_730_600),
     _penn("lstm", _word(Baseline("lstm", 600)), "perplexity 114.5", "8 days", 8_892_400),
-    _penn("gru", _word(Baseline("gru", 600)), "not shown", "8 days", 8_173_600),
+    _penn("gru", _word(Baseline("gru", 600)), Row.NOT_SHOWN, "8 days", 8_173_600),
     _penn("transformer", _word(_WORDS_TRANSFORMER), "perplexity 122.37", "15 days", 19_355_200),
     _penn("r-transformer", _word(replace(_WORDS_TRANSFORMER, window=7)), "perplexity 84.38", "30 days", 25_846_000),
     _penn("res-fast", _fast("word", _FAST_WORDS), "perplexity 58.99", "90 min", 4_420_368),
     _penn("dense-fast", _fast("word", _FAST_WORDS_DENSE), "perplexity 55.24", "90 min", 4_260_976),
-    _penn("lstm-fast", _FAST_WORDS_LSTM, "not shown", "90 min", 3_620_624),
-    Row("text-char", _text("char", _FAST_RESIDUAL), "your own text", "nothing", "1 h"),
-    Row("text-word", _text("word", _FAST_WORDS), "your own text", "nothing", "1 h"),
-    Row("text-byte", _text("byte", _FAST_RESIDUAL), "your own text", "nothing", "1 h", 1_816_832),
+    _penn("lstm-fast", _FAST_WORDS_LSTM, Row.NOT_SHOWN, "90 min", 3_620_624),
+    Row("text-char", _text("char", _FAST_RESIDUAL), "not in the paper", Row.NOT_SHOWN, "1 h"),
+    Row("text-word", _text("word", _FAST_WORDS), "not in the paper", Row.NOT_SHOWN, "1 h"),
+    Row("text-byte", _text("byte", _FAST_RESIDUAL), "not in the paper", Row.NOT_SHOWN, "1 h", 1_816_832),
 )
