@@ -88,4 +88,4 @@ def to_go_on(said: str) -> list[str]:
 def options_of(call: Call, *command: str) -> set[str]:
     """The options that a command's help lists."""
     said = assert_done(call(*command, "--help"))
-    return set(re.findall(r"(?:^|(?<=[\s│|]\s))(?:-h, )?(--[a-z][\w.-]*\w)", said.out, re.MULTILINE))
+    return set(re.findall(r"(?:^|(?<=[\s│|]\s)|(?<=, ))(--[a-z][\w.-]*\w)", said.out, re.MULTILINE))

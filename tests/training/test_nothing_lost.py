@@ -357,6 +357,13 @@ def test_a_picture_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     assert weights_of(tmp_path / "run")
 
 
+def test_a_run_of_one_evaluation_has_no_empty_picture(tmp_path: Path) -> None:
+    options = replace(QUICK, curve=True, evaluate_every=QUICK.steps)
+    assert go(classifier(), task(), tmp_path / "run", options).finished
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
+    assert not (tmp_path / "run" / "curve.png").exists()
+
+
 def test_a_run_of_ones_own_has_a_picture_and_its_task_in_its_config(tmp_path: Path) -> None:
     options = Head(Plain(input_size=3, hidden_size=5, layers=1, sequence_length=9), outputs=4)
     result = go(Turned(options), task(), tmp_path / "run", replace(QUICK, curve=True))

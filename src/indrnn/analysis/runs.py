@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..figures import draw_panels
+from ..figures import draw_panels, need_matplotlib
 from ..files import write_atomically
 from ..saving import defaults, flat, to_json
 from ..tasks.recipe import Answer, Description, Recipe
@@ -210,6 +210,7 @@ def gather(table: Table, runs: Iterable[Path], out: Path, *, overwrite: bool = F
 
     `overwrite`: whether existing summaries of these runs, and the figure, may be replaced.
     """
+    need_matplotlib()
     summaries = [(path, summary(path, table)) for path in runs]  # all are read before anything is written
     files = {path.name: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
     targets: dict[str, Summary] = {}

@@ -72,8 +72,7 @@ def _alike() -> Iterable[list[str]]:
     for row in rows().values():
         fields = flat(to_json(row.recipe))
         names = [name for name in fields if not name.endswith(".type")]
-        switches = [value for value in fields.values() if value in (True, False)]  # on is turned off by another word
-        alike.setdefault(repr((names, switches)), []).append(row.name)
+        alike.setdefault(repr(names), []).append(row.name)
     return alike.values()
 
 
@@ -88,4 +87,4 @@ def _help(command: str, *kind: str) -> str:
 
 def _options_in(text: str) -> list[str]:
     """The options that a help lists."""
-    return list(dict.fromkeys(re.findall(r"(?:^|(?<=[\s│|]\s))(?:-h, )?(--[a-z][\w.-]*\w)", text, re.MULTILINE)))
+    return list(dict.fromkeys(re.findall(r"(?:^|(?<=[\s│|]\s)|(?<=, ))(--[a-z][\w.-]*\w)", text, re.MULTILINE)))

@@ -48,6 +48,6 @@ def parse(
     program: str = "indrnn",
 ) -> Any:
     """The options of a command, of type `kind`; for wrong arguments or --help, print the error or the help and exit."""
-    config = (tyro.conf.FlagCreatePairsOff, *([tyro.conf.AvoidSubcommands] if avoid_subcommands else []))
+    config = [tyro.conf.AvoidSubcommands] if avoid_subcommands else []  # a flag is --flag and --no-flag
     name = f"{program} {name}"
     return tyro.cli(kind, prog=name, description=about, args=arguments, config=config, registry=_REGISTRY)

@@ -29,9 +29,12 @@ class IndRNN(nn.Module):
     """h_t = σ(W x_t + u ⊙ h_{t−1} + b), in one or more layers: a drop-in replacement for `torch.nn.RNN`.
 
     Input and output are as for `torch.nn.RNN`: (T, B, input_size), or (B, T, input_size) with `batch_first`, or
-    (T, input_size) unbatched, or a `PackedSequence`. Parameters of layer k are `weight_ih_lk` (hidden_size, inputs),
-    `weight_hh_lk` (hidden_size,), which is u, and `bias_lk` (hidden_size,); with the suffix `_reverse` for the reverse
-    direction. Weights start from U(±0.304/√inputs), biases from 0, u from U(0, γ^(1/T)).
+    (T, input_size) unbatched, or a `PackedSequence`. There is one state, `output, h_n = rnn(x)`, and not LSTM's (h, c):
+    with two layers `output, (h, c) = rnn(x)` does not fail, but takes the first layer's state as h and the last's as c.
+
+    Parameters of layer k are `weight_ih_lk` (hidden_size, inputs), `weight_hh_lk` (hidden_size,), which is u, and
+    `bias_lk` (hidden_size,); with the suffix `_reverse` for the reverse direction. Weights start from
+    U(±0.304/√inputs), biases from 0, u from U(0, γ^(1/T)).
 
     `indrnn.constrain_(module)` holds |u| <= γ^(1/T); `indrnn.attach_constraint(optimizer, module)` does so after each
     step. The bound is kept in the child module `bound`, and `bound.upper = math.inf` turns it off.

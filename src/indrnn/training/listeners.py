@@ -152,7 +152,7 @@ class _WandB(Listener):
 
 
 class _Curve(Listener):
-    """Draws curve.png at the end: the metric over the steps."""
+    """Draws curve.png at the end: the metric over the steps, if it was evaluated more than once."""
 
     def __init__(self, folder: RunFolder, task: Task) -> None:
         self.folder, self.task = folder, task
@@ -160,8 +160,8 @@ class _Curve(Listener):
     def on_end(self, result: Result) -> None:
         folder, task = self.folder, self.task
         try:
-            if result.finished:
-                draw_run(folder.picture, folder.read_metrics(), task.metric, higher_is_better=task.higher_is_better)
+            if result.finished and len(lines := folder.read_metrics()) > 1:
+                draw_run(folder.picture, lines, task.metric, higher_is_better=task.higher_is_better)
         except OSError as error:
             raise RuntimeError(f"{folder.picture} cannot be written: {error.strerror or error}") from None
 

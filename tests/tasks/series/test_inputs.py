@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +179,15 @@ def test_a_run_is_not_lost_by_a_call_that_cannot_be(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name != ".lock"} == {
         path: content for path, content in before.items() if path.name != ".lock"
     }
+
+
+def test_an_array_that_has_fewer_steps_than_channels_is_said_to_be_read_so() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 40, 3)), np.arange(12) % 2
+    for given in (x, list(x), torch.as_tensor(x)):
+        with pytest.warns(UserWarning, match=r"12 series of 40 channels and 3 steps.*swapaxes\(1, 2\)"):
+            IndRNNClassifier(steps=1).fitting(given, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        IndRNNClassifier(steps=1).fitting(x.swapaxes(1, 2), y)
+        IndRNNClassifier(steps=1).fitting(x[:, :3], y)  # as many

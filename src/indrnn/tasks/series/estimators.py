@@ -10,6 +10,7 @@ import json
 import math
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import cached_property
@@ -233,6 +234,9 @@ class Estimator:
     def fitting(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None) -> Fitting:
         """Return what `fit` would train: interpreted data, plan, and `estimate` of the cost; trains nothing."""
         data = self._collection(X)
+        if not isinstance(X, Collection) and (longest := int(data.lengths.max())) < (many := len(data.channels)):
+            read = f"X is read as {len(data)} series of {many} channels and {longest} steps, (n, channels, time)"
+            warnings.warn(f"{read}; where time comes first, pass X.swapaxes(1, 2)", stacklevel=3)
         y = data.y if y is None else y
         if y is None:
             what = f"{type(self).__name__} requires y to be passed, but the target y is None"

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ...figures import draw_confusion, new_figure, save_figure
+from ...figures import draw_confusion, need_matplotlib, new_figure, save_figure
 from ...files import write_atomically
 from ...training import RunFolder, Shard, generator
 from ..recipe import Say
@@ -30,6 +30,7 @@ def analyse(run: Run, options: SkeletonsOptions, arguments: list[str], say: Say)
     task: Any = run.checked_task(recipe)
     if not task.size("test"):
         raise ValueError(f"run must have recordings for test, and {run.path} has none")
+    need_matplotlib()
     RunFolder(options.out).prepare()
     counts = confusion(task, run.best[0])
     names = recipe.actions(len(counts))
