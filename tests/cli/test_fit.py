@@ -27,7 +27,14 @@ SMALL = ["--steps", "20", "--hidden-size", "5", "--layers", "1", "--threads", "1
 """A run of a second."""
 ENOUGH = ["--steps", "60", "--threads", "1", "--batch-size", "8"]
 """The default network, long enough to tell slopes apart."""
-FILES = {"config.json", "metrics.jsonl", "checkpoints", "result.json", "weights.safetensors", "model.json", "curve.png"}
+FILES = {
+    "config.json",
+    "metrics.jsonl",
+    "checkpoints",
+    "result.json",
+    "weights.safetensors",
+    "model.json",
+}  # one evaluation: no curve
 FILES |= {"estimator.json", "scores.json", "confusion.json", "confusion.png"}
 
 

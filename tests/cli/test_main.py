@@ -312,8 +312,15 @@ def test_without_matplotlib_a_run_is_whole_but_for_its_picture(
     assert "pip install 'indrnn[report]'" in said.out
     assert {path.name for path in (tmp_path / "run").iterdir()} - {"tensorboard"} == FILES - {"curve.png"}
     assert (tmp_path / "run" / "weights.safetensors").read_bytes() == (once / "weights.safetensors").read_bytes()
-    kinds = [["memory", once, "--items", "0"], *([kind, once] for kind in ("weights", "depth", "gradients", "ablate"))]
-    for command in (["--html", tmp_path / "page.html"], [], *kinds):
-        words = ["analyse", *command] if command in kinds else ["report", once, *command]
+    kinds: list[list[Any]] = [
+        ["memory", once, "--items", "0"],
+        *([kind, once] for kind in ("weights", "depth", "gradients", "ablate")),
+    ]
+    commands: list[list[Any]] = [
+        ["report", once],
+        ["report", once, "--html", tmp_path / "page.html"],
+        *(["analyse", *kind] for kind in kinds),
+    ]
+    for words in commands:
         assert_refused(call(*words, "--out", tmp_path / "out"), "pip install 'indrnn[report]'")
         assert not (tmp_path / "out").exists()

@@ -57,5 +57,6 @@ def demo(arguments: list[str]) -> int:
     error = result.test["test_mse"]
     verdict = "It learnt to add" if error < 0.01 else "It is on its way" if error < 0.1 else "It has not learnt it yet"
     say(f"{verdict}: mean squared error {error:.5f} on 1,000 fresh sequences after {duration(result.seconds)}.")
-    say(f"The run and its picture are in {result.folder}/ (curve.png). Next: indrnn train adding-1000-fast")
+    picture = ", its picture in curve.png" if (options.out / "curve.png").exists() else ""
+    say(f"The run is in {result.folder}/{picture}. Next: indrnn train adding-1000-fast")
     return 0
