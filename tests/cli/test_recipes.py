@@ -22,7 +22,7 @@ def listed(said: str) -> dict[str, list[list[str]]]:
     groups: dict[str, list[list[str]]] = {}
     for block in said.split("\n\n")[1:]:
         heading, *lines = block.strip("\n").split("\n")
-        groups[heading] = [re.split(r"\s{2,}", row.strip()) for row in lines]
+        groups[heading] = [re.split(r"\s{2,}", row.strip()) for row in lines if row[0] != " "]  # and no remark
     return groups
 
 

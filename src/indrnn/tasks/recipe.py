@@ -342,6 +342,8 @@ class Row:
     """Approximate duration on two cores."""
     parameters: int | None = None
     """Number of parameters; None if the data decide it."""
+    begins: str = ""
+    """Steps after which learning was seen to begin, and where, if it stands still before; empty if nothing is known."""
 
     @property
     def is_shown(self) -> bool:

@@ -48,7 +48,9 @@ def listed(chosen: Iterable[Row]) -> Iterator[str]:
     """Lines of a table of recipes, grouped by task."""
     head = ("recipe", "in the paper", "reported there", "parameters", "cost")
     groups: dict[str, list[tuple[str, ...]]] = {}  # by title
+    begins: dict[str, str] = {}
     for row in chosen:
+        begins[row.name] = f"\n  learning begins: {row.begins}" if row.begins else ""
         title = f"{type(row.recipe).__doc__} ({row.name.partition('-')[0]})"
         parameters = f"{row.parameters:,}" if row.parameters else "by data"
         groups.setdefault(title, []).append((row.name, row.paper, row.value, parameters, row.cost))
@@ -57,7 +59,7 @@ def listed(chosen: Iterable[Row]) -> Iterator[str]:
     yield form.format(*head).rstrip()
     for title, lines in groups.items():
         yield f"\n{title}"
-        yield from (form.format(*line).rstrip() for line in lines)
+        yield from (form.format(*line).rstrip() + begins[line[0]] for line in lines)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from indrnn.baselines import Baseline, Transformer
 from indrnn.networks import Dense, DenseIndRNN, Language, LanguageModel, Plain, PlainIndRNN, Residual, ResidualIndRNN
 from indrnn.saving import CONFIGS, from_json, to_json
 from indrnn.tasks.recipe import Row
-from indrnn.tasks.rows import find, kinds, rows
+from indrnn.tasks.rows import find, kinds, listed, rows
 from indrnn.tasks.text import corpus
 from indrnn.tasks.text import recipe as module
 from indrnn.tasks.text.recipe import PennRecipe, TextRecipe
@@ -182,3 +182,21 @@ def test_the_model_of_a_text_has_its_vocabulary(unit: str, tmp_path: Path) -> No
 def test_the_norm_of_each_step_follows_the_window() -> None:
     network = replace(recipe("ptb-char-6"), length=33).model_config().network
     assert (network.norm_steps, network.sequence_length) == (33, 33)
+
+
+@pytest.mark.parametrize("name", ["6", "dense"])
+def test_early_rows_differ_in_the_start_of_recurrent_weights_alone(name: str) -> None:
+    row, base = find(f"ptb-char-{name}-early"), find(f"ptb-char-{name}")
+    recipe: Any = row.recipe
+    assert recipe.model.highest_start == 0.5
+    assert replace(recipe, model=replace(recipe.model, highest_start=None)) == base.recipe
+    assert (row.is_shown, row.paper, row.parameters) == (False, "beside Table 3", base.parameters)
+
+
+def test_recipes_say_when_learning_was_seen_to_begin() -> None:
+    lines = "\n".join(listed(rows().values())).splitlines()
+    (six,) = (number for number, line in enumerate(lines) if line.startswith("ptb-char-6 "))
+    assert lines[six + 1] == "  learning begins: after 4,700 steps (the authors' run)"
+    assert {row.name for row in rows().values() if row.begins} == {
+        f"ptb-char-{n}" for n in ("6", "6-early", "dense-early")
+    }
