@@ -65,7 +65,7 @@ def test_what_is_printed_says_where_the_run_is_and_how_it_went(call: Call, tmp_p
 
 def test_without_out_a_run_goes_to_runs(call: Call) -> None:
     assert_done(call(*TRAIN, "--steps", "1"))
-    assert {path.name for path in Path("runs/adding-100-fast").iterdir()} >= FILES
+    assert {path.name for path in Path("runs/adding-100-fast").iterdir()} >= FILES - {"curve.png"}  # of one evaluation
 
 
 def test_a_run_is_not_overwritten_unasked(finished: Path, call: Call) -> None:
@@ -106,7 +106,7 @@ def test_a_finished_run_goes_on_for_more_steps(finished: Path, call: Call) -> No
 def test_resume_of_nothing_starts(call: Call, tmp_path: Path) -> None:
     said = assert_done(call(*TRAIN, "--steps", "3", "--out", tmp_path / "new", "--resume"))
     assert "nothing to resume" in said.out
-    assert {path.name for path in (tmp_path / "new").iterdir()} >= FILES
+    assert {path.name for path in (tmp_path / "new").iterdir()} >= FILES - {"curve.png"}  # of one evaluation
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_an_interrupted_run_goes_on_with_the_command_it_prints(
     said = assert_done(call(*to_go_on(said.out)))
     assert "resuming at step" in said.out
     assert (out / "weights.safetensors").read_bytes() == (once / "weights.safetensors").read_bytes()
-    assert {path.name for path in out.iterdir()} >= FILES
+    assert {path.name for path in out.iterdir()} >= FILES - {"curve.png"}  # of one evaluation
     kept = [{k: v for k, v in line.items() if k != "seconds"} for line in lines(out)]
     assert kept == [{k: v for k, v in line.items() if k != "seconds"} for line in lines(once)]
 
@@ -232,7 +232,7 @@ def test_a_demo_prints_a_command_that_goes_on(interrupt: Callable[[int], None], 
     assert said.code == 130
     assert_done(call(*to_go_on(said.out)))
     assert read(out, "result.json")["steps"] == 5
-    assert {path.name for path in out.iterdir()} >= FILES
+    assert {path.name for path in out.iterdir()} >= FILES - {"curve.png"}  # of one evaluation
 
 
 def test_ctrl_c_of_a_process(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_digits_are_learnt_measured_and_gone_on_with(
     """Also where the data lies elsewhere the next time."""
     out = tmp_path / "run"
     assert_done(call(*DIGITS, "--data-dir", few_digits, "--steps", "2", "--out", out))
-    assert {path.name for path in out.iterdir()} - {"tensorboard"} == FILES
+    assert {path.name for path in out.iterdir()} - {"tensorboard"} == FILES - {"curve.png"}  # of one evaluation
     config = read(out, "config.json")
     assert (config["recipe"]["validation"], config["recipe"]["shrink"]) == (10, 4)
     assert "data_dir" not in config["recipe"]

@@ -228,7 +228,8 @@ def test_missing_values_constant_channels_and_many_of_them() -> None:
     X = draw.normal(size=(12, 1000, 5))
     X[:, 3] = 7.0
     X[draw.random(X.shape) < 0.2] = np.nan
-    model = IndRNNClassifier(**QUICK | {"steps": 2}).fit(X, [0, 1] * 6)
+    with pytest.warns(UserWarning, match="12 series of 1000 channels and 5 steps"):
+        model = IndRNNClassifier(**QUICK | {"steps": 2}).fit(X, [0, 1] * 6)
     assert model.preparation_.input_size == 2000
     assert np.isfinite(model.predict_proba(X)).all()
 
