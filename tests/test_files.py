@@ -449,3 +449,20 @@ def test_one_at_a_time_also_after_one_failed(server: Server, tmp_path: Path) -> 
     assert second_came == third_came == [{"first.gz": CONTENTS["first.gz"]}]
     assert len(server.requests) == 2
     assert names(tmp_path / "things") == {"first.gz"}
+
+
+def test_a_folder_that_cannot_be_replaced_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, rename = tmp_path / "out", Path.rename
+    out.mkdir()
+    (out / "content").write_text("before")
+
+    def fails(self: Path, target: Path) -> Path:
+        if self.name == "new":
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="No space"), files.new_folder(out, "content", overwrite=True) as new:
+        (new / "content").write_text("after")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (out / "content").read_text() == "before"

@@ -63,9 +63,15 @@ def new_folder(out: Path, content: str, *, overwrite: bool = False) -> Iterator[
         new = Path(scratch) / "new"
         new.mkdir()
         yield new
+        old = Path(scratch) / "old"
         if out.exists():
-            out.rename(Path(scratch) / "old")
-        new.rename(out)
+            out.rename(old)
+        try:
+            new.rename(out)
+        except BaseException:  # the scratch is removed, and what was there before must not go with it
+            if old.exists():
+                old.rename(out)
+            raise
 
 
 def checksum(path: Path) -> str:
